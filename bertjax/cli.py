@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
-from bertjax.storage import StorageError
+from bertjax.storage import may_pass
 
 # Exit codes. 75 is EX_TEMPFAIL: a launcher runs the same command again. 130 and 141 are those of SIGINT and SIGPIPE.
 FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED, UNREAD = 0, 1, 2, 3, 75, 130, 141
@@ -69,8 +69,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         code = main() or FINISHED
     except SystemExit as ended:  # --help
         code = ended.code or FINISHED
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+    except KeyboardInterrupt as error:
+        code = code_for(error)
     except (OSError, UserError) as error:
         code = UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
     return _flushed(code)
@@ -106,9 +106,11 @@ def report(error: OSError | UserError) -> int:
     return code_for(error)
 
 
-def code_for(error: Exception) -> int:
+def code_for(error: BaseException) -> int:
     """Return the exit code of a command that ends with this error."""
-    if isinstance(error, StorageError) and error.transient:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if may_pass(error):
         return STOPPED
     return next((code for code, kind in _CLASSES.items() if isinstance(error, kind)), FAILED)
 

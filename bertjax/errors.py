@@ -40,6 +40,10 @@ class Untrusted(UserError):
     """A file names a module that this process has not imported, and nobody has said that it may."""
 
 
+class Unexplained(UserError):
+    """A device or a library cannot start and does not say why; a mistake of the user unless it has worked before."""
+
+
 class Damaged(UserError):
     """A file is cut short, altered, or not in its format."""
 

@@ -73,6 +73,11 @@ class MissingFile(StorageError, FileNotFoundError):
     """A file or folder that is not there."""
 
 
+def may_pass(error: BaseException) -> bool:
+    """Return whether a command that ends with this error may succeed later, without any change."""
+    return isinstance(error, Unavailable) or (isinstance(error, StorageError) and error.transient)
+
+
 def retry(action: Callable[[], T], path: epath.PathLike) -> T:
     """Run an action on `path`, and repeat it with growing waits while it fails in a way that may pass.
 

@@ -4,7 +4,9 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +20,11 @@ from bertjax import config as configuration
 from bertjax.cli import STOPPED, command
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.errors import UserError, reason, say
+from bertjax.errors import RunFailed, Unexplained, UserError, reason, say
 from bertjax.hardware import platform
 from bertjax.interop import families, huggingface, sentence_transformers
 from bertjax.training import init_from, start, sweep
-from bertjax.training.evaluation import Evaluation, tuned
+from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.loop import Loop
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
@@ -35,14 +37,17 @@ from bertjax.training.run import foreign_code, record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
-from bertjax.training.run.notify import Notifier
+from bertjax.training.run.notify import Notifier, end_of
 from bertjax.training.run.profiling import parse_steps
+from bertjax.training.run.refusal import Refusal
 from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.tracking import Tracking, check_trackers
 from bertjax.training.run.watchdog import Watchdog
-from bertjax.training.run.workdir import Workdir, local_folder, read_jsonl, write_json, write_jsonl
+from bertjax.training.run.workdir import Workdir, has_trained, local_folder, read_jsonl, write_json, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.teachers import open_teachers
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +59,14 @@ class Summary:
       finished: True if those are all steps.
       figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
       workdir: the folder of the run; for a URL a path of `etils.epath`.
+      pad_id: id of the padding token.
     """
 
     step: int
     finished: bool
     figures: dict[str, Any]
     workdir: Path | epath.Path
+    pad_id: int = 0
 
 
 def run(
@@ -99,14 +106,17 @@ def run(
         processes.noticing_lost_peers(),
     ):
         lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
-        locks.push(lambda _, error, __: _clear_if_refused(files, error))
         versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
+        refusal = locks.enter_context(Refusal(files, processes.is_writer()))
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
+        locks.push(
+            lambda _, error, __: watchdog.end(end_of(error), cli.code_for(error), reason(error)) if error else None
+        )
+        writer.add(watchdog.heartbeat)  # at once: to open the data may take longer than a launcher waits for a sign
         elapsed = processes.together(lambda: Elapsed(files.elapsed))
         before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
         if before is None:
-            writer.add(elapsed, watchdog.heartbeat)
-        locks.push(lambda kind, error, _: watchdog.end("failed", reason(error)) if kind else None)
+            writer.add(elapsed)
         processes.together(lambda: init_from.check(files, config))
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
@@ -120,8 +130,9 @@ def run(
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
         meta = start.record_run(files, program, feeds, source, longer)
+        refusal.accept()
         if before is not None:  # a start that is refused changes no file of the run
-            writer.add(elapsed, watchdog.heartbeat)
+            writer.add(elapsed)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
         names = config.runtime.trackers if processes.is_writer() else ()
         trackers = [Tracking(name, files, configuration.to_dict(config)) for name in names]
@@ -142,30 +153,21 @@ def run(
             )
         trained = loop.run()
         if trained.evaluation is None:
-            watchdog.end("stopped")
+            watchdog.end("stopped", STOPPED)
             notify("stopped", trained.step)
             return Summary(trained.step, False, {}, files.path)
         with watchdog.state("exporting"):
             params = export.exported(program.merged(trained.state))
             params = multihost_utils.process_allgather(params, tiled=True)
-            settings = configuration.to_dict(_tuned(config, trained.evaluation.metrics))
+            settings = configuration.to_dict(tuned_config(config, trained.evaluation.metrics))
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
             processes.on_writer(lock.verify if lock else lambda: None)
             processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
         if trained.failure:  # after the export, which may be all that is left of the run
             raise trained.failure
-        watchdog.end("finished")
+        watchdog.end("finished", cli.FINISHED)
         notify("finished", trained.step)
-        return Summary(trained.step, True, trained.figures, files.path)
-
-
-def _tuned(config: Config, metrics: dict[str, float]) -> Config:
-    """Return the configuration with what the last evaluation has tuned, such as a threshold."""
-    tasks = {
-        name: dataclasses.replace(task, objective=tuned(task.objective, config.metrics_of(name, metrics)))
-        for name, task in config.tasks.items()
-    }
-    return dataclasses.replace(config, tasks=tasks)
+        return Summary(trained.step, True, trained.figures, files.path, feeds.store.tokenizer.pad_id)
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
@@ -200,16 +202,6 @@ def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease |
     return lock
 
 
-def _clear_if_refused(files: Workdir, error: BaseException | None) -> None:
-    """Remove the signs of life of a start that ends with bad input, if the workdir has no run that they could be of."""
-    if not (isinstance(error, UserError) and cli.code_for(error) == cli.BAD_INPUT and processes.is_writer()):
-        return
-    with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(files.root):
-        if not storage.exists(files.config):
-            for path in (files.elapsed, files.heartbeat):
-                path.unlink(missing_ok=True)
-
-
 def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:
     with local_folder(files.export) as folder:
         export.write(folder, model)
@@ -228,27 +220,31 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     curves.draw(files.metrics, files.curves, name)
 
 
-def _next(config: Config, files: Workdir) -> list[str]:
+def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
     """Return the commands to try with a finished run; a model that was fine-tuned may be shipped."""
-    root, ship = str(files.path), []
+    root, copy, use, score, ship = str(files.path), [], [], [], []
+    page, source = [command("report", root)], f"--from={root}"
+    if storage.is_remote(files.root):  # the commands below read disks
+        root, page, source = files.root.name, [], f"--from={files.root.name}/export"
+        copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {files.export} {shlex.quote(root)}"]
     if isinstance(config.task.examples, LabeledFormat):
         is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
         use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
         if storage.exists(files.export / "hf"):
-            ship = [command("convert", f"--from={root}", "--to=hf")]
-        elif families.has_encoder(config.model, export.read_tokenizer(files.export).pad_id):
-            ship = [command("convert", f"--from={root}", f"--to={files.path.name}.onnx")]
+            ship = [command("convert", source, "--to=hf")]
+        elif families.has_encoder(config.model, pad_id):
+            ship = [command("convert", source, f"--to={files.root.name}.onnx")]
     else:
         is_masked = "mlm" in config.task.objective.heads(config.model)
         samples = read_jsonl(files.samples)
         masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
-        use, score = [masked] if is_masked else ["--do=embed", "The king is old."], []
-    return [
-        command("evaluate", root, *score),
-        command("predict", f"{root}/export", *use),
-        command("report", root),
-        *ship,
-    ]
+        use = [masked] if is_masked else ["--do=embed", "The king is old."]
+    exported, trust = f"{root}/export", " --trust-code" if config.foreign_kinds else ""
+    scored = root
+    if copy:  # an export alone does not name the corpus of its run
+        scored, score = exported, score or ["--corpus=TEXTS"]
+    lines = [command("evaluate", scored, *score), command("predict", exported, *use), *page, *ship]
+    return copy + [f"{line}{trust}" for line in lines]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -312,12 +308,17 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)
-    if args.distributed:
-        processes.start(config.runtime.heartbeat_timeout)
-    platform.configure(args.platform)
+    workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
+    try:
+        if args.distributed:
+            processes.start(config.runtime.heartbeat_timeout)
+        platform.configure(args.platform)
+    except Unexplained as error:  # for a launcher bad input is final, but here all of it has worked before
+        if not has_trained(workdir):
+            raise
+        raise RunFailed(f"{error}; the run has trained before, so the same command may succeed again") from error
     platform.configure_logging(processes.is_writer())
     platform.keep_compiled_programs()
-    workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
     name = config_file.reference_name(args.config, overrides)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
@@ -366,21 +367,27 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
         again = command("train", *(sys.argv[1:] if argv is None else argv))
         print(f"stopped and saved at step {summary.step}; to resume: {again}")
         return STOPPED
+    try:
+        _print_results(summary, spread, config)
+    except Exception as error:  # all is trained and exported: no launcher may repeat it, or give up, for these lines
+        log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
+    return cli.FINISHED
+
+
+def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config) -> None:
     root = summary.workdir
     if spread is not None:
         print_seeds(spread)
         print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
-        return 0
+        return
     report.print_summary(summary.figures)
     if config.runtime.keep_best and (
         better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
     ):
         print(f"best      {better}")
     print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    trust = ["--trust-code"] if config.foreign_kinds else []
-    for index, line in enumerate(_next(config, Workdir.at(root))):
-        say(f"{'' if index else 'next':<10}{' '.join([line, *trust])}")
-    return 0
+    for index, line in enumerate(_next(config, Workdir.at(root), summary.pad_id)):
+        say(f"{'' if index else 'next':<10}{line}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The liveness probe of gke_jobset.yaml: exit with 1 if a run shows no sign of life, otherwise with 0.
 
 `time` in WORKDIR/heartbeat.json may be 30 minutes old while the run trains, and 90 minutes in its other states, such as
-compiling. The file of an attempt before this one counts from the start of the container. A file that is absent or that
+starting or compiling. A file of an attempt before this one counts as `starting`, from the start of the container: that
+attempt was training when it was killed, and this one may need an hour to open its data. A file that is absent or that
 cannot be read is no sign of a hang: the run may not have written one yet, or the bucket does not answer.
 """
 
@@ -27,7 +28,8 @@ def started(proc: Path = Path("/proc")) -> float:
 
 def is_alive(heartbeat: dict, start: float, now: float) -> bool:
     """Return whether a heartbeat, or the start of the container, is recent enough."""
-    limit = HANG_SECONDS if heartbeat["state"] == "training" else 3 * HANG_SECONDS
+    is_training = heartbeat["state"] == "training" and heartbeat["time"] > start
+    limit = HANG_SECONDS if is_training else 3 * HANG_SECONDS
     return now - max(heartbeat["time"], start) <= limit
 
 

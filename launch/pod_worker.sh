@@ -42,6 +42,10 @@ start() {
   exec 9>lock
   flock --nonblock 9 || { echo "the training is already running on $(hostname)"; return 0; }
   rm -f exit_code
+  set -a # ENVIRONMENT of the settings
+  # shellcheck source=/dev/null
+  source code/environment
+  set +a
   setsid bash code/launch/pod_worker.sh hold "$@" >>train.log 2>&1 </dev/null &
 }
 

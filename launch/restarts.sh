@@ -27,15 +27,15 @@ meaning() {
   echo "${failed:-${final:-${stopped:-finished}}}"
 }
 
-# Prints the step of the newest checkpoint, -1 if there is none or the workdir cannot be read.
+# Prints the step of the newest complete checkpoint, -1 if there is none or the workdir cannot be read. On a disk, a
+# checkpoint gets its name when it is complete. In a bucket, its name comes with the first file and a mark with the last.
 newest_checkpoint() {
   local names
   case $WORKDIR in
-    gs://*) names=$(storage ls "$WORKDIR/checkpoints/" 2>/dev/null) || true ;;
+    gs://*) names=$(storage ls "$WORKDIR/checkpoints/*/commit_success.txt" 2>/dev/null | sed 's|/[^/]*$||') || true ;;
     *) names=$(ls "$WORKDIR/checkpoints" 2>/dev/null) || true ;;
   esac
-  # A bucket lists addresses that end with a slash. Other names are drafts.
-  { echo -1; sed -n 's|/$||; s|^.*/||; /^[0-9][0-9]*$/p' <<<"$names"; } | sort -n | tail -n 1
+  { echo -1; sed -n 's|^.*/||; /^[0-9][0-9]*$/p' <<<"$names"; } | sort -n | tail -n 1
 }
 
 # Whether the newest checkpoint is newer than all before; if so, what was counted is forgotten.

@@ -77,7 +77,8 @@ read_settings() {
 # be what runs.
 refuse_changes() {
   [[ $COMMIT != "$(git -C "$here" rev-parse HEAD)" ]] ||
-    git -C "$here/.." diff --quiet HEAD -- bertjax configs launch/pod_worker.sh launch/restarts.sh ||
+    git -C "$here/.." diff --quiet HEAD -- bertjax configs setup.py pyproject.toml launch/pod_worker.sh \
+      launch/restarts.sh launch/requirements-tpu.lock ||
     bad_input "files differ from REF=$REF, which is what workers run; commit them (git status), or set REF to a commit"
 }
 
@@ -193,8 +194,8 @@ stop_workers() { on_workers "$QUICK" all "[ ! -e bertjax/code ] || $worker_scrip
 
 run() {
   local command=(-m bertjax.train --distributed --config="$CONFIG" --workdir="$WORKDIR" ${ARGS[@]+"${ARGS[@]}"}) now
-  local variables=''
-  ((${#ENVIRONMENT[@]} == 0)) || variables="env $(printf '%q ' "${ENVIRONMENT[@]}")"
+  local setting
+  earlier=$(storage cat "$WORKDIR/heartbeat.json" 2>/dev/null) || earlier=''
   now=$(state)
   [[ $now == ACTIVE ]] || { log "$NAME is $now; run tpu_pod.sh up first"; return 1; }
   # shellcheck disable=SC2046
@@ -203,11 +204,17 @@ run() {
     partly) stop_workers || return 1 ;;
   esac
   log "installing ${COMMIT:0:12} on the workers of $NAME"
-  git -C "$here/.." archive --format=tar.gz --output="$scratch/bertjax.tar.gz" "$COMMIT" || return 1
+  # In a file, since $scratch is private: command lines are visible to everyone on a machine, and gcloud logs them.
+  for setting in ${ENVIRONMENT[@]+"${ENVIRONMENT[@]}"}; do
+    printf '%s=%q\n' "${setting%%=*}" "${setting#*=}"
+  done >"$scratch/environment"
+  (umask 077 && git -C "$here/.." archive --format=tar.gz --add-file="$scratch/environment" \
+    --output="$scratch/bertjax.tar.gz" "$COMMIT") || return 1
   tpu "$SLOW" tpu-vm scp "$scratch/bertjax.tar.gz" "$NAME:" --worker=all || return 1
-  on_workers "$SLOW" all "rm -rf bertjax/code && mkdir -p bertjax/code && tar -xzf bertjax.tar.gz -C bertjax/code &&
+  on_workers "$SLOW" all "rm -rf bertjax/code && mkdir -p bertjax/code &&
+    (umask 077 && tar -xzf bertjax.tar.gz --no-same-permissions -C bertjax/code) && rm bertjax.tar.gz &&
     $worker_script install $COMMIT" || return 1
-  on_workers "$QUICK" all "$variables$worker_script start $(printf '%q ' "$WORKDIR/worker_logs" "${command[@]}")" ||
+  on_workers "$QUICK" all "$worker_script start $(printf '%q ' "$WORKDIR/worker_logs" "${command[@]}")" ||
     return 1
   log "started: python ${command[*]}"
 }
@@ -237,7 +244,8 @@ down() {
 }
 
 # Whether heartbeat.json has not changed for too long, by the clock of this machine alone. A file that cannot be read
-# means nothing: the training may not have written one yet, or this machine has no network.
+# means nothing: the training may not have written one yet, or this machine has no network. One that is as before this
+# attempt ($earlier) may be of a start that was training when it was killed, while this one still opens its data.
 hangs() {
   local now limit=$((3 * HANG_SECONDS))
   now=$(storage cat "$WORKDIR/heartbeat.json" 2>/dev/null) || return 1
@@ -245,7 +253,7 @@ hangs() {
     heartbeat=$now beat=$SECONDS
     return 1
   fi
-  [[ $now != *'"training"'* ]] || limit=$HANG_SECONDS
+  [[ $now == "$earlier" || $now != *'"training"'* ]] || limit=$HANG_SECONDS
   ((SECONDS - beat > limit))
 }
 
@@ -294,7 +302,7 @@ give_up() {
 }
 
 babysit() {
-  local pause=$BACKOFF outcome answers end
+  local pause=$BACKOFF outcome answers end earlier=''
   [[ $(state) != UNKNOWN ]] || { log_unknown; exit 1; }
   has_moved || true
   while :; do

@@ -17,7 +17,7 @@ from bertjax.errors import Unavailable
 from bertjax.storage import MissingFile, StorageError
 from bertjax.training.run.journal import Journal
 from bertjax.training.run.lease import lease
-from bertjax.training.run.workdir import parts_of, read_jsonl
+from bertjax.training.run.workdir import Workdir, parts_of, read_jsonl
 from tests.object_store import CUT, LOST, ObjectStore
 
 
@@ -112,6 +112,15 @@ def test_a_file_that_is_gone_after_it_was_listed(store, folder):
     with pytest.raises(MissingFile):
         storage.read_bytes(folder / "old")
     assert storage.read_now(folder / "old") == b"" and storage.names_in(folder) == []
+
+
+def test_a_checkpoint_in_a_bucket_counts_once_it_has_its_mark(store, folder):
+    """Orbax writes into the final name, so a kill leaves the name of a checkpoint that was never complete."""
+    for step, files in ((20, ["state/d", "commit_success.txt"]), (40, ["state/d"]), (100, ["commit_success.txt"])):
+        for name in files:
+            storage.write_bytes(folder / "checkpoints" / str(step) / name, b"content")
+    storage.write_bytes(folder / "checkpoints" / "7.tmp" / "commit_success.txt", b"content")
+    assert Workdir.at(folder).saved_steps() == [20, 100]
 
 
 def test_a_file_is_created_once(store, folder):

@@ -133,6 +133,14 @@ def test_an_unreachable_path_does_not_outweigh_a_failed_run_or_a_bad_path(runs, 
     assert [call(*paths) for paths in (["bucket"], ["bucket", "failed"], ["bucket", "nowhere"])] == [75, 1, 2]
 
 
+def test_long_steps_are_not_a_stall(runs):
+    """While a run trains, only its steps are signs of life."""
+    root = write(runs / "run", [record(step, 6.0, speed=400.0) for step in (1, 2)])
+    for age, state in ((1_100.0, "training"), (1_300.0, "stalled")):
+        beat(root, "training", age=age)
+        assert status.run(["run"])[0][0].state == state
+
+
 def test_a_failed_run_has_a_reason(runs, capsys):
     for state, name in (("failed", "run"), ("training", "again")):
         beat(write(runs / name, RECORDS), state)

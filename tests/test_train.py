@@ -14,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.interop import huggingface
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import check_identity, read_checkpoint, read_record
+from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
 from tests import runs
 from tests.toy_objective import Toy
@@ -69,14 +70,17 @@ def test_a_run_that_is_older_than_a_setting_resumes(undisturbed, tmp_path):
         check_identity(files, other, longer=False)
 
 
-def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_path, capsys):
-    workdir = tmp_path / "run"
+def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_path, capsys, monkeypatch):
+    """Its steps come in dispatches of five, each of which is one beat for the watchdog: their metrics come together."""
+    workdir, beats, beat = tmp_path / "run", [], Watchdog.beat
+    monkeypatch.setattr(Watchdog, "beat", lambda *arguments: (beats.append(arguments[1:]), beat(*arguments)))
     shutil.copytree(undisturbed, workdir)
     longer = [*flags, "--config.stages.0.steps=110", f"--workdir={workdir}"]
     assert runs.call(*longer) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "stages.0.steps: 100 -> 110" in error and "--longer" in error
-    assert runs.call(*longer, "--longer") == 0
+    assert runs.call(*longer, "--longer", "--config.runtime.steps_per_call=5") == 0
+    assert [step for (step,) in filter(None, beats)] == [105, 110]
     assert [step for step, *_ in runs.losses(workdir)] == list(range(1, 111))
     assert runs.losses(workdir)[:100] == runs.losses(undisturbed)
     assert [start["extend"] for start in runs.records(workdir / "starts.jsonl")] == [False, True]

@@ -15,6 +15,7 @@ from bertjax.data.batch import Draw, PlacedExamples, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.plan import Plan
+from bertjax.data.worker_signals import end_with_parent, ignore_stop_signals, stop_signals_blocked
 from bertjax.errors import UserError
 
 Features = Callable[[PlacedExamples, Draw], dict[str, np.ndarray]]
@@ -155,10 +156,20 @@ def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: i
     threads = grain.ReadOptions(num_threads=0 if workers else 1, prefetch_buffer_size=prefetch)
     batches = grain.MapDataset.range(start, stop).map(make).to_iter_dataset(threads)
     processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
-    iterator = iter(batches.mp_prefetch(processes))
+    iterator = iter(batches.mp_prefetch(processes, _start_worker))
     try:
-        yield from iterator
+        with stop_signals_blocked():  # the workers start with the first batch
+            first = next(iterator, None)
+        if first is not None:
+            yield first
+            yield from iterator
     finally:
         # Grain waits for every worker, also for one that could not be started; that error would hide the reason.
         with contextlib.suppress(AssertionError):
             iterator.close()
+
+
+def _start_worker(index: int, count: int) -> None:
+    """Prepare a process of Grain, before its first batch."""
+    ignore_stop_signals()
+    end_with_parent()

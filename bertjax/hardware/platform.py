@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 import jaxlib.version
 
-from bertjax.errors import Unavailable, UserError, cleaned
+from bertjax.errors import Unavailable, Unexplained, cleaned
 
 # Device file of an accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
 _ACCELERATORS = {
@@ -34,8 +34,12 @@ _TUNABLES = "GLIBC_TUNABLES"
 _VECTOR_WIDTH = "--xla_cpu_prefer_vector_width=512"
 _VECTOR_WIDTH_JAXLIB = ((0, 10), (0, 13))
 
-# Messages of libtpu and CUDA while another process still holds the device, or while a TPU comes up.
-_DEVICE_NOT_READY = ("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "in use by another process", "already in use")
+# Messages of libtpu and CUDA while another process still holds the device, or while a TPU comes up. "resource busy" is
+# what libtpu reports of the device file of a v5e or v6e: open(/dev/vfio/0): Device or resource busy.
+_DEVICE_NOT_READY = (
+    *("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED"),
+    *("in use by another process", "already in use", "Device or resource busy"),
+)
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +97,8 @@ def configure(platform: str | None) -> None:
     """Set the platform and the compiler's options; call it before anything computes.
 
     Raises:
-      UserError: JAX would run on CPU although the machine has an accelerator, and `platform` is not "cpu".
+      Unexplained: the platform does not start, or JAX would run on CPU although the machine has an accelerator, and
+        `platform` is not "cpu".
       Unavailable: another process holds the accelerator, or it is not ready.
     """
     flags = os.environ.get("XLA_FLAGS", "")
@@ -112,10 +117,10 @@ def configure(platform: str | None) -> None:
         message = f"JAX cannot start on {platform or 'any platform'}: {str(error).splitlines()[0]}"
         if any(sign in str(error) for sign in _DEVICE_NOT_READY):
             raise Unavailable(f"{message}; run the same command again when the device is free") from error
-        raise UserError(message) from error
+        raise Unexplained(message) from error
     if backend == "cpu" and platform != "cpu" and (idle := _accelerator()):
         device, extra = idle
-        raise UserError(
+        raise Unexplained(  # support is not installed, or libtpu failed and JAX fell back to CPU
             f"this machine has an accelerator ({device}), but JAX runs on CPU; pip install '.[{extra}]', or set "
             "--platform=cpu"
         )

@@ -321,8 +321,9 @@ class RuntimeConfig:
         continues with the rows that step LAST would have read. It changes what is trained, so a run that resumes may
         only change it for steps that it has not trained yet.
       heartbeat_timeout: seconds without a sign of life after which a process counts as dead; with --distributed.
-      hang_timeout: seconds that a step may take before the process ends, with the stacks of its threads. Everything
-        else that a run does may take three times as long; only the preparation of data has no limit. 0 for no limit.
+      hang_timeout: seconds that a step, or the `steps_per_call` steps of a dispatch, may take before the process ends,
+        with the stacks of its threads. Everything else that a run does may take three times as long; only the
+        preparation of data has no limit. 0 for no limit.
     """
 
     mesh: MeshConfig = MeshConfig()

@@ -13,6 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
+from bertjax.config import Config
 from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
@@ -245,6 +246,15 @@ def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
     if not open_settings:
         return objective  # a copy would lack what `bind` added
     return dataclasses.replace(objective, **{name: metrics[name] for name in open_settings})
+
+
+def tuned_config(config: Config, metrics: Mapping[str, float]) -> Config:
+    """Return the configuration with what an evaluation of all its tasks has tuned, such as a threshold."""
+    tasks = {
+        name: dataclasses.replace(task, objective=tuned(task.objective, config.metrics_of(name, metrics)))
+        for name, task in config.tasks.items()
+    }
+    return dataclasses.replace(config, tasks=tasks)
 
 
 def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:

@@ -295,11 +295,11 @@ class Loop:
 
     def _take(self, bar: tqdm, leave: int) -> None:
         """Count and log the steps whose metrics have arrived, except the newest one, which may still be evaluated."""
-        for step, metrics in self._queue.take(leave):
+        taken = self._queue.take(leave)
+        for step, metrics in taken:
             self._flush()
             self._check(step, metrics)
             self._taken = step
-            self._watchdog.beat(step)
             spec = self._timetable.at(step - 1)
             self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
             counts = Counts(**{name: metrics[name] for name in Counts._fields})
@@ -308,6 +308,8 @@ class Loop:
             self._last = (step, dict(self._recent))
             bar.update(step - bar.n)
             show_metrics(bar, metrics)
+        if taken:  # one beat: the steps of a dispatch arrive together
+            self._watchdog.beat(self._taken)
 
     def _flush(self, evaluation: dict[str, float] | None = None) -> None:
         if self._last:

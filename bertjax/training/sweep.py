@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bertjax import storage
 from bertjax.config import Config, to_dict
-from bertjax.errors import Busy, RunFailed, UserError, reason, shorten
+from bertjax.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
 from bertjax.training.evaluation import best_metric
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import deviation, over_seeds
@@ -149,9 +149,12 @@ def run_all(
 
     Raises:
       UserError: the folder holds a sweep of another configuration, or the first trial has bad input.
+      Unavailable: storage or a device did not answer some trials. That says nothing about their settings: the same
+        command trains them later.
     """
     _check_base(root, base)
     failures: dict[str, str] = {}
+    outages: dict[str, str] = {}
     open_trials = list(trials)
     while open_trials:
         busy = []
@@ -164,15 +167,18 @@ def run_all(
                     return None
             except Busy:
                 busy.append(trial)
-            except RunFailed as error:
-                failures[trial.folder] = reason(error)
-            except UserError as error:  # what is wrong with the first run is mostly wrong with all
-                if trial is trials[0]:
-                    raise
-                failures[trial.folder] = reason(error)
-            except Exception as error:  # in the user's own objective
-                traceback.print_exc()
-                failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"
+            except Exception as error:
+                if storage.may_pass(error):
+                    outages[trial.folder] = reason(error)
+                    print(f"{workdir} is left for later: {reason(error)}; the sweep continues", flush=True)
+                elif isinstance(error, UserError):
+                    # What is wrong with the first run is mostly wrong with all.
+                    if trial is trials[0] and not isinstance(error, RunFailed):
+                        raise
+                    failures[trial.folder] = reason(error)
+                else:  # in the user's own objective
+                    traceback.print_exc()
+                    failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"
             if trial.folder in failures:
                 print(f"{workdir} failed: {failures[trial.folder]}; the sweep continues", flush=True)
             if should_stop():
@@ -184,6 +190,9 @@ def run_all(
             if should_stop():
                 return None
         open_trials = busy
+    if outages:
+        folder, why = next(iter(outages.items()))
+        raise Unavailable(f"{len(outages)} of {len(trials)} runs could not be trained now, first {folder}: {why}")
     return failures
 
 

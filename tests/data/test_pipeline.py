@@ -2,7 +2,12 @@
 
 import dataclasses
 import multiprocessing
+import os
 import pickle
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +22,7 @@ from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.errors import UserError
 from tests.batches import assert_equal
+from tests.waiting import wait_until
 
 T, ROWS = 48, 8
 PAIRS = SegmentPairs()
@@ -106,6 +112,43 @@ def test_a_user_error_keeps_its_type(feed, workers):
     with pytest.raises(UserError) as error:
         next(batches)
     assert str(error.value) == "step 2 has no task; name one"
+
+
+def test_stop_signals_do_not_reach_the_workers(feed, monkeypatch):
+    """They go to a whole process group: from a worker's first instruction on, and between its batches."""
+    start = multiprocessing.context.SpawnProcess.start
+
+    def start_and_signal(process):
+        start(process)
+        send(process.pid)
+
+    def send(pid):
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            os.kill(pid, signum)
+
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start_and_signal)
+    make = local(feed)
+    for step, batch in enumerate(iterate(make, 0, 6, workers=2, prefetch=1)):
+        assert_equal(batch, make(step))
+        for worker in multiprocessing.active_children():
+            send(worker.pid)
+    assert step == 5
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_process_that_is_killed(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-m", "tests.data.killed_parent"], stdout=subprocess.PIPE, text=True)
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: not any(is_alive(pid) for pid in workers))
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended may still have an entry."""
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
 
 
 def test_an_abandoned_stream_leaves_no_process(feed):

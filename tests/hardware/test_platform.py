@@ -6,7 +6,7 @@ import logging
 import jax
 import pytest
 
-from bertjax.errors import Unavailable, UserError
+from bertjax.errors import Unavailable, Unexplained, UserError
 from bertjax.hardware import platform
 
 
@@ -44,7 +44,8 @@ def test_a_machine_without_an_accelerator_is_accepted(tmp_path, monkeypatch):
     [
         ("Unable to initialize backend 'tpu': UNAVAILABLE: No TPU Platform available.", Unavailable),
         ("Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by another process", Unavailable),
-        ("Unable to initialize backend 'tpu': INVALID_ARGUMENT: TPU topology is unknown", UserError),
+        ("open /dev/vfio/0: Device or resource busy: Couldn't open iommu group", Unavailable),
+        ("Unable to initialize backend 'tpu': INVALID_ARGUMENT: TPU topology is unknown", Unexplained),
     ],
 )
 def test_a_device_that_another_process_holds_is_tried_again(monkeypatch, message, kind):

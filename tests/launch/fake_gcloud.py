@@ -162,11 +162,13 @@ def copy(flags: argparse.Namespace) -> None:
         shutil.copy(flags.name, target)
 
 
-def list_folder(flags: argparse.Namespace) -> None:
-    names = sorted(path.name for path in in_bucket(flags.name).glob("*"))
-    if not names:
+def list_objects(flags: argparse.Namespace) -> None:
+    """`storage ls` of a pattern, which prints the addresses of objects; they have no slash at the end."""
+    bucket, _, pattern = flags.name.removeprefix("gs://").partition("/")
+    found = sorted(path for path in in_bucket(bucket).glob(pattern) if path.is_file())
+    if not found:
         fail("One or more URLs matched no objects.")
-    print("\n".join(f"{flags.name.rstrip('/')}/{name}/" for name in names))
+    print("\n".join(f"gs://{path.relative_to(CLOUD / 'buckets')}" for path in found))
 
 
 def cat(flags: argparse.Namespace) -> None:
@@ -194,7 +196,7 @@ def parser() -> argparse.ArgumentParser:
     services = gcloud.add_subparsers(required=True)
     storage = services.add_parser("storage").add_subparsers(required=True)
     command(storage, "cp", copy, "target", parents=[anywhere])
-    command(storage, "ls", list_folder, parents=[anywhere])
+    command(storage, "ls", list_objects, parents=[anywhere])
     command(storage, "cat", cat, parents=[anywhere])
     auth = services.add_parser("auth").add_subparsers(required=True)
     auth.add_parser("print-access-token", parents=[anywhere], allow_abbrev=False).set_defaults(do=print_token)

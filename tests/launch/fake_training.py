@@ -10,6 +10,7 @@ The list `trainings` of the cloud's script sets how each attempt ends, the same 
 """
 
 import json
+import os
 import signal
 import sys
 import time
@@ -27,6 +28,8 @@ def attempts_of(number: str) -> int:
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))  # before anybody can see that this attempt runs
 with (CLOUD / f"attempts{worker}").open("a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\n")
+with (CLOUD / f"environments{worker}").open("a") as file:
+    file.write(json.dumps(dict(os.environ)) + "\n")
 attempt = attempts_of(worker)
 outcome = json.loads((CLOUD / "script").read_text())["trainings"][attempt - 1]
 [workdir] = [in_bucket(flag.partition("=")[2]) for flag in sys.argv if flag.startswith("--workdir=")]
@@ -46,7 +49,9 @@ if outcome == "hanging":
 if isinstance(outcome, list):
     checkpoint, *codes = outcome
     if checkpoint:
-        (workdir / "checkpoints" / str(checkpoint)).mkdir(parents=True, exist_ok=True)
+        folder = workdir / "checkpoints" / str(checkpoint)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "commit_success.txt").touch()
     outcome = codes[int(worker)]
 if isinstance(outcome, str):
     time.sleep(10_000)

@@ -147,7 +147,8 @@ def test_the_probe_fails_when_a_heartbeat_is_too_old_for_its_state(tmp_path, mon
         beat = {"time": 10_000.0, "state": state}
         assert alive.is_alive(beat, start=0.0, now=10_000.0 + seconds)
         assert not alive.is_alive(beat, start=0.0, now=10_001.0 + seconds)
-        assert alive.is_alive(beat, start=10_001.0, now=10_001.0 + seconds), "it is of the attempt before"
+        assert alive.is_alive(beat, start=10_001.0, now=10_001.0 + 3 * limit), "it is of the attempt before"
+        assert not alive.is_alive(beat, start=10_001.0, now=10_002.0 + 3 * limit)
 
     start = alive.started(folder_of_processes(tmp_path / "proc", boot=1000, ticks=5 * os.sysconf("SC_CLK_TCK")))
     assert start == 1005

@@ -92,8 +92,17 @@ def test_drafts_are_not_checkpoints(tmp_path):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert bash("newest_checkpoint", WORKDIR=str(tmp_path)) == ["100"]
     assert bash("newest_checkpoint", WORKDIR=str(tmp_path / "absent")) == ["-1"]
-    listed = 'storage() { printf "%s/\\n" "$2"20 "$2"100 "$2"300.tmp; }\nnewest_checkpoint'
+
+
+def test_in_a_bucket_a_checkpoint_without_its_mark_is_not_one(tmp_path):
+    """What gcloud prints for the pattern: checkpoint 300 has no mark, because its save was killed."""
+    listed = """storage() {
+      [[ $* == "ls gs://bucket/run/checkpoints/*/commit_success.txt" ]] || return 1
+      printf "%s\\n" gs://bucket/run/checkpoints/{20,100,200.tmp}/commit_success.txt
+    }
+    newest_checkpoint"""
     assert bash(listed, WORKDIR="gs://bucket/run") == ["100"]
+    assert bash("storage() { return 1; }; newest_checkpoint", WORKDIR="gs://bucket/run") == ["-1"]
 
 
 def test_the_counts_survive_in_the_workdir_until_the_launcher_stops(tmp_path):

@@ -1,7 +1,7 @@
 """tpu_pod.sh against a fake gcloud whose workers really run the commands."""
 
+import json
 import os
-import shlex
 import signal
 import subprocess
 
@@ -52,12 +52,13 @@ def test_exit_codes_are_reported_and_a_commit_is_installed_once(pod):
 
 
 def test_only_committed_files_run(pod):
-    (pod.repository / "configs" / "some.py").write_text("changed since the commit")
     pod.script(trainings=[0])
     assert pod("up").returncode == 0
-    for command in ("run", "babysit"):
+    for command, file in (("babysit", "launch/requirements-tpu.lock"), ("run", "configs/some.py")):
+        (pod.repository / file).write_text("changed since the commit")
         refused = pod(command)
         assert refused.returncode == 2 and "files differ from REF=HEAD" in refused.stderr
+    subprocess.run([*GIT, "checkout", "-q", "launch"], cwd=pod.repository, check=True)
     subprocess.run([*GIT, "stash", "-q"], cwd=pod.repository, check=True)
     assert pod("run").returncode == 0
     subprocess.run([*GIT, "stash", "pop", "-q"], cwd=pod.repository, check=True)
@@ -75,19 +76,39 @@ def test_only_committed_files_run(pod):
 
 def test_workers_get_variables_and_requests_get_flags(pod):
     settings = pod.repository / "launch" / "pod.env"
-    lines = ["ENVIRONMENT=(A_FLAG='--one=1 --two=2' B=)", "CREATE_FLAGS=(--network=mine --internal-ips)"]
+    lines = ["ENVIRONMENT=(A_FLAG='--one=1 --two=2' SECRET=xyz B=)", "CREATE_FLAGS=(--network=mine --internal-ips)"]
     settings.write_text("\n".join([settings.read_text(), *lines]))
     assert pod("up").returncode == 0
     assert {"--network=mine", "--internal-ips"} <= set(pod.calls("create")[0])
     pod.script(trainings=[0])
     assert pod("run").returncode == 0
     wait_until(lambda: "workers: 0\n" in pod("status").stdout)
-    [started] = [call for call in pod.calls("ssh") if any(" start " in argument for argument in call)]
-    [command] = [argument for argument in started if " start " in argument]
-    assert shlex.split(command.removeprefix("--command="))[:3] == ["env", "A_FLAG=--one=1 --two=2", "B="]
+    assert "xyz" not in str(pod.calls()), "others see command lines"
+    environments = [pod.cloud / f"workers/pod/{worker}/bertjax/code/environment" for worker in (0, 1)]
+    assert [file.stat().st_mode & 0o077 for file in environments] == [0, 0]
+    [variables] = [json.loads(line) for line in (pod.cloud / "environments0").read_text().splitlines()]
+    assert variables | {"A_FLAG": "--one=1 --two=2", "SECRET": "xyz", "B": ""} == variables
     settings.write_text("\n".join([settings.read_text(), "ENVIRONMENT=(A-B=1)"]))
     refused = pod("run")
     assert refused.returncode == 2 and "'A-B=1', not NAME=VALUE" in refused.stderr
+
+
+def test_the_heartbeat_of_an_earlier_start_counts_as_starting(pod):
+    """A start that opens its data for an hour must not be taken for one that hangs in a step."""
+    script = """
+    eval "$(sed -n '/^hangs()/,/^}/p' launch/tpu_pod.sh)"
+    storage() { echo "$file"; }
+    look() { SECONDS=$1; if hangs; then echo hangs; else echo alive; fi; }
+    WORKDIR=gs://bucket/run HANG_SECONDS=10 heartbeat='' beat=0 SECONDS=0
+    file='{"state": "training", "started": 1.0}' earlier=$file
+    look 0; look 29; look 31
+    file='{"state": "training", "started": 2.0}'
+    look 40; look 49; look 51
+    file='{"state": "saving", "started": 2.0}'
+    look 60; look 89; look 91
+    """
+    done = subprocess.run(["bash", "-c", script], cwd=pod.repository, capture_output=True, text=True)
+    assert done.stdout.split() == ["alive", "alive", "hangs"] * 3, done.stderr
 
 
 def test_a_failed_request_prints_its_reason(pod):

@@ -1,5 +1,6 @@
 """Sweeps: combinations, resuming, runs that others hold or that fail, and the best of them."""
 
+import errno
 import json
 
 import pytest
@@ -7,7 +8,8 @@ from etils import epath
 
 from bertjax import cli
 from bertjax.config import from_dict
-from bertjax.errors import Busy, RunFailed, UserError
+from bertjax.errors import Busy, RunFailed, Unavailable, UserError
+from bertjax.storage import StorageError
 from bertjax.training import sweep
 from bertjax.training.sweep import Trial, combinations, results_of, run_all
 from tests.comparison.workdirs import CONFIG, STEPS, record, write
@@ -85,6 +87,24 @@ def test_runs_of_other_processes_are_left_to_them_and_waited_for(tmp_path, monke
 
     assert call(tmp_path, trials("a", "b"), train) == {}
     assert tries == ["a", "b", "a"] and "waiting for runs of other processes: a" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outage", [Unavailable("503"), StorageError(errno.EIO, "Input/output error", "run")])
+def test_an_outage_is_no_result_of_a_run(tmp_path, outage):
+    """The others are trained, and the sweep ends with the code after which launchers run it again."""
+
+    def train(trial, workdir):
+        if trial.folder == "b" and not tried:
+            tried.append(trial)
+            raise outage
+        return finish(workdir, 1.0)
+
+    tried = []
+    with pytest.raises(Unavailable, match="1 of 3 runs could not be trained now, first b: ") as raised:
+        call(tmp_path, trials("a", "b", "c"), train)
+    assert cli.code_for(raised.value) == cli.STOPPED
+    assert call(tmp_path, trials("a", "b", "c"), train) == {}
+    assert all(result.values for result in results_of(epath.Path(tmp_path), trials("a", "b", "c"), {}))
 
 
 def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):

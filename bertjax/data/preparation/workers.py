@@ -8,13 +8,13 @@ import collections
 import itertools
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from bertjax.data.worker_signals import ignore_stop_signals, stop_signals_blocked
 from bertjax.errors import RunFailed
 
 
@@ -91,12 +91,13 @@ def _start(work: Callable[[int], Any]) -> subprocess.Popen:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "TOKENIZERS_PARALLELISM": "false",  # one process per core is enough
     }
-    worker = subprocess.Popen(
-        [sys.executable, "-c", f"from {__name__} import serve; serve()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    )
+    with stop_signals_blocked():
+        worker = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
     _send(worker, work)
     return worker
 
@@ -128,7 +129,7 @@ def _died(worker: subprocess.Popen) -> RunFailed:
 
 def serve() -> None:
     """Answer tasks from stdin until the starting process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group, and the starter ends this process
+    ignore_stop_signals()  # stdin ends with the starter
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         work = pickle.load(sys.stdin.buffer)

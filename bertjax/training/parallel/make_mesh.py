@@ -1,5 +1,6 @@
 """The mesh of a run: its shape, and the sharding strategy if the configuration leaves it open."""
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -25,9 +26,16 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     Only `data` crosses slices: what fsdp and tensor exchange in every layer stays within a slice.
 
     Raises:
-      UserError: the axes do not multiply to the number of devices, or fsdp x tensor to a divisor of a slice.
+      UserError: processes have different numbers of devices, the axes do not multiply to the number of devices, or
+        fsdp x tensor does not divide a slice.
     """
     devices = jax.devices() if devices is None else devices
+    counts = collections.Counter(device.process_index for device in devices)
+    if len(set(counts.values())) > 1:
+        raise UserError(
+            f"processes have different numbers of devices ({', '.join(map(str, counts.values()))}), for which Orbax "
+            "cannot write checkpoints; give each process the same number, as with CUDA_VISIBLE_DEVICES"
+        )
     data = config.data or len(devices) // (config.fsdp * config.tensor)
     if data * config.fsdp * config.tensor != len(devices):
         raise UserError(

@@ -19,7 +19,7 @@ from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
 from bertjax import cli, errors
-from bertjax.errors import RunFailed, UserError
+from bertjax.errors import RunFailed, Unexplained, UserError
 
 T = TypeVar("T")
 
@@ -55,7 +55,8 @@ def start(heartbeat_timeout: int) -> None:
       heartbeat_timeout: seconds without a heartbeat after which a process counts as dead and the others end.
 
     Raises:
-      UserError: the processes cannot find each other.
+      Unexplained: the processes cannot find each other.
+      UserError: their variables of the environment are incomplete.
     """
     explicit = {}
     if _PROCESSES in os.environ or _PROCESS in os.environ:
@@ -72,7 +73,7 @@ def start(heartbeat_timeout: int) -> None:
             heartbeat_timeout_seconds=heartbeat_timeout, shutdown_timeout_seconds=heartbeat_timeout, **explicit
         )
     except (ValueError, RuntimeError) as error:
-        raise UserError(
+        raise Unexplained(
             f"--distributed finds no other processes ({str(error).splitlines()[0]}); run it where JAX detects them "
             f"(TPU VM, GKE, Slurm, Open MPI), or set {_COORDINATOR}, {_PROCESSES} and {_PROCESS}"
         ) from error
@@ -219,6 +220,10 @@ class StopTogether:
     """Returns whether to stop. Every process calls it between chunks, and all get the same answer at the same chunk.
 
     SIGTERM or Ctrl-C in one process stops all of them; JAX finds the next chunk that no process has passed yet.
+
+    JAX has one counter for all callers in a process, and agrees once. So nothing else may ask it: Orbax would, with the
+    training step, at each save. With the signal in between, a run that has resumed at step 500,000 would stop 500,000
+    chunks later.
     """
 
     def __init__(self):

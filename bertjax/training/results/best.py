@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from bertjax import storage
 from bertjax.config import Config
 from bertjax.training.evaluation import HELDOUT, best_metric
 from bertjax.training.run.workdir import Workdir, read_jsonl
@@ -21,7 +20,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     own = config.metrics_of(config.task_name, metrics)
     name = config.qualified(config.task_name, best_metric(config.task.objective, own))
     sign, last = (1 if name.endswith("_loss") else -1), metrics.get(name)
-    kept = {int(entry) for entry in storage.names_in(files.checkpoints) if entry.isdecimal()}
+    kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"
     scores = {record["step"]: record[key] for record in read_jsonl(files.metrics) if key in record}
     end = max(scores, default=0)

@@ -42,6 +42,13 @@ log = logging.getLogger(__name__)
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's manager, without its question to JAX whether to stop: `processes.StopTogether` owns that counter."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+
 @dataclasses.dataclass
 class _FirstOfEach(policy.PreservationPolicy):
     """Keeps the first checkpoint at or after each multiple of `every` steps.
@@ -121,7 +128,7 @@ class Checkpoints:
         self._rank = _score_of if best else None
 
     @functools.cached_property
-    def _reader(self) -> ocp.CheckpointManager:
+    def _reader(self) -> _Manager:
         single_process = ocp.options.MultiprocessingOptions(
             primary_host=jax.process_index(), active_processes={jax.process_index()}, barrier_sync_key_prefix="read"
         )
@@ -129,21 +136,21 @@ class Checkpoints:
         return storage.retry(lambda: self._open(options), self._folder)
 
     @functools.cached_property
-    def _writer(self) -> ocp.CheckpointManager:
+    def _writer(self) -> _Manager:
         return self._open_writer()
 
-    def _open_writer(self) -> ocp.CheckpointManager:
+    def _open_writer(self) -> _Manager:
         return self._open(
             ocp.CheckpointManagerOptions(
                 preservation_policy=self._policy, best_fn=self._rank, create=True, cleanup_tmp_directories=True
             )
         )
 
-    def _open(self, options: ocp.CheckpointManagerOptions) -> ocp.CheckpointManager:
+    def _open(self, options: ocp.CheckpointManagerOptions) -> _Manager:
         storage.forget_listings(self._folder)
         # epath would put the current folder before a URL.
         folder = self._folder if storage.is_remote(self._folder) else self._folder.absolute()
-        return ocp.CheckpointManager(folder, options=options, item_names=("state", "meta"))
+        return _Manager(folder, options=options, item_names=("state", "meta"))
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints that were finished when they were first listed, in order.

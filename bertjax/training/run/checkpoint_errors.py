@@ -74,6 +74,16 @@ def why_not_written(error: BaseException) -> str:
     return os.strerror(int(number[1])) if number else cut_text(storage.reason_of(error))
 
 
+def lies_in_storage(error: BaseException) -> bool:
+    """Return whether a disk, a bucket, rights or memory are the reason why a checkpoint could not be written."""
+    return any(
+        isinstance(cause, OSError | MemoryError)
+        or _lacks_device_memory(cause)
+        or (isinstance(cause, ValueError) and _CODE.match(str(cause)))
+        for cause in _causes(error)
+    )
+
+
 def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.PathLike) -> None:
     """Raise UserError unless a checkpoint has the arrays of this run.
 

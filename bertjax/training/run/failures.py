@@ -13,6 +13,8 @@ from bertjax.training.run.workdir import read_jsonl, write_jsonl
 
 # Older failures are dropped.
 _KEPT = 100
+# Status codes of XLA for what is wrong with a program, on any device.
+_OF_PROGRAM = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "FAILED_PRECONDITION", "OUT_OF_RANGE")
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +27,9 @@ class Failures:
     """The failures of the starts of a run, in `failures.jsonl`: checkpoint, step, reason and time.
 
     A failure counts if the same step from the same checkpoint would fail again: losses that are not finite, and with
-    one process every unexpected error. With several processes such an error may follow from the end of another one.
-    Errors of storage, of input and of saving do not count: their cause is not in the step.
+    one process every unexpected error, except those of a device (`is_of_device`). With several processes an unexpected
+    error may follow from the end of another one. Errors of storage, of input and of saving do not count: their cause is
+    not in the step.
 
     Args:
       path: the file.
@@ -45,6 +48,8 @@ class Failures:
         It is `FailedAgain` if the last failure was the same.
         """
         if isinstance(error, (UserError, OSError)) and not isinstance(error, NotFinite):
+            return error
+        if is_of_device(error):
             return error
         known = explained(error, step)
         if jax.process_count() > 1 and not isinstance(error, NotFinite):
@@ -65,6 +70,15 @@ class Failures:
             f"step {step} failed twice from checkpoint {self._checkpoint} ({record['reason']}); the same command would "
             "fail again: see docs/guides/running.md#when-a-run-diverges"
         )
+
+
+def is_of_device(error: Exception) -> bool:
+    """Return whether an error may come from a device and not from the program that it runs.
+
+    A chip that fails raises INTERNAL, UNAVAILABLE, DATA_LOSS or ABORTED of XLA. The same step may succeed on another
+    machine, so a launcher should try it again. Too little memory, and what XLA cannot compile, fail everywhere.
+    """
+    return isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith(_OF_PROGRAM)
 
 
 def explained(error: Exception, step: int) -> Exception:

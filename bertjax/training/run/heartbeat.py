@@ -15,21 +15,22 @@ State = Literal[*"starting restoring compiling training evaluating saving export
 
 
 class Heartbeat:
-    """The last sign of life of a run: {`step`, `time`, `state`, `steps`}. `LogWriter` writes it every ten seconds.
+    """The last sign of life of a run: {`step`, `time`, `state`, `steps`, `started`}, and how it has ended.
 
-    `time` is when the run reported last, not when the file was written: a run that hangs reports nothing.
+    `LogWriter` writes it every ten seconds. `time` is when the run reported last, not when the file was written: a run
+    that hangs reports nothing. `started` is when this start began, by which a reader recognizes a file that an earlier
+    start has left.
 
     Args:
       path: the JSON file.
       steps: number of steps of the run.
-
-    Attributes:
-      failure: why the run failed, which is then in the file as well; empty if it has not.
     """
 
     def __init__(self, path: epath.Path, steps: int = 0):
-        self.path, self.steps, self.failure = path, steps, ""
-        self._step, self._state, self._time = 0, "starting", time.time()
+        self.path, self.steps = path, steps
+        self._started = self._time = time.time()
+        self._step, self._state = 0, "starting"
+        self._end: dict[str, int | str] = {}
         self._written_time, self._due = 0.0, -math.inf
 
     def beat(self, step: int | None = None, state: State | None = None) -> None:
@@ -39,6 +40,10 @@ class Heartbeat:
         if state is not None:
             self._state = state
         self._time = time.time()
+
+    def end(self, exit_code: int, failure: str = "") -> None:
+        """Add the exit code of this start to the file, and why it failed."""
+        self._end = {"exit_code": exit_code} | ({"failure": failure} if failure else {})
 
     def write(self, everything: bool) -> None:
         """Write the file if ten seconds have passed and the run has reported since; `everything`: at once.
@@ -51,7 +56,6 @@ class Heartbeat:
             return
         self._due = time.monotonic() + _SECONDS_BETWEEN_WRITES
         record = {"step": self._step, "time": reported, "state": self._state, "steps": self.steps}
-        if self.failure:
-            record["failure"] = self.failure
+        record |= {"started": self._started, **self._end}
         storage.write_text(self.path, json.dumps(record) + "\n")
         self._written_time = reported

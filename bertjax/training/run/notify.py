@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, Literal
 
-from bertjax.errors import Unavailable, UserError
+from bertjax import storage
+from bertjax.errors import UserError
 
 EVENTS = ("saved", "stalled", "spike", "diverged", "finished", "stopped", "failed")
 # They may come with every step; one in this many seconds is enough to call someone.
@@ -26,6 +27,11 @@ _CLOSING_SECONDS = 10.0
 _WAITING_EVENTS = 100
 
 log = logging.getLogger(__name__)
+
+
+def end_of(error: BaseException) -> Literal["stopped", "failed"]:
+    """Return how a run ends with an error: it was stopped if the same command may continue it later."""
+    return "stopped" if isinstance(error, KeyboardInterrupt) or storage.may_pass(error) else "failed"
 
 
 class Notifier:
@@ -82,8 +88,7 @@ class Notifier:
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
-            event = "stopped" if isinstance(error, Unavailable | KeyboardInterrupt) else "failed"
-            self(event, message=(str(error).strip() or type(error).__name__).splitlines()[0])
+            self(end_of(error), message=(str(error).strip() or type(error).__name__).splitlines()[0])
         self.close()
 
     def close(self) -> None:

@@ -1,17 +1,18 @@
 """xprof traces of selected steps."""
 
 import logging
+from collections.abc import Callable
 
 import jax
 from etils import epath
 
-from bertjax.errors import UserError
+from bertjax.errors import UserError, reason
 
 log = logging.getLogger(__name__)
 
 
 class Trace:
-    """Writes an xprof trace of some steps.
+    """Writes an xprof trace of some steps. A trace that cannot be written is a warning: it ends no run.
 
     Args:
       steps: the steps to trace, counted from 0; None for no trace.
@@ -31,20 +32,29 @@ class Trace:
             self.end(state)
         elif self._steps and not self._is_running and first < self._steps.stop and end > self._steps.start:
             jax.block_until_ready(state)
-            jax.profiler.start_trace(str(self._folder))
-            self._is_running = True
+            self._is_running = self._succeeds(lambda: jax.profiler.start_trace(str(self._folder)))
+            self._steps = self._steps if self._is_running else None
 
     def end(self, state: dict) -> None:
         """End a running trace; log a warning if none was written."""
         if self._is_running:
             jax.block_until_ready(state)
-            jax.profiler.stop_trace()
-            log.info("trace written to %s", self._folder)
+            if self._succeeds(jax.profiler.stop_trace):
+                log.info("trace written to %s", self._folder)
         elif self._steps:
             log.warning(
                 "no trace was written: none of the steps %d:%d was trained", self._steps.start, self._steps.stop
             )
         self._is_running, self._steps = False, None
+
+    def _succeeds(self, action: Callable[[], None]) -> bool:
+        """Run an action of JAX's profiler, which raises errors of many kinds, and return whether it succeeded."""
+        try:
+            action()
+        except Exception as error:
+            log.warning("no trace is written to %s: %s", self._folder, reason(error))
+            return False
+        return True
 
 
 def parse_steps(text: str) -> range:

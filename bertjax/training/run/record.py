@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ from bertjax.typed import differences
 
 FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"
+_LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0
+# Flags whose value may hold a secret, such as a token for a chat. The record of a start is shared with its report.
+_SECRET_FLAGS = ("--on-event",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +156,12 @@ def _identity(record: RunRecord) -> dict:
 
 def check_shared(workdir: Workdir, identity: dict) -> None:
     """Raise UserError unless this process sees the record of process 0 and has the same identity."""
-    if not storage.exists(workdir.config):
+    # A client of NFS may remember for half a minute (acdirmin, nfs(5)) that a file was absent.
+    for _ in range(_LOOKS):
+        if storage.exists(workdir.config):
+            break
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    else:
         raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")
     if changed := differences(read_record(workdir).identity, identity):
         raise UserError(
@@ -269,10 +277,22 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModul
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
         "extend": longer,
-        "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
+        "command": shlex.join([Path(sys.executable).name, *_without_secrets(sys.orig_argv[1:])]),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
         "python": sys.version.split()[0],
         "versions": versions.versions() | foreign_code.hashes(modules),
         "modules": {name: module._asdict() for name, module in modules.items()},
     }
+
+
+def _without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Return arguments of a command line with `...` for values that may be secrets."""
+    shown: list[str] = []
+    for argument in arguments:
+        flag, is_joined, _ = argument.partition("=")
+        if shown and shown[-1] in _SECRET_FLAGS:
+            shown.append("...")
+        else:
+            shown.append(f"{flag}=..." if is_joined and flag in _SECRET_FLAGS else argument)
+    return shown

@@ -17,6 +17,8 @@ from bertjax.training.run.workdir import Workdir, is_finished, parts_of, read_js
 _FINAL = ("finished", "stopped", "failed")
 # A live run writes a sign of life every ten seconds.
 _SILENT_SECONDS = 300.0
+# Steps may be longer than that.
+_LATE = 3.0
 # The end of a file that grows with the run: a few hundred lines.
 _TAIL_BYTES = 256 * 1024
 _RECORDS_OF_RATE = 50
@@ -42,7 +44,8 @@ class RunStatus:
       goodput: share of the wall time of all starts that went into steps that are in a checkpoint.
       starts: number of starts.
       last_start: time of the last start.
-      failure: why the last start failed; None if it did not.
+      exit_code: exit code of the last start; None if it lives, or ended without a last sign, as after `kill -9`.
+      failure: why the last start failed or was stopped; None if it was not, or was asked to stop.
       warnings: the newest spikes, losses that are not finite, the last failure at a step, and damaged checkpoints.
     """
 
@@ -59,6 +62,7 @@ class RunStatus:
     goodput: float | None
     starts: int
     last_start: str | None
+    exit_code: int | None
     failure: str | None
     warnings: tuple[str, ...]
 
@@ -89,10 +93,10 @@ def _read(workdir: Workdir) -> RunStatus:
     records = _tail(workdir.metrics)
     steps = _steps(workdir, heartbeat)
     step = heartbeat["step"] if heartbeat else records[-1]["step"] if records else 0
-    saved = _saved_steps(workdir)
+    saved = workdir.saved_steps()
     step = max(step, saved[-1] if saved else 0)
     rate = _seconds_per_step(records)
-    state, silent = _state(workdir, heartbeat, step, steps)
+    state, silent = _state(workdir, heartbeat, steps, rate)
     remaining = None if steps is None or rate is None else rate * max(steps - step, 0)
     starts = read_jsonl(workdir.starts)
     return RunStatus(
@@ -109,7 +113,8 @@ def _read(workdir: Workdir) -> RunStatus:
         goodput=_goodput(workdir, saved, state),
         starts=len(starts),
         last_start=starts[-1].get("time") if starts else None,
-        failure=heartbeat.get("failure") if heartbeat and state == "failed" else None,
+        exit_code=heartbeat.get("exit_code") if heartbeat and state in _FINAL else None,
+        failure=heartbeat.get("failure") if heartbeat and state in _FINAL else None,
         warnings=_warnings(workdir, records),
     )
 
@@ -129,7 +134,9 @@ def _steps(workdir: Workdir, heartbeat: dict | None) -> int | None:
     return sum(stage["steps"] for stage in record["config"]["stages"]) if record else None
 
 
-def _state(workdir: Workdir, heartbeat: dict | None, step: int, steps: int | None) -> tuple[str, float | None]:
+def _state(
+    workdir: Workdir, heartbeat: dict | None, steps: int | None, seconds_per_step: float | None
+) -> tuple[str, float | None]:
     """Return the state, and the seconds since the last sign of life."""
     if heartbeat is None:  # a run of an earlier bertjax
         if is_finished(_optional_json(workdir.summary, "steps") or {}, steps):
@@ -138,7 +145,9 @@ def _state(workdir: Workdir, heartbeat: dict | None, step: int, steps: int | Non
         silent = _since(max(changed)) if changed else None
         return ("training" if silent is not None and silent < _SILENT_SECONDS else "stopped"), silent
     silent = _since(heartbeat["time"])
-    if heartbeat["state"] not in _FINAL and silent > _SILENT_SECONDS:
+    # While a run trains, each dispatch of steps is a sign of life. In other states one comes every second.
+    longest = _LATE * (seconds_per_step or 0.0) if heartbeat["state"] == "training" else 0.0
+    if heartbeat["state"] not in _FINAL and silent > max(longest, _SILENT_SECONDS):
         return "stalled", silent
     return heartbeat["state"], silent
 
@@ -150,12 +159,6 @@ def _since(moment: float) -> float:
 
 def _modified(path: epath.Path) -> float:
     return float(path.stat().mtime)
-
-
-def _saved_steps(workdir: Workdir) -> list[int]:
-    if not workdir.checkpoints.exists():
-        return []
-    return sorted(int(path.name) for path in workdir.checkpoints.iterdir() if path.name.isdecimal())
 
 
 def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:

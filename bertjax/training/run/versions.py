@@ -102,8 +102,7 @@ def _check_processes(everywhere: Sequence[dict[str, str]], computing: Sequence[s
 
 def _check_last_start(workdir: Workdir, now: dict[str, str], computing: Sequence[str], other_versions: bool) -> None:
     starts = read_jsonl(workdir.starts)
-    saved = workdir.checkpoints.exists() and any(path.name.isdecimal() for path in workdir.checkpoints.iterdir())
-    if not starts or not saved:
+    if not starts or not workdir.saved_steps():
         return
     before = starts[-1].get("versions")
     if not isinstance(before, dict):

@@ -30,17 +30,18 @@ log = logging.getLogger(__name__)
 class Watchdog:
     """Knows what a run is doing, and ends the process when that makes no progress.
 
-    The state `training` makes progress with each step, which may take `hang_timeout` seconds. Every other state may
+    The state `training` makes progress with each dispatch of steps, which may take `hang_timeout` seconds: the metrics
+    of all steps of a dispatch arrive together. Its heartbeat has the time of the newest one. Every other state may
     take three times as long, and so may the first step after it, because another process may still be in that state.
     The end is a line on stderr, the stacks of all threads, and exit code 1. A timer of `faulthandler`, which is not a
     Python thread, does the same ten ticks later if the interpreter itself is blocked, as by a page fault in a file that
     is mapped from a server that has stopped answering.
 
-    A step that takes 20 times as long as the median step is only logged, with the stacks.
+    A dispatch that takes 20 times as long as the median one is only logged, with the stacks.
 
     Args:
       hang_timeout: seconds; 0 never ends the process.
-      heartbeat: is told every second what the run is doing.
+      heartbeat: gets every second what the run is doing, and in the state `training` each dispatch.
       notify: is told of a step that is late, and of the end; by others, of what else happens.
       least: seconds after which a step is late at the earliest.
     """
@@ -82,11 +83,11 @@ class Watchdog:
         finally:
             self._enter(before, is_watched=True)
 
-    def end(self, name: str, failure: str = "") -> None:
-        """Enter a last state, which the heartbeat reports at once: `finished`, `stopped` or `failed` and why."""
+    def end(self, name: str, exit_code: int, failure: str = "") -> None:
+        """Enter a last state, which the heartbeat reports at once: `finished`, `stopped`, or `failed` and why."""
         self._enter(name, is_watched=True)
         if self.heartbeat:
-            self.heartbeat.failure = failure
+            self.heartbeat.end(exit_code, failure)
         self._report(name)
 
     def locate(self, step: int, steps: int) -> None:
@@ -96,7 +97,7 @@ class Watchdog:
             self.heartbeat.steps = steps
 
     def beat(self, step: int | None = None) -> None:
-        """Note progress: a batch of an evaluation, or `step` steps that are done."""
+        """Note progress: a batch of an evaluation, or the dispatch after which `step` steps are done."""
         now = time.monotonic()
         if step is None:
             self._current = (self._name, now, self._limit)
@@ -126,19 +127,21 @@ class Watchdog:
         self._current = (name, time.monotonic(), _PATIENCE * self._hang_timeout if is_watched else math.inf)
 
     def _watch(self) -> None:
-        reported = None
+        late = reported = None
         while not self._ended.wait(self._tick):
             name, since, limit = self._current
             waited = time.monotonic() - since
             if waited > limit:
                 self._end_process(name, waited)
-            self._report(name)
+            if name != TRAINING or since != reported:  # the heartbeat of a step that hangs grows old
+                self._report(name)
+                reported = since
             if math.isfinite(limit):
                 faulthandler.dump_traceback_later(limit - waited + 10 * self._tick, exit=True, file=_STDERR)
             else:
                 faulthandler.cancel_dump_traceback_later()
-            if name == TRAINING and since != reported and self._is_late(waited):
-                reported = since
+            if name == TRAINING and since != late and self._is_late(waited):
+                late = since
                 faulthandler.dump_traceback(_STDERR)
 
     def _is_late(self, waited: float) -> bool:

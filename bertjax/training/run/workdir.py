@@ -111,6 +111,20 @@ class Workdir:
     def checkpoints(self) -> epath.Path:
         return self.root / "checkpoints"
 
+    def saved_steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, in order, without the help of Orbax.
+
+        On a disk, Orbax renames a checkpoint when it is complete. A bucket cannot rename a folder: there the name is
+        final from the first file on, and the last file is a mark (`CommitFileTemporaryPath` of Orbax 0.12.8).
+
+        Raises:
+          StorageError: the folder cannot be read.
+        """
+        names = [name for name in storage.names_in(self.checkpoints) if name.isdecimal()]
+        if os.fspath(self.checkpoints).startswith("gs://"):
+            names = [name for name in names if storage.exists(self.checkpoints / name / "commit_success.txt")]
+        return sorted(map(int, names))
+
     @property
     def trial_checkpoint(self) -> epath.Path:
         return self.root / "checkpoints.trial"
@@ -224,6 +238,12 @@ def has_finished(files: Workdir) -> bool:
         return False
     stages = read_json(files.config, "config")["config"]["stages"]
     return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
+
+
+def has_trained(path: epath.PathLike) -> bool:
+    """Return whether a workdir, or that of the first of several seeds, has a checkpoint."""
+    root = Workdir.at(path).root
+    return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0"))
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:

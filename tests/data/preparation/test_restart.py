@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bertjax import cli, locks
-from bertjax.data.preparation import building, shards
+from bertjax.data.preparation import building, shards, workers
 from bertjax.data.preparation import prepare as prepare_module
 from bertjax.data.preparation.prepare import prepare, store_path
 from bertjax.data.preparation.spec import spec_of
@@ -126,6 +126,17 @@ def test_a_killed_worker_is_an_error_and_the_next_call_resumes(many_shards, tmp_
     assert "a process of the preparation ended with code -9" in errors and process.returncode
     assert _encoded(tmp_path)
     assert content(prepare(config).path) == expected
+
+
+def signaled(task: int) -> int:
+    """What a worker does: it gets the signals that reach its whole group."""
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), signum)
+    return task
+
+
+def test_stop_signals_do_not_end_a_worker():
+    assert sorted(workers.unordered(signaled, range(4), processes=2)) == [(task, task) for task in range(4)]
 
 
 def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):

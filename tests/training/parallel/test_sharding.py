@@ -101,6 +101,13 @@ def test_a_mesh_with_a_wrong_number_of_devices(mesh):
         make_mesh(mesh, jax.devices()[:1])
 
 
+def test_processes_with_different_numbers_of_devices():
+    """Orbax arranges devices as a rectangle, processes by devices, when it writes a checkpoint."""
+    devices = [SimpleNamespace(process_index=process) for process in (0, 1, 1, 1)]
+    with pytest.raises(UserError, match=r"processes have different numbers of devices \(1, 3\), for which Orbax"):
+        make_mesh(MeshConfig(0, 1, 1), devices)
+
+
 def test_the_error_names_an_array_that_the_devices_do_not_divide():
     mesh = jax.sharding.AbstractMesh((1, 3, 1), ("data", "fsdp", "tensor"))
     with pytest.raises(UserError) as error:

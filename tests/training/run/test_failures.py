@@ -45,7 +45,15 @@ def test_the_message_names_both_and_the_way_out(tmp_path):
 
 @pytest.mark.parametrize(
     "error, code",
-    [(Unavailable("503"), 75), (UserError("bad input"), 2), (RunFailed("another process"), 1), (OSError("disk"), 1)],
+    [
+        (Unavailable("503"), 75),
+        (UserError("bad input"), 2),
+        (RunFailed("another process"), 1),
+        (OSError("disk"), 1),
+        # What a chip that fails raises; a launcher may find another one.
+        (jax.errors.JaxRuntimeError("INTERNAL: Core halted unexpectedly"), 1),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: TPU worker is gone"), 1),
+    ],
 )
 def test_what_may_pass_never_counts(tmp_path, error, code):
     assert [exit_code(tmp_path, 10, 17, error) for _ in range(3)] == [code] * 3

@@ -92,6 +92,18 @@ def test_steps_within_a_chunk_are_traced_with_it(tmp_path):
         assert bool(list(tmp_path.rglob("*.xplane.pb"))) == (first == 32)
 
 
+def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):
+    (tmp_path / "profile").write_text("not a folder")
+    trace, state = Trace(range(0, 2), epath.Path(tmp_path / "profile")), {"step": jnp.zeros(())}
+    for step in range(4):
+        trace.edge(step, step + 1, state)
+    trace.end(state)
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(f"no trace is written to {tmp_path / 'profile'}: ")
+    (tmp_path / "profile").unlink()
+    jax.profiler.stop_trace()  # a session that could not write stays open in JAX
+
+
 def test_a_trace_of_steps_that_are_not_trained_is_a_warning(tmp_path, caplog):
     trace = Trace(range(20, 25), epath.Path(tmp_path))
     trace.edge(0, 16, {})

@@ -1,5 +1,6 @@
 """A command at the events of a run: what it gets, and that nothing it does reaches the run."""
 
+import errno
 import json
 import logging
 import signal
@@ -7,9 +8,10 @@ import sys
 
 import pytest
 
-from bertjax.errors import UserError
+from bertjax.errors import Unavailable, UserError
+from bertjax.storage import StorageError
 from bertjax.training.run import notify
-from bertjax.training.run.notify import Notifier
+from bertjax.training.run.notify import Notifier, end_of
 from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
 # It ends only when it is killed, and so does its child.
@@ -66,6 +68,20 @@ def test_a_run_that_raises_has_failed(recorder, tmp_path):
         raise ValueError("the first line\nthe second")
     [(_, failed)] = events(tmp_path)
     assert (failed["event"], failed["message"]) == ("failed", "the first line")
+
+
+@pytest.mark.parametrize(
+    "error, end",
+    [
+        (Unavailable("503"), "stopped"),
+        (StorageError(errno.EIO, "Input/output error", "run"), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (StorageError(errno.ENOSPC, "No space left on device", "run"), "failed"),
+        (UserError("bad input"), "failed"),
+    ],
+)
+def test_what_the_same_command_may_continue_has_stopped(error, end):
+    assert end_of(error) == end
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,9 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
     monkeypatch.setattr(heartbeats, "time", clock)
     heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
 
-    def reported(is_watched: bool = True) -> tuple:
+    def reported(count: int = 2) -> tuple:
         seen = heartbeat._time
-        if is_watched:
-            wait_until(lambda: heartbeat._time >= seen + 2)  # the second report from now on is of the state now
+        wait_until(lambda: heartbeat._time >= seen + count)  # the second report from now on is of the state now
         heartbeat.write(everything=True)
         record = json.loads((tmp_path / "heartbeat.json").read_text())
         times.append(record["time"])
@@ -83,13 +82,28 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
         watchdog.locate(10, 100)
         with watchdog.state(TRAINING):
             watchdog.beat(11)
-            assert reported() == (11, "training", 100)
+            wait_until(lambda: heartbeat._step == 11)
+            assert reported(0) == (11, "training", 100)
             with watchdog.state("saving"):
                 assert reported() == reported() == (11, "saving", 100)
-            assert reported() == (11, "training", 100)
-        watchdog.end("finished")
-    assert reported(is_watched=False) == (11, "finished", 100)
-    assert times[:-1] == sorted(set(times[:-1]))
+        watchdog.end("failed", 1, "no space")
+    assert reported(0) == (11, "failed", 100)
+    assert times == sorted(set(times))
+    record = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert (record["started"], record["exit_code"], record["failure"]) == (1.0, 1, "no space")
+
+
+def test_the_heartbeat_of_a_step_that_hangs_grows_old(clock, tmp_path):
+    heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
+    with Watchdog(0, heartbeat) as watchdog, watchdog.state(TRAINING):
+        watchdog.beat(3)
+        clock.wait(1.0)
+        seen = heartbeat._time
+        clock.wait(1000.0)
+        assert heartbeat._time == seen
+        watchdog.beat(4)
+        clock.wait(1.0)
+        assert heartbeat._time > seen
 
 
 # In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
@@ -144,7 +158,7 @@ def outcome(body: str, hang_timeout: float = 1e6) -> tuple[int, str]:
         ("with watchdog.state('training'): watchdog.beat(7); hang()", "training", "hang"),
         ("with watchdog.state('saving'): hang()", "saving", "hang"),
         ("with watchdog.state('evaluating'): watchdog.beat(); hang()", "evaluating", "hang"),
-        ("watchdog.end('finished'); hang()", "finished", "hang"),
+        ("watchdog.end('finished', 0); hang()", "finished", "hang"),
     ],
 )
 def test_a_hang_in_any_state_ends_the_process_with_all_stacks(body, state, function):

@@ -1,0 +1,69 @@
+"""The first and the last moments of a start: its signs of life, a refusal, and what may not change its exit code."""
+
+import json
+import shutil
+
+import jax
+import pytest
+
+from bertjax import status, train
+from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
+from bertjax.config import Config
+from bertjax.errors import Unavailable
+from tests import runs
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def resumed(undisturbed, tmp_path):
+    """The workdir of a run, as if a start had been killed while it trained."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    heartbeat = json.loads((workdir / "heartbeat.json").read_text())
+    del heartbeat["exit_code"]
+    (workdir / "heartbeat.json").write_text(json.dumps(heartbeat | {"state": "training", "time": 1.0, "started": 0.0}))
+    return workdir
+
+
+def test_a_start_shows_that_it_lives_before_its_data_are_open(flags, resumed, monkeypatch):
+    """A launcher ends a run without signs of life, and a token store may be copied for an hour."""
+
+    def open_feeds(*_):
+        wait_until(lambda: json.loads((resumed / "heartbeat.json").read_text())["started"] > 0.0)
+        [status_now], _ = status.run([resumed])
+        assert status_now.state == "starting" and status_now.exit_code is None
+        raise Unavailable("the bucket does not answer")
+
+    monkeypatch.setattr(train, "open_feeds", open_feeds)
+    assert runs.call(*flags, f"--workdir={resumed}") == STOPPED
+    [after], _ = status.run([resumed])
+    assert (after.state, after.exit_code, after.failure) == ("stopped", STOPPED, "the bucket does not answer")
+    assert status.exit_code([after]) == STOPPED
+
+
+def test_a_refused_start_leaves_the_sign_of_life_of_the_one_before(flags, undisturbed, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    before = (workdir / "heartbeat.json").read_bytes(), (workdir / "elapsed.json").read_bytes()
+    assert runs.call(*flags, "--config.stages.0.batch=10", f"--workdir={workdir}") == BAD_INPUT
+    assert ((workdir / "heartbeat.json").read_bytes(), (workdir / "elapsed.json").read_bytes()) == before
+    assert status.run([workdir])[0][0].state == "finished"
+
+
+def test_a_device_that_fails_for_an_unknown_reason_is_bad_input_only_before_the_run_has_trained(
+    flags, undisturbed, tmp_path, monkeypatch, capsys
+):
+    def fail():
+        raise RuntimeError("UNKNOWN: TPU initialization failed: something new")
+
+    monkeypatch.setattr(jax, "default_backend", fail)
+    for workdir, code in ((tmp_path / "new", BAD_INPUT), (undisturbed, FAILED)):
+        assert runs.call(*flags, f"--workdir={workdir}") == code
+        assert "JAX cannot start on cpu: UNKNOWN: TPU initialization failed" in capsys.readouterr().err
+
+
+def test_what_cannot_be_printed_after_the_end_is_a_warning(tmp_path, caplog):
+    finished = train.Summary(100, True, {"not": "the figures of a run"}, tmp_path)
+    assert train._report(finished, None, Config(), []) == FINISHED
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"the results are in {tmp_path}, but could not be printed: ")
