@@ -156,9 +156,13 @@ class Program:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        has_frozen_stages = any(stage.frozen or stage.frozen_layers for stage in self.config.stages)
+        config = self.config
+        has_frozen_stages = any(stage.frozen or stage.frozen_layers for stage in config.stages)
+        # With one count for all, the first moments of a head whose task starts at step 2,000 would count as the mean of
+        # 2,000 gradients: they would not be corrected, and with b2=0.999 updates would be up to 6 times too large.
         return make_optimizer(
-            dataclasses.replace(self.config.optimizer, frozen=self.config.frozen), counts_by_leaf=has_frozen_stages
+            dataclasses.replace(config.optimizer, frozen=config.frozen),
+            counts_by_leaf=has_frozen_stages or len(config.tasks) > 1,
         )
 
     @functools.cached_property
@@ -311,12 +315,11 @@ class TaskProgram:
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
             layout=program.layout,
-            freezing=Freezing(config.frozen, depth=program.encoder.layers),
+            freezing=Freezing(config.frozen, self._idle_paths(), depth=program.encoder.layers),
             lora=config.lora,
             model_params=program.to_model_params,
             task=self.name,
             own_heads=self.name if config.has_own_heads else "",
-            idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
             micro_tokens=runtime.micro_tokens,
             max_skipped=runtime.max_skipped,
@@ -357,8 +360,9 @@ class TaskProgram:
         if not settings.frozen and not settings.frozen_layers:
             return self.chunk
         if stage not in self._chunks:
-            paths = self.program.frozen_paths_at(stage)
-            freezing = dataclasses.replace(self.context.freezing, paths=paths, layers=settings.frozen_layers)
+            before = self.context.freezing
+            paths = before.paths | self.program.frozen_paths_at(stage)
+            freezing = dataclasses.replace(before, paths=paths, layers=settings.frozen_layers)
             self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=freezing))
         return self._chunks[stage]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from bertjax import storage
 from bertjax.config import Config
-from bertjax.training.evaluation import HELDOUT, best_metric
+from bertjax.training.evaluation import HELDOUT
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
 
@@ -18,8 +18,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
       config: its configuration.
       metrics: its last evaluation.
     """
-    own = config.metrics_of(config.task_name, metrics)
-    name = config.qualified(config.task_name, best_metric(config.task.objective, own))
+    name = config.qualified(config.task_name, config.task.objective.best_metric)
     sign, last = (1 if name.endswith("_loss") else -1), metrics.get(name)
     kept = {int(entry) for entry in storage.names_in(files.checkpoints) if entry.isdecimal()}
     key = f"eval/{HELDOUT}/{name}"
