@@ -108,6 +108,7 @@ def run(
             writer.add(elapsed, watchdog.heartbeat)
         locks.push(lambda kind, error, _: watchdog.end("failed", reason(error)) if kind else None)
         processes.together(lambda: init_from.check(files, config.init_from))
+        settings = config
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
@@ -119,9 +120,7 @@ def run(
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
-        meta = start.record_run(files, program, feeds, source, longer)
-        if before is not None:  # a start that is refused changes no file of the run
-            writer.add(elapsed, watchdog.heartbeat)
+        started = start.check_start(files, settings, program, feeds, source, longer)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
         names = config.runtime.trackers if processes.is_writer() else ()
         trackers = [Tracking(name, files, configuration.to_dict(config)) for name in names]
@@ -130,7 +129,7 @@ def run(
                 program,
                 feeds,
                 files,
-                meta,
+                started.meta,
                 initial_state,
                 should_stop,
                 elapsed,
@@ -140,6 +139,9 @@ def run(
                 profile,
                 [locks.enter_context(tracker) for tracker in trackers],
             )
+        started.commit()  # a start that was refused until here has changed no file of the run
+        if before is not None:
+            writer.add(elapsed, watchdog.heartbeat)
         trained = loop.run()
         if trained.evaluation is None:
             watchdog.end("stopped")
@@ -171,6 +173,9 @@ def _tuned(config: Config, metrics: dict[str, float]) -> Config:
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
     """Train with the seeds 0, 1, ..., each in its own workdir, and summarize their figures.
 
+    A seed that has finished with the same settings is not started again: where machines are taken away often, no time
+    would be left for the later ones.
+
     Args:
       config: the configuration; its seed is replaced.
       workdir: folder of `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
@@ -182,7 +187,12 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     """
     figures, should_stop = [], options.get("should_stop", lambda: False)
     for seed in range(seeds):
-        summary = run(dataclasses.replace(config, seed=seed), f"{workdir}/seed={seed}", **options)
+        own, files = dataclasses.replace(config, seed=seed), Workdir.at(f"{workdir}/seed={seed}")
+        finished = processes.from_writer(lambda: record.finished_figures(files, own), "finished-seed")  # noqa: B023
+        if finished:
+            summary = Summary(finished["steps"], True, finished, files.path)
+        else:
+            summary = run(own, files.root, **options)
         if not summary.finished:
             return summary, {}
         figures.append(summary.figures)
@@ -218,7 +228,6 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
         except UserError as error:  # transformers has no class for the heads of this objective
             print(f"{files.export / 'hf'} is not written: {error}")
     write_scores(files.scores, evaluation.all_scores)
-    write_json(files.summary, {"finished": True, **model.numbers})
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
@@ -226,6 +235,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     if config.pruning.kind:
         print(f"pruned    {describe_zeros(model.params)}")
     curves.draw(files.metrics, files.curves, name)
+    write_json(files.summary, {"finished": True, **model.numbers})  # last: a run is finished once all of it is written
 
 
 def _next(config: Config, files: Workdir) -> list[str]:

@@ -15,7 +15,6 @@ from bertjax.data.batch import Draw, PlacedExamples, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.plan import Plan
-from bertjax.errors import UserError
 
 Features = Callable[[PlacedExamples, Draw], dict[str, np.ndarray]]
 
@@ -107,9 +106,17 @@ class StepSpec(Protocol):
     rows: int
 
 
+def filled_up(rows: int, shards: int) -> int:
+    """Return the number of rows of a batch with the padding that makes it a multiple of the number of shards."""
+    return -(-rows // shards) * shards
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalBatches:
-    """This host's part of the global batch of a step: shard s of S has rows s * B / S to (s + 1) * B / S.
+    """This host's part of the global batch of a step: shard s of S has rows s * R to (s + 1) * R, with R = ceil(B / S).
+
+    If the shards do not divide B, the last rows are padding. Losses are sums over weights, so that the batch and its
+    loss do not depend on the number of devices.
 
     Attributes:
       at: a function from a step to its spec; it can be pickled.
@@ -124,19 +131,10 @@ class LocalBatches:
     shard_count: int
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
-        """Return the batch of a step.
-
-        Raises:
-          UserError: the number of rows is not a multiple of the number of shards.
-        """
+        """Return the batch of a step."""
         spec = self.at(step)
-        rows, rest = divmod(spec.rows, self.shard_count)
-        if rest:
-            raise UserError(
-                f"a batch of {spec.rows} rows does not divide into {self.shard_count} shards; "
-                f"use a multiple of {self.shard_count}"
-            )
-        ordinals_SR = spec.first + np.arange(spec.rows).reshape(self.shard_count, rows)
+        places = np.arange(filled_up(spec.rows, self.shard_count))
+        ordinals_SR = np.where(places < spec.rows, spec.first + places, -1).reshape(self.shard_count, -1)
         return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel(), step)
 
 

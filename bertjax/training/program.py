@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
+from bertjax.data.pipeline import filled_up
 from bertjax.errors import UserError
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
@@ -22,7 +23,7 @@ from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.slots import SlotValues, slots_of
+from bertjax.objectives.slots import Slots, SlotValues, slots_of
 from bertjax.training import flops
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.flops import StepFlops
@@ -228,14 +229,16 @@ class Program:
         return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
-        """Raise UserError unless the user's objectives can be traced, and devices divide batches and weights."""
+        """Raise UserError unless the user's objectives can be traced, and devices divide the weights."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
             if ":" in OBJECTIVES.kind_of(task.objective) and not is_open:
                 check_objective(name, task, self.encoder, self.config.stages[-1].seq_len)
         for index, stage in enumerate(self.config.stages):
-            if stage.batch is not None:
-                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
+            if stage.batch is not None and any(
+                isinstance(self.config.tasks[name].objective, Slots) for name in stage.among(self.config.tasks)
+            ):
+                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # slots would keep rows of padding
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
             self.frozen_paths_at(index)
 
@@ -337,7 +340,8 @@ class TaskProgram:
         """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
         program = self.program
         task = program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
-        batch = batch_shapes(task, program.vocab_size, stage.seq_len, stage.batch)
+        rows = filled_up(stage.batch, program.layout.shards)
+        batch = batch_shapes(task, program.vocab_size, stage.seq_len, rows)
         sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
         return {
             name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
