@@ -124,15 +124,14 @@ class Loop:
                 )
         totals = Totals(**meta_before["totals"]) if restored else Totals()
         scores = processes.from_writer(lambda: read_scores(workdir.evaluations, self._start), "evaluations")
-        self._evaluations: dict[int, float | None] = {step: score for step, score in scores}
+        self._checkpoints.scores = dict(scores)
         # A state is saved before it is evaluated. A start that ended in between has left the evaluation, and the line
         # of metrics that it belongs to, to this one.
         is_due = meta_before.get("evaluation_is_due", False)
-        self._owes_evaluation = is_due and self._start not in self._evaluations
+        self._owes_evaluation = is_due and self._start not in self._checkpoints.scores
         self._log = processes.together(  # a damaged file of the writer is an error in every process
             lambda: MetricsLog(workdir, totals, self._start, writer, trackers, self._speed, self._owes_evaluation)
         )
-        self._checkpoints.scores = self._evaluations
         self._queue = MetricsQueue()
         self._evaluators: dict[int, Evaluator] = {}
         self._newest = NewestResults(workdir)
@@ -142,7 +141,8 @@ class Loop:
         )
         self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer(), watchdog.notify)
         # The newest metrics of each task that was trained since the last line of metrics.jsonl.
-        self._recent: dict[str, float] = dict(meta_before.get("recent", {}))
+        has_line = is_due and not self._owes_evaluation  # which an evaluation has written after the save
+        self._recent: dict[str, float] = {} if has_line else dict(meta_before.get("recent", {}))
         self._last: tuple[int, dict[str, float]] | None = None
         if self._owes_evaluation:
             self._last = (self._start, dict(self._recent))
@@ -213,7 +213,7 @@ class Loop:
                 if is_stopping:
                     step, failure = self._stop(bar, step, evaluates)
                     break
-                may_be_best = evaluates and self._runtime.keep_best > 0 and self._may_be_best(step)
+                may_be_best = evaluates and self._runtime.keep_best and self._may_be_best(step)
                 saves = may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step)
                 if evaluates or saves:
                     self._take(bar, leave=0)
@@ -351,7 +351,7 @@ class Loop:
         self._log.flush()
         score = evaluation.rank if math.isfinite(evaluation.rank) and self._may_be_best(step) else None
         self._log.write_score(step, score)
-        self._evaluations[step] = score
+        self._checkpoints.scores[step] = score
         return evaluation
 
     @contextlib.contextmanager

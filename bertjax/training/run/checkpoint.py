@@ -131,7 +131,7 @@ class Checkpoints:
             policies.append(_Best(best, lambda: self.scores))
         if at:
             policies.append(policy.CustomSteps(at))
-        self.scores: Mapping[int, float | None] = {}
+        self.scores: dict[int, float | None] = {}
         self.hold_before: int | None = None
         policies.append(_NewestBefore(keep, lambda: self.hold_before))
         self._policy = policy.AnyPreservationPolicy(policies)
