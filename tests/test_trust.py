@@ -70,7 +70,7 @@ def downloaded(undisturbed, tmp_path, monkeypatch) -> Callable[[str], Path]:
     def name_module(setting: str) -> Path:
         for path in (folder / "config.json", folder / "export" / "bertjax.json"):
             record = json.loads(path.read_text())
-            for half in {"config", "identity"} & record.keys():
+            for half in {"config", "settings", "identity"} & record.keys():
                 for task in record[half]["tasks"].values():
                     task[setting]["kind"] = f"downloaded.evil:{setting.capitalize()}"
             path.write_text(json.dumps(record))

@@ -135,7 +135,12 @@ class LocalBatches:
         spec = self.at(step)
         places = np.arange(filled_up(spec.rows, self.shard_count))
         ordinals_SR = np.where(places < spec.rows, spec.first + places, -1).reshape(self.shard_count, -1)
-        return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel(), step)
+        feed, ordinals = self.feeds[spec.task, spec.seq_len], ordinals_SR[list(self.shards)].ravel()
+        if ordinals.max() >= 0:
+            return feed.batch(ordinals, step)
+        # Padding only. Formats and features never see a batch without any example: one is added, and cut away.
+        batch = feed.batch(np.append(ordinals, spec.first), step)
+        return {name: array[:-1] for name, array in batch.items()}
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:
