@@ -185,11 +185,11 @@ def test_a_module_that_fails_is_one_line(downloaded):
 def test_a_run_of_another_class_is_refused_for_its_settings(downloaded, undisturbed):
     """`train` has no such flag: what its own command line names is imported."""
     run = downloaded("objective")
-    identity = read_record(Workdir.at(undisturbed)).identity
+    record = read_record(Workdir.at(undisturbed))
     with pytest.raises(
         UserError, match="holds a run with other settings .*kind: 'downloaded.evil:Objective' -> 'bert'"
     ):
-        check_identity(Workdir.at(run), identity, longer=False)
+        check_identity(Workdir.at(run), record, longer=False)
     assert not (run / _WITNESS).exists()
 
 
