@@ -163,8 +163,23 @@ class Program:
         # 2,000 gradients: they would not be corrected, and with b2=0.999 updates would be up to 6 times too large.
         return make_optimizer(
             dataclasses.replace(config.optimizer, frozen=config.frozen),
-            counts_by_leaf=has_frozen_stages or len(config.tasks) > 1,
+            counts_by_leaf=has_frozen_stages or any(map(self.idle_paths, config.tasks)),
         )
+
+    def idle_paths(self, task: str) -> frozenset[str]:
+        """Return the paths of params that only other tasks train."""
+        if len(self.config.tasks) == 1:
+            return frozenset()
+        return frozenset().union(*self._trained_paths.values()) - self._trained_paths[task]
+
+    @functools.cached_property
+    def _trained_paths(self) -> dict[str, frozenset[str]]:
+        """{task: the paths of the params of its model}."""
+        shapes = {
+            name: jax.eval_shape(functools.partial(self.params_of, name, task.model), jax.random.key(0))
+            for name, task in self.tasks.items()
+        }
+        return {name: frozenset(paths_of(params)) for name, params in shapes.items()}
 
     @functools.cached_property
     def abstract_state(self) -> State:
@@ -318,7 +333,7 @@ class TaskProgram:
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
             layout=program.layout,
-            freezing=Freezing(config.frozen, self._idle_paths(), depth=program.encoder.layers),
+            freezing=Freezing(config.frozen, program.idle_paths(self.name), depth=program.encoder.layers),
             lora=config.lora,
             model_params=program.to_model_params,
             task=self.name,
@@ -328,13 +343,6 @@ class TaskProgram:
             max_skipped=runtime.max_skipped,
             logs_gradient_norms=runtime.gradient_norms,
         )
-
-    def _idle_paths(self) -> frozenset[str]:
-        """Return the paths of params that only other tasks train."""
-        if len(self.program.config.tasks) == 1:
-            return frozenset()
-        trained = jax.eval_shape(lambda key: self.program.params_of(self.name, self.model, key), jax.random.key(0))
-        return frozenset(paths_of(self.program.abstract_state["params"])) - frozenset(paths_of(trained))
 
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
