@@ -102,27 +102,25 @@ def results(workdir) -> tuple:
     return evaluations, metrics, Checkpoints(train.Workdir.at(workdir).checkpoints).steps()
 
 
-@pytest.mark.parametrize("end", ["asked", "killed"])
-def test_a_run_that_ends_at_an_evaluation_loses_neither_the_step_nor_its_score(flags, tmp_path, monkeypatch, end):
-    growing = [*flags, *GROWING]
-    runs.train_here(growing, whole := tmp_path / "whole", lambda edge: None)
+@pytest.mark.slow
+def test_a_run_that_ends_at_an_evaluation_loses_neither_the_step_nor_its_score(flags, tmp_path, monkeypatch):
+    growing, whole = [*flags, *GROWING], tmp_path / "whole"
+    runs.train_here(growing, whole, lambda edge: None)
     evaluations, _, kept = expected = results(whole)
     scores = {record["step"]: record["score"] for record in evaluations}
     assert scores.keys() == {4, 8, 10} and min(scores, key=scores.get) == 4 and kept == [4, 9, 10]
     own = evaluate.run(f"{whole}@4")["eval"]
     assert own["mlm_loss"] == pytest.approx(scores[4], rel=1e-6), "the model that is saved is the one that is scored"
 
-    parted = tmp_path / "parted"
-    if end == "asked":
-        runs.train_here(growing, parted, lambda edge: True if edge == 4 else None)
-    else:
-        monkeypatch.setattr(Evaluator, "__call__", functools.partial(_killed_once_saved, parted))
-        with pytest.raises(KeyboardInterrupt):
-            runs.train_here(growing, parted, lambda edge: None)
-        monkeypatch.undo()
-    assert results(parted)[0] == []
-    runs.train_here(growing, parted, lambda edge: None)
-    assert results(parted) == expected and runs.weights(parted) == runs.weights(whole)
+    asked, killed = tmp_path / "asked", tmp_path / "killed"
+    runs.train_here(growing, asked, lambda edge: True if edge == 4 else None)
+    with monkeypatch.context() as ending, pytest.raises(KeyboardInterrupt):
+        ending.setattr(Evaluator, "__call__", functools.partial(_killed_once_saved, killed))
+        runs.train_here(growing, killed, lambda edge: None)
+    for parted in (asked, killed):
+        assert results(parted)[0] == []
+        runs.train_here(growing, parted, lambda edge: None)
+        assert results(parted) == expected and runs.weights(parted) == runs.weights(whole)
 
 
 def _killed_once_saved(workdir, params):

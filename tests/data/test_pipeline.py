@@ -211,8 +211,3 @@ def test_an_epoch_of_several_plans_runs_through_each(store):
 def test_a_pickled_feed_is_small(feed):
     feed.batch(np.arange(4))
     assert len(pickle.dumps(feed)) < 40_000
-
-
-def test_rows_that_do_not_divide_into_shards(feed):
-    with pytest.raises(UserError, match="a batch of 8 rows does not divide into 3 shards"):
-        local(feed, 0, 3)(0)
