@@ -317,8 +317,6 @@ class Config:
 
     def identity(self, store_fingerprint: str) -> dict[str, Any]:
         """Return what a resumed run must share: the first half of the settings, the data by content and not by path."""
-        if any(stage.open_settings for stage in self.stages):
-            raise ValueError(f"{', '.join(self.open_settings)} must be resolved first")
         identity = to_dict(self)
         for free in ("eval", "runtime", "init_from"):  # init_from by its content
             del identity[free]

@@ -2,9 +2,11 @@
 
 import argparse
 import difflib
+import functools
 import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,14 @@ from bertjax.opening import SavedModel
 # Where recipes are: in an installed package (setup.py), and in a checkout.
 _RECIPES = (Path(__file__).parent / "recipes", Path(__file__).parents[1] / "configs")
 
-# What sets the steps and the rows of a stage in their place.
-_BY_DATA = {"steps": ("epochs", "flops"), "batch": ("examples",)}
+# Settings that decide the same number: one in itself, and others from which it follows. A user who sets one of them
+# means that one, whatever the recipe has.
+_ALTERNATIVES = {
+    r"stages\.\d+": (("steps", "epochs", "flops"), ("batch", "examples")),
+    r"optimizer": (("warmup_steps", "warmup_share"),),
+}
+# Settings that have no effect without another one, and go with it.
+_DEPENDENT = {"epochs": "min_steps"}
 
 
 def load(config_path: str, overrides: list[str] = ()) -> Config:
@@ -50,7 +58,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         mapping["model"] = inherited | model
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
-    _take_sizes(mapping, [assignment.partition("=")[0] for assignment in overrides])
+    _take_alternatives(mapping, [assignment.partition("=")[0] for assignment in overrides])
     _open_stages(mapping)
     return from_dict(mapping, trust_code=True)  # the user names the file
 
@@ -103,28 +111,39 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
     return mapping
 
 
-def _take_sizes(mapping: dict[str, Any], named: list[str]) -> None:
-    """Let `steps` and `batch` of a flag replace what the recipe has in their place, such as `epochs`.
+def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
+    """Let a setting of a flag replace what the recipe has in its place, such as `epochs` where a flag has `steps`.
 
     Raises:
       UserError: flags have both.
     """
     for path in named:
-        if match := re.fullmatch(r"(stages\.\d+)\.(steps|batch)", path):
-            stage = mapping["stages"][int(match[1].partition(".")[2])]
-            for other in _BY_DATA[match[2]]:
-                if stage.pop(other, None) and f"{match[1]}.{other}" in named:
-                    raise UserError(f"{path} and {match[1]}.{other} exclude each other; leave one out")
-            if match[2] == "steps":
-                stage.pop("min_steps", None)
+        parent, _, name = path.rpartition(".")
+        for alternatives in _alternatives_of(parent):
+            section = functools.reduce(_entry, parent.split("."), mapping)
+            if name not in alternatives or (name != alternatives[0] and not section.get(name)):
+                continue  # epochs=0 chooses nothing
+            for other in alternatives:
+                if other != name and section.pop(other, None) and f"{parent}.{other}" in named:
+                    raise UserError(f"{path} and {parent}.{other} exclude each other; leave one out")
+                if other != name and other in _DEPENDENT:
+                    section.pop(_DEPENDENT[other], None)
+
+
+def _alternatives_of(parent: str) -> Sequence[tuple[str, ...]]:
+    return next((groups for pattern, groups in _ALTERNATIVES.items() if re.fullmatch(pattern, parent)), ())
+
+
+def _entry(section: Any, key: str) -> Any:
+    return section[int(key)] if isinstance(section, list) else section[key]
 
 
 def _open_stages(mapping: dict[str, Any]) -> None:
     """Remove the steps and rows that `epochs`, `flops` and `examples` replace, so that nothing reads them as known."""
     stages = mapping.get("stages")
-    for stage in stages if isinstance(stages, list) else []:
+    for index, stage in enumerate(stages if isinstance(stages, list) else []):
         if isinstance(stage, dict):
-            for number, by_data in _BY_DATA.items():
+            for number, *by_data in _alternatives_of(f"stages.{index}"):
                 if any(stage.get(name) for name in by_data):
                     stage.pop(number, None)
 

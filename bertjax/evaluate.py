@@ -90,7 +90,8 @@ def score(saved: SavedModel, config: Config, corpus: str = "", per_class: bool =
     # Any machine can score the model, on whatever devices it was trained.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
-    program = Program(config, model.tokenizer.vocab_size)
+    # A checkpoint of a run whose encoder grows may have fewer layers than the finished model.
+    program = Program(config, model.tokenizer.vocab_size, layers=model.encoder.layers)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
         raise UserError(

@@ -118,6 +118,7 @@ def run(
         if before is None:
             writer.add(elapsed)
         processes.together(lambda: init_from.check(files, config))
+        settings = config
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
@@ -129,10 +130,7 @@ def run(
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
-        meta = start.record_run(files, program, feeds, source, longer)
-        refusal.accept()
-        if before is not None:  # a start that is refused changes no file of the run
-            writer.add(elapsed)
+        started = start.check_start(files, settings, program, feeds, source, longer)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
         names = config.runtime.trackers if processes.is_writer() else ()
         trackers = [Tracking(name, files, configuration.to_dict(config)) for name in names]
@@ -141,7 +139,7 @@ def run(
                 program,
                 feeds,
                 files,
-                meta,
+                started.meta,
                 initial_state,
                 should_stop,
                 elapsed,
@@ -151,6 +149,10 @@ def run(
                 profile,
                 [locks.enter_context(tracker) for tracker in trackers],
             )
+        started.commit()  # a start that was refused until here has changed no file of the run
+        refusal.accept()
+        if before is not None:
+            writer.add(elapsed)
         trained = loop.run()
         if trained.evaluation is None:
             watchdog.end("stopped", STOPPED)
@@ -173,6 +175,9 @@ def run(
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
     """Train with the seeds 0, 1, ..., each in its own workdir, and summarize their figures.
 
+    A seed that has finished with the same settings is not started again: where machines are taken away often, no time
+    would be left for the later ones.
+
     Args:
       config: the configuration; its seed is replaced.
       workdir: folder of `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
@@ -184,7 +189,12 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     """
     figures, should_stop = [], options.get("should_stop", lambda: False)
     for seed in range(seeds):
-        summary = run(dataclasses.replace(config, seed=seed), f"{workdir}/seed={seed}", **options)
+        own, files = dataclasses.replace(config, seed=seed), Workdir.at(f"{workdir}/seed={seed}")
+        finished = processes.from_writer(lambda: record.finished_figures(files, own), "finished-seed")  # noqa: B023
+        if finished:
+            summary = Summary(finished["steps"], True, finished, files.path)
+        else:
+            summary = run(own, files.root, **options)
         if not summary.finished:
             return summary, {}
         figures.append(summary.figures)
@@ -210,7 +220,6 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
         except UserError as error:  # transformers has no class for the heads of this objective
             print(f"{files.export / 'hf'} is not written: {error}")
     write_scores(files.scores, evaluation.all_scores)
-    write_json(files.summary, {"finished": True, **model.numbers})
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
@@ -218,6 +227,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     if config.pruning.kind:
         print(f"pruned    {describe_zeros(model.params)}")
     curves.draw(files.metrics, files.curves, name)
+    write_json(files.summary, {"finished": True, **model.numbers})  # last: a run is finished once all of it is written
 
 
 def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:

@@ -36,12 +36,6 @@ def test_corpus(refused, tmp_path, name, content, complaints):
     assert (tmp_path / name).exists()
 
 
-def test_a_batch_that_devices_do_not_divide(flags, tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=3")
-    done = runs.finish(runs.start(*flags, f"--workdir={tmp_path / 'run'}"))
-    assert done.returncode == 2 and "stages.0.batch=8 is not divisible" in done.stderr and "3 devices" in done.stderr
-
-
 def test_a_workdir_that_cannot_be_written(flags, tmp_path, capsys):
     (tmp_path / "file").write_text("not a folder")
     assert runs.call(*flags, f"--workdir={tmp_path / 'file' / 'run'}") == 2

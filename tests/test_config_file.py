@@ -10,6 +10,7 @@ from bertjax.config import from_dict, to_dict
 from bertjax.config_file import add_flags, find, load, parse, short_name
 from bertjax.data.formats import FORMATS
 from bertjax.errors import UserError
+from bertjax.training.config import OptimizerConfig
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [
@@ -87,6 +88,31 @@ def test_steps_and_rows_of_flags_replace_epochs_and_examples_of_the_file(tmp_pat
     assert (stage.steps, stage.batch, stage.epochs, stage.min_steps, stage.examples) == (70_000, 5, 0, 0, 0)
     with pytest.raises(UserError, match="stages.0.steps and stages.0.epochs exclude each other; leave one out"):
         load(str(tmp_path / "a.py"), ["stages.0.steps=7", "stages.0.epochs=1"])
+
+
+@pytest.mark.parametrize(
+    "recipe, flag, expected",
+    [
+        ({"warmup_share": 0.1}, "warmup_steps=7", (7, 0.0)),
+        ({"warmup_share": 0.1}, "warmup_steps=0", (0, 0.0)),
+        ({"warmup_steps": 9}, "warmup_share=0.2", (OptimizerConfig.warmup_steps, 0.2)),
+        ({"warmup_steps": 9}, "warmup_share=0.0", (9, 0.0)),
+    ],
+)
+def test_the_warm_up_of_a_flag_replaces_that_of_the_file(tmp_path, recipe, flag, expected):
+    (tmp_path / "a.py").write_text(f"def get_config():\n  return {{'optimizer': {recipe}}}")
+    optimizer = load(str(tmp_path / "a.py"), [f"optimizer.{flag}"]).optimizer
+    assert (optimizer.warmup_steps, optimizer.warmup_share) == expected
+    with pytest.raises(UserError, match="optimizer.warmup_steps and optimizer.warmup_share exclude each other"):
+        load(str(tmp_path / "a.py"), ["optimizer.warmup_steps=7", "optimizer.warmup_share=0.1"])
+
+
+@pytest.mark.parametrize("number, by_data", [("steps", "epochs"), ("steps", "flops"), ("batch", "examples")])
+def test_of_the_ways_to_say_how_long_a_stage_is_that_of_a_flag_is_taken(tmp_path, number, by_data):
+    for recipe in ({number: 8}, {"epochs": 2.0, "min_steps": 3} if number == "steps" else {by_data: 4}):
+        (tmp_path / "a.py").write_text(f"def get_config():\n  return {{'stages': [{recipe}]}}")
+        [stage] = load(str(tmp_path / "a.py"), [f"stages.0.{by_data}=5"]).stages
+        assert (getattr(stage, by_data), getattr(stage, number)) == (5, None) and stage.open_settings == (by_data,)
 
 
 def test_epochs_replace_steps_of_the_file(tmp_path):

@@ -1,6 +1,7 @@
 """Fine-tuning from the command line: it learns, resumes, predicts, and refuses bad input."""
 
 import json
+import os
 import re
 import shutil
 
@@ -196,6 +197,31 @@ def test_further_heldout_files_are_scored_by_the_same_model(finetune, finished, 
 
 
 @pytest.mark.slow
+def test_any_number_of_devices_trains_on_the_same_batches(finetune, finished, tmp_path):
+    """The rows of a batch follow from the file, so devices need not divide them."""
+    batch = json.loads((finished / "config.json").read_text())["config"]["stages"][0]["batch"]
+    devices = next(count for count in (3, 4) if batch % count)
+    xla = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+    done = runs.finish(runs.start(*finetune, f"--workdir={tmp_path}", XLA_FLAGS=xla))
+    assert done.returncode == 0 and "of padding, for" in done.stdout, done.stderr
+    one, several = (runs.records(root / "metrics.jsonl") for root in (finished, tmp_path))
+    assert [(line["rows"], line["tokens"]) for line in several] == [(line["rows"], line["tokens"]) for line in one]
+    losses = [[line["train/classification_loss"] for line in lines[:8]] for lines in (one, several)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_initial_model_is_compared_by_its_content(finetune, finished, undisturbed, tmp_path, capsys):
+    """It may be mounted elsewhere; another one is another run."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copytree(undisturbed / "export", tmp_path / "elsewhere")
+    resumed = [*finetune, f"--workdir={tmp_path / 'run'}"]
+    assert runs.call(*resumed, f"--config.init_from={undisturbed}@40") == 2
+    assert "holds a run with other settings (init_from: '" in capsys.readouterr().err.splitlines()[-1]
+    assert runs.call(*resumed, f"--config.init_from={tmp_path / 'elsewhere'}") == 0
+
+
+@pytest.mark.slow
 def test_seeds(finetune, finished, tmp_path, capsys):
     assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=2") == 0
     output = capsys.readouterr().out
@@ -204,6 +230,10 @@ def test_seeds(finetune, finished, tmp_path, capsys):
     alone = [json.loads((tmp_path / f"seed={seed}" / "summary.json").read_text()) for seed in (0, 1)]
     assert spread["values"] == [summary["eval"]["accuracy"] for summary in alone]
     assert runs.weights(tmp_path / "seed=0") == runs.weights(finished) != runs.weights(tmp_path / "seed=1")
+    assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=2") == 0
+    assert json.loads((tmp_path / "seeds.json").read_text())["metrics"]["accuracy"] == spread
+    starts = [len(runs.records(tmp_path / f"seed={seed}" / "starts.jsonl")) for seed in (0, 1)]
+    assert starts == [1, 1], "seeds that have finished are not started again"
     assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=-1") == 2
 
 

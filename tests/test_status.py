@@ -12,6 +12,7 @@ from etils import epath
 
 from bertjax import cli, status
 from bertjax.errors import Unavailable
+from bertjax.training.run.workdir import segment
 from tests.comparison.workdirs import STEPS, record, write
 from tests.data.test_remote import Bucket
 
@@ -68,6 +69,20 @@ def test_a_live_run(runs, capsys):
         "losses": "train/mlm_loss 5.000, eval/heldout/mlm_loss 5.500",
         "goodput": "50.0% in 2 starts",
     }
+
+
+@pytest.mark.parametrize("newest", ["file", "segments"])
+def test_a_copy_of_a_run_shows_its_newest_losses(runs, capsys, newest):
+    """A run that was copied from a bucket has old segments beside its file, and one that was copied there new ones."""
+    older, newer = [[record(step, loss) for step in steps] for steps, loss in ((range(1, 4), 7.0), (range(4, 9), 2.5))]
+    in_file, in_segments = (newer, older) if newest == "file" else (older, newer)
+    root = write(runs / "copied", in_file)
+    for number, part in enumerate((in_segments[:1], in_segments[1:2], in_segments[2:])):
+        path = segment(epath.Path(root / "metrics.jsonl"), number)
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in part))
+    call("copied")
+    printed = capsys.readouterr().out
+    assert "step 8 of 20" in " ".join(printed.split()) and "train/mlm_loss 2.500" in printed
 
 
 @pytest.mark.parametrize(

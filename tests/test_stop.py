@@ -1,17 +1,19 @@
 """How a run is asked to stop: signals, the moment of an evaluation, and seeds that follow."""
 
+import functools
 import json
 import shutil
 import signal
 
 import pytest
 
-from bertjax import train
+from bertjax import evaluate, train
 from bertjax.config import Config
+from bertjax.training.evaluation import Evaluator
 from bertjax.training.run import stop_signal
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from tests import runs
-from tests.waiting import Clock
+from tests.waiting import Clock, wait_until
 
 
 @pytest.fixture
@@ -86,6 +88,50 @@ def test_a_stop_skips_the_evaluation_and_the_next_start_makes_up_for_it(flags, u
         for root in (tmp_path, undisturbed)
     ]
     assert evaluated[0] == evaluated[1] == [50, 100]
+
+
+# The encoder grows after step 4, which is evaluated. Its score is the best: the learning rate becomes much too high.
+GROWING = [
+    "--config.stages=[{'steps': 4, 'seq_len': 32, 'batch': 4, 'layers': 1}, {'steps': 6, 'seq_len': 32, 'batch': 4}]",
+    *("--config.optimizer.learning_rate=0.5", "--config.optimizer.warmup_steps=9", "--config.eval.every=4"),
+    *("--config.runtime.save_every=1", "--config.runtime.keep=2", "--config.runtime.keep_best=1"),
+]
+
+
+def results(workdir) -> tuple:
+    evaluations = runs.records(workdir / "evaluations.jsonl")
+    metrics = [
+        {name: value for name, value in record.items() if "seconds" not in name}
+        for record in runs.records(workdir / "metrics.jsonl")
+    ]
+    return evaluations, metrics, Checkpoints(train.Workdir.at(workdir).checkpoints).steps()
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_at_an_evaluation_loses_neither_the_step_nor_its_score(flags, tmp_path, monkeypatch):
+    growing, whole = [*flags, *GROWING], tmp_path / "whole"
+    runs.train_here(growing, whole, lambda edge: None)
+    evaluations, _, kept = expected = results(whole)
+    scores = {record["step"]: record["score"] for record in evaluations}
+    assert scores.keys() == {4, 8, 10} and min(scores, key=scores.get) == 4 and kept == [4, 9, 10]
+    own = evaluate.run(f"{whole}@4")["eval"]
+    assert own["mlm_loss"] == pytest.approx(scores[4], rel=1e-6), "the model that is saved is the one that is scored"
+
+    asked, killed = tmp_path / "asked", tmp_path / "killed"
+    runs.train_here(growing, asked, lambda edge: True if edge == 4 else None)
+    with monkeypatch.context() as ending, pytest.raises(KeyboardInterrupt):
+        ending.setattr(Evaluator, "__call__", functools.partial(_killed_once_saved, killed))
+        runs.train_here(growing, killed, lambda edge: None)
+    for parted in (asked, killed):
+        assert results(parted)[0] == []
+        runs.train_here(growing, parted, lambda edge: None)
+        assert results(parted) == expected and runs.weights(parted) == runs.weights(whole)
+
+
+def _killed_once_saved(workdir, params):
+    """The machine is taken away in the evaluation, when the save that has begun before it is complete."""
+    wait_until(lambda: 4 in Checkpoints(train.Workdir.at(workdir).checkpoints).steps())
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Training from end to end: what it writes, and what the same command does the next time."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -58,16 +59,27 @@ def test_a_run_that_is_older_than_a_setting_resumes(undisturbed, tmp_path):
     """Its default is what the run had all along; another value is another run."""
     shutil.copytree(undisturbed, tmp_path / "run")
     files = Workdir.at(tmp_path / "run")
-    identity = read_record(files).identity
+    now = read_record(files)
     path = tmp_path / "run" / "config.json"
     record = json.loads(path.read_text())
-    for half in ("config", "identity"):
+    for half in ("config", "settings", "identity"):
         del record[half]["model"]["norm"], record[half]["init_layers"], record[half]["stages"][0]["layers"]
     path.write_text(json.dumps(record))
-    assert check_identity(files, identity, longer=False)
-    other = identity | {"model": identity["model"] | {"norm": "pre"}}
+    assert check_identity(files, now, longer=False)
+    other = dataclasses.replace(now.settings, model=dataclasses.replace(now.settings.model, norm="pre"))
     with pytest.raises(UserError, match="holds a run with other settings .model.norm"):
-        check_identity(files, other, longer=False)
+        check_identity(files, dataclasses.replace(now, settings=other), longer=False)
+
+
+def test_a_start_that_is_refused_changes_no_file_of_the_run(flags, undisturbed, tmp_path, capsys):
+    """Also one that is refused by the checkpoint, after its settings were compared with the record."""
+    shutil.copytree(undisturbed, workdir := tmp_path / "run")
+    before = runs.content(workdir)
+    longer = ["--longer", "--config.stages.0.steps=200", "--config.runtime.skip_rows=[[40,50]]"]
+    assert runs.call(*flags, f"--workdir={workdir}", *longer) == 2
+    assert "checkpoint 100 was trained with runtime.skip_rows=[]" in capsys.readouterr().err.splitlines()[-1]
+    after = runs.content(workdir)
+    assert {name for name in before | after if before.get(name) != after.get(name)} <= {".lock", "heartbeat.json"}
 
 
 def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_path, capsys, monkeypatch):

@@ -70,7 +70,7 @@ def downloaded(undisturbed, tmp_path, monkeypatch) -> Callable[[str], Path]:
     def name_module(setting: str) -> Path:
         for path in (folder / "config.json", folder / "export" / "bertjax.json"):
             record = json.loads(path.read_text())
-            for half in {"config", "identity"} & record.keys():
+            for half in {"config", "settings", "identity"} & record.keys():
                 for task in record[half]["tasks"].values():
                     task[setting]["kind"] = f"downloaded.evil:{setting.capitalize()}"
             path.write_text(json.dumps(record))
@@ -185,11 +185,11 @@ def test_a_module_that_fails_is_one_line(downloaded):
 def test_a_run_of_another_class_is_refused_for_its_settings(downloaded, undisturbed):
     """`train` has no such flag: what its own command line names is imported."""
     run = downloaded("objective")
-    identity = read_record(Workdir.at(undisturbed)).identity
+    record = read_record(Workdir.at(undisturbed))
     with pytest.raises(
         UserError, match="holds a run with other settings .*kind: 'downloaded.evil:Objective' -> 'bert'"
     ):
-        check_identity(Workdir.at(run), identity, longer=False)
+        check_identity(Workdir.at(run), record, longer=False)
     assert not (run / _WITNESS).exists()
 
 

@@ -31,6 +31,7 @@ class Toy(Objective):
     teacher_seed: int = 7
     sharding_rules = ((r"(^|/)(second|teacher)/", P()),)
     coefficients = {"second": 0.5}
+    best_metric = "teacher_loss"
 
     def heads(self, config):
         return {"second": HeadSpec(Second)}

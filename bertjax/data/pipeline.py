@@ -16,7 +16,6 @@ from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.plan import Plan
 from bertjax.data.worker_signals import end_with_parent, ignore_stop_signals, stop_signals_blocked
-from bertjax.errors import UserError
 
 Features = Callable[[PlacedExamples, Draw], dict[str, np.ndarray]]
 
@@ -108,9 +107,17 @@ class StepSpec(Protocol):
     rows: int
 
 
+def filled_up(rows: int, shards: int) -> int:
+    """Return the number of rows of a batch with the padding that makes it a multiple of the number of shards."""
+    return -(-rows // shards) * shards
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalBatches:
-    """This host's part of the global batch of a step: shard s of S has rows s * B / S to (s + 1) * B / S.
+    """This host's part of the global batch of a step: shard s of S has rows s * R to (s + 1) * R, with R = ceil(B / S).
+
+    If the shards do not divide B, the last rows are padding. Losses are sums over weights, so that the batch and its
+    loss do not depend on the number of devices.
 
     Attributes:
       at: a function from a step to its spec; it can be pickled.
@@ -125,20 +132,16 @@ class LocalBatches:
     shard_count: int
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
-        """Return the batch of a step.
-
-        Raises:
-          UserError: the number of rows is not a multiple of the number of shards.
-        """
+        """Return the batch of a step."""
         spec = self.at(step)
-        rows, rest = divmod(spec.rows, self.shard_count)
-        if rest:
-            raise UserError(
-                f"a batch of {spec.rows} rows does not divide into {self.shard_count} shards; "
-                f"use a multiple of {self.shard_count}"
-            )
-        ordinals_SR = spec.first + np.arange(spec.rows).reshape(self.shard_count, rows)
-        return self.feeds[spec.task, spec.seq_len].batch(ordinals_SR[list(self.shards)].ravel(), step)
+        places = np.arange(filled_up(spec.rows, self.shard_count))
+        ordinals_SR = np.where(places < spec.rows, spec.first + places, -1).reshape(self.shard_count, -1)
+        feed, ordinals = self.feeds[spec.task, spec.seq_len], ordinals_SR[list(self.shards)].ravel()
+        if ordinals.max() >= 0:
+            return feed.batch(ordinals, step)
+        # Padding only. Formats and features never see a batch without any example: one is added, and cut away.
+        batch = feed.batch(np.append(ordinals, spec.first), step)
+        return {name: array[:-1] for name, array in batch.items()}
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from bertjax.data.pipeline import filled_up
 from bertjax.errors import RunFailed
 from bertjax.forecast import calibration, hlo, pallas, roofline, traffic, vector, work
 from bertjax.forecast.collectives import Collective, collectives
@@ -162,7 +163,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     Raises:
       RunFailed: the compiler fails for another reason than memory.
     """
-    at, runtime = program.config.stages[stage], program.config.runtime
+    at, runtime, shards = program.config.stages[stage], program.config.runtime, program.layout.shards
     steps = min(runtime.steps_per_call, at.steps)
     of_task = program.tasks[task or program.config.task_name]
     arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
@@ -193,7 +194,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         remat=program.encoder.execution.remat,
         unroll=program.encoder.execution.unroll,
         attention=implementation_at(program.encoder.execution, at.seq_len),
-        micro_batches=count_micro_batches(at.batch // program.layout.shards, at.seq_len, runtime.micro_tokens),
+        micro_batches=count_micro_batches(filled_up(at.batch, shards) // shards, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
         model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,

@@ -113,7 +113,7 @@ def _fits(forecast: Forecast) -> str:
 def _remedy(forecast: Forecast) -> str:
     devices = forecast.mesh["data"] * forecast.mesh["fsdp"]
     remedies = []
-    rows = forecast.batch // devices // forecast.micro_batches
+    rows = -(-forecast.batch // devices) // forecast.micro_batches
     if rows > 1:
         remedies.append(f"--config.runtime.micro_tokens={rows // 2 * forecast.seq_len}")
     if forecast.remat != "full":

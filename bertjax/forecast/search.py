@@ -5,10 +5,10 @@ import math
 from collections.abc import Iterator
 
 from bertjax.config import Config
+from bertjax.data.pipeline import filled_up
 from bertjax.forecast.forecast import Forecast, Memory, forecast_step
 from bertjax.forecast.topologies import Topology
 from bertjax.models.config_checks import REMAT_POLICIES
-from bertjax.training.parallel.sharding import check_batch
 from bertjax.training.program import Program
 
 _STRATEGIES = ("gathered", "replicated", "fsdp")
@@ -20,9 +20,6 @@ def search(config: Config, topology: Topology, stage: int) -> Iterator[Forecast]
     For each strategy and remat policy, the batch is split into more micro-batches until a step fits. `full` is skipped
     if `dots` fits without micro-batches: it could only be slower. `none` is not skipped, since reading activations back
     from memory may be slower than computing them again. On a single device all strategies are the same.
-
-    Raises:
-      UserError: the devices do not divide the batch.
     """
     devices = topology.devices()
     for strategy in _STRATEGIES if len(devices) > 1 else _STRATEGIES[:1]:
@@ -40,10 +37,9 @@ def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: in
     while True:
         runtime = dataclasses.replace(config.runtime, micro_tokens=micro_tokens)
         program = Program(dataclasses.replace(config, runtime=runtime), config.expected_vocab_size, devices)
-        check_batch(f"stages.{stage}.batch", at.batch, program.mesh)
         forecast = forecast_step(program, topology, stage)
         yield forecast
-        rows = at.batch // program.layout.shards
+        rows = filled_up(at.batch, program.layout.shards) // program.layout.shards
         if forecast.memory.fits or forecast.micro_batches == rows:
             return
         parts = forecast.micro_batches * _further_parts(forecast.memory)

@@ -41,8 +41,9 @@ class Objective(Student):
 
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
-      best_metric: metric that chooses the best checkpoint, higher is better unless it is a loss (`<term>_loss`); if it
-        is empty, the loss of the first term does.
+      best_metric: metric that chooses the best checkpoint, higher is better unless it is a loss (`<term>_loss`). Every
+        objective names one, usually the loss of its first term or a score: the order in which it returns its terms is
+        lost in `jax.jit`, which sorts the keys of dicts.
       tuned_settings: names of settings that an evaluation tunes while they are None, and reports as metrics.
       classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would

@@ -19,8 +19,8 @@ def scale_by_adam(
       b1, b2: decays of the moments.
       epsilon: constant that is added to the root of the second moment.
       bias_correction: False for the update of BERT's published optimizer, which starts with larger steps.
-      counts_by_leaf: whether each parameter, and each layer of a stack, has its own count of steps. A parameter that is
-        frozen at first, and whose moments and count are kept meanwhile, then starts as it would in a new run.
+      counts_by_leaf: whether each parameter, and each layer of a stack, has its own count of steps. A parameter that
+        some steps do not train, and whose moments and count they keep, is then updated as in a run of its own steps.
     """
     published = optax.scale_by_adam(b1=b1, b2=b2, eps=epsilon)
     if bias_correction and not counts_by_leaf:

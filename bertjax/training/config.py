@@ -312,9 +312,8 @@ class RuntimeConfig:
       keep: number of newest checkpoints to keep.
       keep_every: also keep the first checkpoint at or after each multiple of this many steps; 0 for none, None for
         10 x `save_every`.
-      keep_best: also keep this many checkpoints that are best on held-out rows, by the `best_metric` of the objective
-        or else the loss of its first term; a checkpoint is then saved at every evaluation. While weights are pruned,
-        none counts as best.
+      keep_best: also keep this many checkpoints that are best on held-out rows, by the `best_metric` of the objective;
+        a checkpoint is then saved at every evaluation. While weights are pruned, none counts as best.
       keep_at: numbers of steps after which a checkpoint is saved and kept; 0 is the state before the first update.
       max_skipped: number of consecutive steps that may have a non-finite loss or gradient before the run ends.
       skip_rows: pairs (FIRST, LAST) of steps whose rows are left out: from step FIRST on, counted from 0, training

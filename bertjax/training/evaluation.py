@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -77,8 +77,8 @@ class Evaluation:
       predictions: the objective's predictions, if it makes any; each has its `task` if there are several.
       scores: metrics by example of a labeled file, or by batch of held-out rows, named like the metrics.
       further: the evaluations of further held-out files, by name.
-      rank: the value by which checkpoints are compared, lower is better: the loss of the first term, or the objective's
-        `best_metric`, negative unless it is a loss. Infinity if there is none.
+      rank: the value by which checkpoints are compared, lower is better: the `best_metric` of the first task's
+        objective, negative unless it is a loss. Infinity if no held-out row has it.
     """
 
     metrics: dict[str, float]
@@ -267,22 +267,12 @@ def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(max(sums) / weight) for name, (*sums, weight) in totals.items() if weight}
 
 
-def best_metric(objective: Objective, metrics: Iterable[str]) -> str:
-    """Return the metric that compares states of a task: the objective's `best_metric`, or the loss of its first term.
-
-    Args:
-      metrics: names of the metrics of an evaluation, in their order.
-    """
-    return objective.best_metric or next((name for name in metrics if name.endswith("_loss")), "_loss")
-
-
 def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
     """Return the rank of an `Evaluation`; infinity if no held-out row has the metric, or if it is not finite."""
-    best = best_metric(objective, metrics)
-    value = metrics.get(best, math.nan)
+    value = metrics.get(objective.best_metric, math.nan)
     if not math.isfinite(value):
         return math.inf
-    return value if best.endswith("_loss") else -value
+    return value if objective.best_metric.endswith("_loss") else -value
 
 
 def _has_outputs(objective: Objective) -> bool:

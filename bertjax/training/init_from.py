@@ -63,7 +63,10 @@ def check(workdir: Workdir, config: Config) -> None:
 
 
 def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Source | None:
-    """Return the initial weights, or None for random initialization. A run with a checkpoint does not read them.
+    """Return the initial weights, or None for random initialization.
+
+    A run with a checkpoint starts from that. It reads the weights only if `init_from` is another path than before, to
+    compare their content: the same model may be mounted elsewhere.
 
     Raises:
       UserError: see `read`.
@@ -76,7 +79,9 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
             record = read_record(workdir)
         except Untrusted:  # another run, which `check_identity` refuses
             return Source({}, name)
-        return Source({}, record.identity.get("init_from", "") if record.config.init_from == name else name)
+        if record.config.init_from == name:
+            return Source({}, record.identity.get("init_from", ""))
+        return Source({}, read(program, tokenizer).fingerprint)
     return read(program, tokenizer)
 
 

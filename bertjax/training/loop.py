@@ -28,7 +28,7 @@ from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu, speed
 from bertjax.training.run.lease import Lease
-from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
+from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals, read_scores
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.progress import progress_bar, show_metrics
 from bertjax.training.run.saving import Saving
@@ -107,7 +107,7 @@ class Loop:
         self._workdir, self._watchdog = workdir, watchdog
         kept = self._runtime.keep, self._runtime.kept_every, self._runtime.keep_best, self._runtime.keep_at
         self._checkpoints = Checkpoints(workdir.checkpoints, *kept)
-        restored = self._checkpoints.restore_newest(lambda step: self._program_at(step).abstract_state)
+        restored = self._checkpoints.restore_newest(lambda step: self._program_of(step).abstract_state)
         self._state = restored.tree if restored else create_state()
         self._is_new = restored is None
         self._start = self._taken = restored.step if restored else 0
@@ -126,8 +126,14 @@ class Loop:
                     meta["layout"],
                 )
         totals = Totals(**meta_before["totals"]) if restored else Totals()
+        scores = processes.from_writer(lambda: read_scores(workdir.evaluations, self._start), "evaluations")
+        self._checkpoints.scores = dict(scores)
+        # A state is saved before it is evaluated. A start that ended in between has left the evaluation, and the line
+        # of metrics that it belongs to, to this one.
+        is_due = meta_before.get("evaluation_is_due", False)
+        self._owes_evaluation = is_due and self._start not in self._checkpoints.scores
         self._log = processes.together(  # a damaged file of the writer is an error in every process
-            lambda: MetricsLog(workdir, totals, self._start, writer, trackers, self._speed)
+            lambda: MetricsLog(workdir, totals, self._start, writer, trackers, self._speed, self._owes_evaluation)
         )
         self._queue = MetricsQueue()
         self._flops: dict[tuple[int, str], StepFlops] = {}  # of a stage and a task
@@ -139,10 +145,9 @@ class Loop:
         )
         self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer(), watchdog.notify)
         # The newest metrics of each task that was trained since the last line of metrics.jsonl.
-        self._recent: dict[str, float] = dict(meta_before.get("recent", {}))
+        has_line = is_due and not self._owes_evaluation  # which an evaluation has written after the save
+        self._recent: dict[str, float] = {} if has_line else dict(meta_before.get("recent", {}))
         self._last: tuple[int, dict[str, float]] | None = None
-        # A start that was stopped at a step that is to be evaluated has left the evaluation, and the line, to this one.
-        self._owes_evaluation: bool = meta_before.get("owes_evaluation", False)
         if self._owes_evaluation:
             self._last = (self._start, dict(self._recent))
 
@@ -197,8 +202,8 @@ class Loop:
             if self._is_new:
                 self._saving.try_out(self._workdir.trial_checkpoint, self._state)
                 if 0 in self._runtime.keep_at:
-                    self._save(0, None, is_last=False)
-            if self._owes_evaluation and self._program_at(step) is self._program_at(step - 1):
+                    self._save(0, is_last=False)
+            if self._owes_evaluation:
                 evaluation = self._run_evaluation(bar, step)
             bar.set_postfix_str("compiling the step")
             for first, step in self._chunks():
@@ -208,22 +213,20 @@ class Loop:
                 if self._lock:
                     self._lock.check()
                 is_stopping = self._should_stop()
-                is_due = self._due(self._program.config.eval.every, first, step)
-                if is_due and not is_stopping:  # a machine that is about to be taken away saves first
-                    self._take(bar, leave=0)
-                    evaluation = self._run_evaluation(bar, step)
-                if self._program_at(step) is not self._program_at(step - 1):
-                    moments = self._program.config.optimizer.grow_moments
-                    self._state = grow(self._state, self._program_at(step).abstract_state, moments)
-                    log.info("from step %d on the encoder has %d layers", step, self._program_at(step).encoder.layers)
+                evaluates = self._due(self._program.config.eval.every, first, step)
                 if is_stopping:
-                    step, failure = self._stop(bar, step, is_due)
+                    step, failure = self._stop(bar, step, evaluates)
                     break
-                may_be_best = self._runtime.keep_best > 0 and self._score(step, evaluation) is not None
-                if may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step):
+                may_be_best = evaluates and self._runtime.keep_best and self._may_be_best(step)
+                saves = may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step)
+                if evaluates or saves:
                     self._take(bar, leave=0)
-                    self._flush()
-                    failure = self._save(step, evaluation, is_last=step == self._timetable.steps)
+                if saves:  # before the evaluation, in which a machine that is taken away would lose the steps
+                    if not evaluates:  # the line of an evaluated step has its evaluation
+                        self._flush()
+                    failure = self._save(step, step == self._timetable.steps, evaluation_is_due=evaluates)
+                if evaluates:
+                    evaluation = self._run_evaluation(bar, step)
             if not is_stopping:
                 self._take(bar, leave=0)
                 self._flush()
@@ -256,7 +259,7 @@ class Loop:
         self._take(bar, leave=0)
         if not owes_evaluation:
             self._flush()
-        return step, self._save(step, None, is_last=True, owes_evaluation=owes_evaluation)
+        return step, self._save(step, is_last=True, evaluation_is_due=owes_evaluation)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Dispatch chunk after chunk; yield (steps before, steps after) as soon as one is dispatched."""
@@ -269,6 +272,7 @@ class Loop:
             with self._log.spending("data_wait"):
                 local = [next(batches) for _ in range(step, end)]
             global_batches = put_batches(local, self._program.mesh)
+            self._grow(step)
             spec = self._timetable.at(step)
             task = self._program.at(spec.stage).tasks[spec.task]
             self._log.dispatched(self._flops_at(spec.stage, spec.task).executed(global_batches))
@@ -284,6 +288,17 @@ class Loop:
             yield step, end
             step = end
         batches.close()
+
+    def _grow(self, step: int) -> None:
+        """Let the encoder grow if the step that follows `step` steps trains a deeper one than the step before.
+
+        A checkpoint of the end of a stage is the state that the stage has trained, as its evaluation is.
+        """
+        program = self._program.at(self._timetable.at(step).stage)
+        if program is not self._program_of(step):
+            moments = self._program.config.optimizer.grow_moments
+            self._state = grow(self._state, program.abstract_state, moments)
+            log.info("from step %d on the encoder has %d layers", step, program.encoder.layers)
 
     def _due(self, every: int, first: int, step: int) -> bool:
         """Whether the chunk contains a multiple of `every`, or ends the run."""
@@ -338,6 +353,11 @@ class Loop:
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
         self._newest.add(self._figures(step, evaluation))
+        # The score says that the evaluation is done: the line of metrics is written before it.
+        self._log.flush()
+        score = evaluation.rank if math.isfinite(evaluation.rank) and self._may_be_best(step) else None
+        self._log.write_score(step, score)
+        self._checkpoints.scores[step] = score
         return evaluation
 
     @contextlib.contextmanager
@@ -346,47 +366,45 @@ class Loop:
             yield
 
     def _evaluate(self, step: int) -> Evaluation:
-        """Evaluate the state as the step left it, before it grows."""
-        program = self._program_at(step - 1)
+        program = self._program_of(step)
         if program.encoder.layers not in self._evaluators:
             self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds, self._watchdog.beat)
         return self._evaluators[program.encoder.layers](program.merged(self._state))
 
-    def _program_at(self, step: int) -> Program:
-        """Return the program of the step that follows `step` steps."""
-        return self._program.at(self._timetable.at(min(step, self._timetable.steps - 1)).stage)
+    def _program_of(self, step: int) -> Program:
+        """Return the program of the state after `step` steps: that of the last one of them."""
+        return self._program.at(self._timetable.at(max(step - 1, 0)).stage)
 
     def _flops_at(self, stage: int, task: str) -> StepFlops:
         if (stage, task) not in self._flops:
             self._flops[stage, task] = of_stage(self._program.at(stage).tasks[task], stage)
         return self._flops[stage, task]
 
-    def _save(
-        self, step: int, evaluation: Evaluation | None, is_last: bool, owes_evaluation: bool = False
-    ) -> NotSaved | None:
-        """Start to save the state. The last state is waited for, and what has failed is returned."""
+    def _save(self, step: int, is_last: bool, evaluation_is_due: bool = False) -> NotSaved | None:
+        """Start to save the state. The last state is waited for, and what has failed is returned.
+
+        Args:
+          evaluation_is_due: whether this state is evaluated next; a start that resumes does so if this one does not.
+        """
         meta = {
             **self._meta,
             "totals": dataclasses.asdict(self._log.totals),
             "spikes": self._spikes.state,
             "recent": self._recent,
-            "owes_evaluation": owes_evaluation,
+            "evaluation_is_due": evaluation_is_due,
             "skip_rows": self._runtime.skipped_before(step),
         }
-        score = self._score(step, evaluation)
         self._log.flush()
         processes.on_writer(self._lock.verify if self._lock else lambda: None)
         self._checkpoints.hold_before = self._spikes.high_since
         if is_last:
-            return self._saving.save_last(step, self._state, meta, score)
-        self._saving.save(step, self._state, meta, score)
+            return self._saving.save_last(step, self._state, meta)
+        self._saving.save(step, self._state, meta)
         return None
 
-    def _score(self, step: int, evaluation: Evaluation | None) -> float | None:
-        """Return the score by which checkpoints are compared: none while weights are pruned, or without a number."""
-        if evaluation is None or not math.isfinite(evaluation.rank):
-            return None
-        return evaluation.rank if self._program.config.pruning.has_ended(step, self._timetable.steps) else None
+    def _may_be_best(self, step: int) -> bool:
+        """Whether a state is compared with others: while weights are pruned, none is."""
+        return self._program.config.pruning.has_ended(step, self._timetable.steps)
 
 
 def _raise(error: Exception) -> None:

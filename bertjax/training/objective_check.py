@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -30,8 +30,8 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
       seq_len: T.
 
     Raises:
-      UserError: a term, a metric or a weight is not a scalar, a term has no weight, or the code of the user raises an
-        exception; the message names the file and the line.
+      UserError: a term, a metric or a weight is not a scalar, a term has no weight, `best_metric` is missing or is the
+        loss of no term, or the code of the user raises an exception; the message names the file and the line.
     """
     objective = task.objective
     setting = f"tasks.{name}.objective.kind={OBJECTIVES.kind_of(objective)!r}"
@@ -58,6 +58,13 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
             raise UserError(
                 f"{setting} has the term {term!r}, and weights() returns {_listed(weights)}; add {term!r} to weights()"
             )
+    losses = [f"{term}_loss" for term in weights]
+    if not (best := objective.best_metric) or (best.endswith("_loss") and best not in losses):
+        problem = f"best_metric={best!r} is the loss of no term" if best else "names no best_metric"
+        raise UserError(
+            f"{setting} {problem}, and the best checkpoint is chosen by it; set it to a score or to one of "
+            f"{_listed(losses)}"
+        )
     for term in coefficients:
         if term not in terms:
             raise UserError(f"{setting} has a coefficient of {term!r}, and its terms are {_listed(terms)}; rename it")
@@ -129,5 +136,5 @@ def user_errors(setting: str) -> Iterator[None]:
         raise UserError(f"{setting} fails: {line}: {type(error).__name__}: {reason(error)}; correct it") from error
 
 
-def _listed(values: dict[str, Any]) -> str:
+def _listed(values: Iterable[str]) -> str:
     return ", ".join(map(repr, values)) or "nothing"

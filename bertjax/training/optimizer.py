@@ -37,12 +37,14 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
         steps.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.kind == "lamb":
         steps.append(_by_trust_ratio())
-    if config.layer_decay < 1.0:
-        steps.append(by_depth(config.layer_decay, config.layer_decay_offset))
     if config.multipliers:
         steps.append(by_multiplier(config.multipliers))
     chain = optax.chain(*steps)
-    return freeze(config.frozen, chain) if config.frozen else chain
+    if config.frozen:
+        chain = freeze(config.frozen, chain)
+    if config.layer_decay < 1.0:  # outside of `freeze`, which hides frozen layers: they count in the depth
+        chain = optax.chain(chain, by_depth(config.layer_decay, config.layer_decay_offset))
+    return chain
 
 
 def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tuple[dict, dict]:

@@ -28,11 +28,14 @@ IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 @dataclasses.dataclass(frozen=True)
 class Freezing:
-    """The parameters that do not change: in the whole run, and in a stage, which also keeps their moments.
+    """The parameters that do not change: in the whole run, or in some of its steps.
+
+    In those steps one rule holds for a parameter, its moments and its count of steps: if only some of them moved on,
+    Adam's bias correction would be that of another step.
 
     Attributes:
       patterns: regular expressions on the paths of parameters that the run freezes; they have no moments.
-      paths: paths of parameters that the stage freezes.
+      paths: paths of parameters that a stage freezes, or that the task of the step does not train.
       layers: number of the lowest layers of the encoder that the stage also freezes. A row that several layers share is
         frozen if all of them are.
       depth: L, the number of layers of the encoder.
@@ -56,7 +59,7 @@ class Freezing:
         return map_with_path(stopped, params)
 
     def hold(self, new: Any, old: Any) -> Any:
-        """Return a tree with the leaves of `new`, and those of `old` for what the stage freezes.
+        """Return a tree with the leaves of `new`, and those of `old` for what the step does not train.
 
         Args:
           new, old: trees like the params, or like the state of an optimizer, whose paths end with those of params.

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bertjax.config import Config
+from bertjax.data.pipeline import filled_up
 from bertjax.errors import UserError
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
@@ -22,7 +23,7 @@ from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.slots import SlotValues, slots_of
+from bertjax.objectives.slots import Slots, SlotValues, slots_of
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.lora import add_factors
 from bertjax.training.model_params import ModelParams
@@ -149,10 +150,29 @@ class Program:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        has_frozen_stages = any(stage.frozen or stage.frozen_layers for stage in self.config.stages)
+        config = self.config
+        has_frozen_stages = any(stage.frozen or stage.frozen_layers for stage in config.stages)
+        # With one count for all, the first moments of a head whose task starts at step 2,000 would count as the mean of
+        # 2,000 gradients: they would not be corrected, and with b2=0.999 updates would be up to 6 times too large.
         return make_optimizer(
-            dataclasses.replace(self.config.optimizer, frozen=self.config.frozen), counts_by_leaf=has_frozen_stages
+            dataclasses.replace(config.optimizer, frozen=config.frozen),
+            counts_by_leaf=has_frozen_stages or any(map(self.idle_paths, config.tasks)),
         )
+
+    def idle_paths(self, task: str) -> frozenset[str]:
+        """Return the paths of params that only other tasks train."""
+        if len(self.config.tasks) == 1:
+            return frozenset()
+        return frozenset().union(*self._trained_paths.values()) - self._trained_paths[task]
+
+    @functools.cached_property
+    def _trained_paths(self) -> dict[str, frozenset[str]]:
+        """{task: the paths of the params of its model}."""
+        shapes = {
+            name: jax.eval_shape(functools.partial(self.params_of, name, task.model), jax.random.key(0))
+            for name, task in self.tasks.items()
+        }
+        return {name: frozenset(paths_of(params)) for name, params in shapes.items()}
 
     @functools.cached_property
     def param_shapes(self) -> dict:
@@ -223,14 +243,16 @@ class Program:
         return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
-        """Raise UserError unless the user's objectives can be traced, and devices divide batches and weights."""
+        """Raise UserError unless the user's objectives can be traced, and devices divide the weights."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
             if ":" in OBJECTIVES.kind_of(task.objective) and not is_open:
                 check_objective(name, task, self.encoder, self.config.stages[-1].seq_len)
         for index, stage in enumerate(self.config.stages):
-            if stage.batch is not None:
-                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)
+            if stage.batch is not None and any(
+                isinstance(self.config.tasks[name].objective, Slots) for name in stage.among(self.config.tasks)
+            ):
+                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # slots would keep rows of padding
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
             self.frozen_paths_at(index)
 
@@ -310,43 +332,37 @@ class TaskProgram:
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
             seed=config.seed,
             layout=program.layout,
-            freezing=Freezing(config.frozen, depth=program.encoder.layers),
+            freezing=Freezing(config.frozen, program.idle_paths(self.name), depth=program.encoder.layers),
             lora=config.lora,
             model_params=program.to_model_params,
             task=self.name,
             own_heads=self.name if config.has_own_heads else "",
-            idle_paths=self._idle_paths(),
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
             micro_tokens=runtime.micro_tokens,
             max_skipped=runtime.max_skipped,
             logs_gradient_norms=runtime.gradient_norms,
         )
 
-    def _idle_paths(self) -> frozenset[str]:
-        """Return the paths of params that only other tasks train."""
-        if len(self.program.config.tasks) == 1:
-            return frozenset()
-        trained = jax.eval_shape(lambda key: self.program.params_of(self.name, self.model, key), jax.random.key(0))
-        return frozenset(paths_of(self.program.abstract_state["params"])) - frozenset(paths_of(trained))
-
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
-        sharding = NamedSharding(self.program.mesh, P(None, BATCH_AXES))
+        program = self.program
+        shapes = self.batch_shapes(stage, filled_up(stage.batch, program.layout.shards))
+        sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
         return {
             name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
-            for name, leaf in self.batch_shapes(stage).items()
+            for name, leaf in shapes.items()
         }
 
-    def batch_shapes(self, stage: Stage) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and dtypes of a batch [B, ...]."""
+    def batch_shapes(self, stage: Stage, rows: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes and dtypes of a batch [B, ...]; `rows` is B with the padding that devices need."""
         task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
-        return batch_shapes(task, self.program.vocab_size, stage.seq_len, stage.batch)
+        return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or stage.batch)
 
     def freezing_at(self, stage: int) -> Freezing:
         """Return what the run and a stage freeze."""
         config, settings = self.program.config, self.program.config.stages[stage]
         own = settings.frozen or settings.frozen_layers
-        paths = self.program.frozen_paths_at(stage) if own else frozenset()
+        paths = self.program.idle_paths(self.name) | (self.program.frozen_paths_at(stage) if own else frozenset())
         return Freezing(config.frozen, paths, settings.frozen_layers, depth=self.program.encoder.layers)
 
     @functools.cached_property

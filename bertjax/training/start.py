@@ -1,10 +1,12 @@
-"""What happens once at each start of a run: its record is written or compared, and its plan is printed."""
+"""What happens once at each start of a run: its record is compared, its plan is printed, and its record is written."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
 
 from bertjax import config as configuration
+from bertjax.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.training import init_from
@@ -19,20 +21,55 @@ from bertjax.training.run.record import start_record
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
 
 
-def record_run(
-    files: Workdir, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
-) -> dict[str, Any]:
-    """Write the record of the run, or compare it with the existing one, and print what the run is about to do.
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """A start that fits its workdir, in which it has written nothing yet.
+
+    Attributes:
+      files: the workdir.
+      run_record: the record of the run.
+      tokenizer: its tokenizer.
+      resumes: whether the workdir holds the run already.
+      longer: whether more steps in the last stage than before are allowed.
+      meta: the metadata of every checkpoint.
+    """
+
+    files: Workdir
+    run_record: record.RunRecord
+    tokenizer: Tokenizer
+    resumes: bool
+    longer: bool
+    meta: dict[str, Any]
+
+    def commit(self) -> None:
+        """Write the record, and the line of this start; call it when nothing can refuse the start any more.
+
+        Raises:
+          UserError: processes have other workdirs.
+        """
+        processes.on_writer(self._write)
+        processes.together(lambda: record.check_shared(self.files, self.run_record.identity))
+
+    def _write(self) -> None:
+        modules = foreign_modules(self.run_record.config)
+        record.write_record(self.files, self.run_record, self.tokenizer)
+        cut_jsonl(self.files.starts, last_step=math.inf)
+        append_jsonl(self.files.starts, start_record(self.resumes, self.longer, modules))
+        write_json(self.files.versions, versions.installed())
+
+
+def check_start(
+    files: Workdir, settings: Config, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
+) -> Start:
+    """Compare a start with the record of the run, if there is one, and print what the run is about to do.
 
     Args:
       files: the workdir.
+      settings: the configuration as the user gave it.
       program: the run, its configuration resolved.
       feeds: its data.
       source: what its parameters start from; None for random ones.
       longer: whether more steps in the last stage than before are allowed.
-
-    Returns:
-      The metadata of every checkpoint.
 
     Raises:
       UserError: the settings or the data differ from those that the workdir was started with.
@@ -50,9 +87,9 @@ def record_run(
     if feeds.read:
         identity["read"] = feeds.read
     tokenizer = feeds.store.tokenizer
-    run_record = record.RunRecord(program.config, identity, tokenizer.vocab_size)
-    processes.on_writer(lambda: _write_record(files, run_record, tokenizer, longer))
-    processes.together(lambda: record.check_shared(files, identity))
+    run_record = record.RunRecord(program.config, settings, identity, tokenizer.vocab_size)
+    resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
+    record.check_processes(identity)
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     for (task, _), feed in feeds.train.items():
@@ -71,17 +108,10 @@ def record_run(
     for line in report.replacing_lines(program.config):
         print(line)
     print(report.layout_line(program), flush=True)
-    return {
+    meta = {
         "config": configuration.to_dict(program.config),
         "tokenizer": tokenizer.fingerprint,
         "plans": feeds.fingerprints,
         "layout": report.layout_line(program),
     }
-
-
-def _write_record(files: Workdir, run_record: record.RunRecord, tokenizer: Tokenizer, longer: bool) -> None:
-    resumes = record.check_identity(files, run_record.identity, longer)
-    record.write_record(files, run_record, tokenizer)
-    cut_jsonl(files.starts, last_step=math.inf)
-    append_jsonl(files.starts, start_record(resumes, longer, foreign_modules(run_record.config)))
-    write_json(files.versions, versions.installed())
+    return Start(files, run_record, tokenizer, resumes, longer, meta)

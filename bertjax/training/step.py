@@ -22,7 +22,7 @@ from bertjax.training.micro_batches import count_micro_batches, sum_over_micro_b
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optimizer import apply_updates
 from bertjax.training.parallel.strategy import Layout
-from bertjax.training.param_paths import path_of, with_heads_of
+from bertjax.training.param_paths import with_heads_of
 from bertjax.training.parameter_rules import Freezing
 from bertjax.training.state import State
 
@@ -38,12 +38,12 @@ class StepContext:
       learning_rate: a function from the step to the rate.
       seed: seed of dropout.
       layout: the mesh, and how weights are sharded on it.
-      freezing: the parameters that the run or the stage freezes.
+      freezing: the parameters that the run or the stage freezes, and those that only other tasks train. Their moments
+        and counts do not change either.
       lora: which kernels are adapted; their factors are among the params.
       model_params: gives the params that the model runs with, from trained ones and the step.
       task: name of the task, under which the state has its slots.
       own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
-      idle_paths: paths of parameters that only other tasks train; this step leaves them and their moments unchanged.
       prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
       micro_tokens: tokens that a device computes at once; gradients of such micro-batches are summed. 0 for no limit.
       max_skipped: after more non-finite steps in a row than this, the state no longer changes.
@@ -61,7 +61,6 @@ class StepContext:
     model_params: Callable[[dict, jax.Array], dict] = ModelParams()
     task: str = ""
     own_heads: str = ""
-    idle_paths: frozenset[str] = frozenset()
     prefix: str = ""
     micro_tokens: int = 0
     max_skipped: int = 0
@@ -158,8 +157,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     has_failed = state["skipped"] > context.max_skipped
     is_applied = finite & ~has_failed
     params, opt_state = (
-        _select(new, old, is_applied, context.idle_paths)
-        for new, old in ((params, state["params"]), (opt_state, state["opt_state"]))
+        _select(new, old, is_applied) for new, old in ((params, state["params"]), (opt_state, state["opt_state"]))
     )
     new_state = {
         "step": state["step"] + 1,
@@ -170,7 +168,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     if own_slots:
         own_params = with_heads_of(context.model_params(params, new_state["step"]), context.own_heads)
         updated = context.objective.update_slots(own_slots, own_params, kept)
-        slots = slots | {context.task: _select(updated, own_slots, is_applied, frozenset())}
+        slots = slots | {context.task: _select(updated, own_slots, is_applied)}
     new_state |= {"slots": slots} if slots else {}
     return new_state, {
         **{f"{context.prefix}{term}_loss": loss for term, loss in losses.items()},
@@ -185,15 +183,9 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     }
 
 
-def _select(new: Any, old: Any, is_applied: jax.Array, idle_paths: frozenset[str]) -> Any:
-    """Return `new` if the step is applied, else `old`; always `old` for idle params and their moments."""
-
-    def choose(key_path: tuple, new: jax.Array, old: jax.Array) -> jax.Array:
-        path = f"/{path_of(key_path)}"  # a moment's path ends with the path of its param
-        is_idle = any(path.endswith(f"/{idle}") for idle in idle_paths)
-        return old if is_idle else jnp.where(is_applied, new, old)
-
-    return jax.tree_util.tree_map_with_path(choose, new, old)
+def _select(new: Any, old: Any, is_applied: jax.Array) -> Any:
+    """Return `new` if the step is applied, else `old`."""
+    return jax.tree.map(lambda new, old: jnp.where(is_applied, new, old), new, old)
 
 
 def train_chunk(

@@ -21,7 +21,6 @@ from rich.console import Console
 from bertjax import storage
 from bertjax.config import Config, to_dict
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
-from bertjax.training.evaluation import best_metric
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import deviation, over_seeds
 from bertjax.training.run.record import read_settings
@@ -211,7 +210,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
     for folder, runs in groups.items():
         finished = [root / run for run in runs if has_finished(Workdir(root / run))]
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
-        metric = _metric_of_first_task(config_of[runs[0]], figures[0]["eval"]) if figures else ""
+        metric = _metric_of_first_task(config_of[runs[0]]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
         baseline = figures[0]["baseline"].get(f"majority_{metric}") if figures else None
         failed, changes = tuple(failures[run] for run in runs if run in failures), ()
@@ -310,10 +309,9 @@ def _check_base(root: epath.Path, base: Config) -> None:
         raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")
 
 
-def _metric_of_first_task(config: Config, metrics: Mapping[str, float]) -> str:
+def _metric_of_first_task(config: Config) -> str:
     """Return the metric by which combinations are compared."""
-    name = best_metric(config.task.objective, config.metrics_of(config.task_name, metrics))
-    return config.qualified(config.task_name, name)
+    return config.qualified(config.task_name, config.task.objective.best_metric)
 
 
 def _wait(should_stop: Callable[[], bool]) -> None:

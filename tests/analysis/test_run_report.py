@@ -191,7 +191,7 @@ def test_rows_of_a_labeled_file(models, tokens, tmp_path):
     config = from_dict(settings | {"optimizer": {"warmup_steps": 0}})
     (tmp_path / "tokenizer").mkdir()
     tokens.save(tmp_path / "tokenizer")
-    section = run_data.section_of(Workdir.at(tmp_path), RunRecord(config, {}, tokens.vocab_size))
+    section = run_data.section_of(Workdir.at(tmp_path), RunRecord(config, config, {}, tokens.vocab_size))
     assert not section.skipped and len(section.blocks) == 2
     texts = [line.split("\t")[0] for line in train.read_text(encoding="utf-8").splitlines()[1:]]
     pieces = [[tokens.piece(token) for token in ids] for ids in tokens.encode(texts)]

@@ -43,7 +43,7 @@ def write(
     """
     root.mkdir(parents=True)
     config = from_dict(CONFIG | (settings or {}))
-    written = {"format_version": 1, "config": to_dict(config), "vocab_size": 100}
+    written = {"format_version": 1, "config": to_dict(config), "settings": to_dict(config), "vocab_size": 100}
     identity = config.identity(store) | {"plans": {"bert/32": f"plan of {root.name}"}}
     (root / "config.json").write_text(json.dumps(written | {"identity": identity}))
     (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in records))

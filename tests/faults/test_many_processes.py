@@ -77,9 +77,9 @@ def test_one_of_two_killed_four_times_and_equal_bit_for_bit(flags, undisturbed_p
 
 
 def test_bad_input_ends_every_process_with_one_line(flags, tmp_path):
-    for done in runs.finish_many(runs.start_many(2, *flags, "--config.stages.0.batch=7", f"--workdir={tmp_path}")):
+    for done in runs.finish_many(runs.start_many(2, *flags, "--config.runtime.mesh.data=3", f"--workdir={tmp_path}")):
         assert done.returncode == 2
-        assert done.stderr.splitlines()[-1].startswith("error: stages.0.batch=7 is not divisible by ")
+        assert "is not the 2 devices of the run; set runtime.mesh.data=0" in done.stderr.splitlines()[-1]
 
 
 def test_a_defect_in_one_process_ends_all(flags, tmp_path):

@@ -28,7 +28,18 @@ def main() -> None:
         params, expected = on_one[layer_type]
         actual = _gradient(context(layer_type=layer_type, **choices), params, batch)
         differences[name] = _difference(actual, expected)
+    # Three of twelve rows are padding: the four devices have nine rows.
+    nine = {name: values[:9] for name, values in batches.make(rows=12).items()}
+    params, expected = _on_one("transformer", nine)
+    actual = _gradient(context(**LAYOUTS["replicated"][1]), params, {k: _filled_up(v, k) for k, v in nine.items()})
+    differences["padded"] = _difference(actual, expected)
     print(json.dumps(differences))
+
+
+def _filled_up(values: np.ndarray, name: str) -> np.ndarray:
+    """Return nine rows with three rows of padding."""
+    fill = -1 if name == "example_ids_BN" else 0
+    return np.concatenate([values, np.full((3, *values.shape[1:]), fill, values.dtype)])
 
 
 def _difference(actual: dict, expected: dict) -> float:

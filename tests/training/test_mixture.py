@@ -1,11 +1,16 @@
 """Several tasks in one run: turns, heads, resuming."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from bertjax.config import from_dict
 from bertjax.errors import UserError
+from bertjax.training import step
 from bertjax.training.param_paths import merge_params
 from bertjax.training.program import Program
 from tests import batches, runs
@@ -17,12 +22,12 @@ MIXED = {
 }
 
 
-def program() -> Program:
+def program(**optimizer) -> Program:
     config = from_dict(
         {
             "model": ENCODER,
             "tasks": MIXED,
-            "optimizer": {"warmup_steps": 0},
+            "optimizer": {"warmup_steps": 0} | optimizer,
             "stages": [{"steps": 9, "seq_len": 16, "batch": 8}],
             "runtime": {"mesh": {"data": 1, "fsdp": 1}},
         }
@@ -99,3 +104,27 @@ def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, ca
 
     scored = runs.score_export(tmp_path / "whole")["eval"]
     assert scored["order/sop_loss"] == pytest.approx(records[-1]["eval/heldout/order/sop_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("turns", ["n" * 30 + "o" * 6, "nnnno" * 6], ids=["late", "rare"])
+def test_a_parameter_is_updated_as_in_a_run_of_its_own_steps(turns, monkeypatch):
+    """With a constant gradient each corrected update of Adam is the gradient's sign times the rate, in any mixture."""
+
+    def constant(context, params, frozen, batch, step):
+        gradient = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.5), params)
+        return gradient, {"mlm": jnp.ones(())}, {}, {}, {}
+
+    monkeypatch.setattr(step, "gradients", constant)
+    mixed = program(weight_decay=0.0, clip_norm=0.0)
+    tasks = {name[0]: task.context for name, task in mixed.tasks.items()}
+    own = {"n": "heads/nsp/classifier/kernel", "o": "heads/sop/classifier/kernel"}
+    train = {turn: jax.jit(functools.partial(step.train_step, context)) for turn, context in tasks.items()}
+    state = mixed.init_state()
+    for turn in turns:
+        before = flatten_dict(state["params"], sep="/")
+        state, metrics = train[turn](state, None, {})
+        after = flatten_dict(state["params"], sep="/")
+        for path in ("encoder/embeddings/norm/scale", "heads/mlm/word_bias", *own.values()):
+            is_trained = path not in own.values() or path == own[turn]
+            expected = metrics["learning_rate"] if is_trained else 0.0
+            np.testing.assert_allclose(before[path] - after[path], expected, rtol=2e-2, err_msg=f"{turn} {path}")

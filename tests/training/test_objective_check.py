@@ -94,6 +94,16 @@ class SecondHead(MaskedLM):
         return super().heads(config) | {"second": HeadSpec(MaskedLMHead)}
 
 
+@dataclasses.dataclass(frozen=True)
+class Unranked(MaskedLM):
+    best_metric = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RankedByNoTerm(MaskedLM):
+    best_metric = "mml_loss"
+
+
 ENCODER = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0}
 
 
@@ -115,6 +125,8 @@ def check(objective):
         (MetricAlone(), "the metric 'share' has no weight; return {'share': (sum, weight)}"),
         (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
         (Coefficient(), "has a coefficient of 'mlmm', and its terms are 'mlm'"),
+        (Unranked(), "names no best_metric, and the best checkpoint is chosen by it; set it to a score or to one of"),
+        (RankedByNoTerm(), "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it"),
         (
             Pair(),
             "Pair': outputs(), which every evaluation calls, fails with TypeError: tuple indices",

@@ -1,6 +1,7 @@
 """Optimizers: weight decay, published updates, multipliers, and frozen parameters."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -297,3 +298,18 @@ def test_layer_decay_of_shared_layers_is_that_of_the_last_one():
     falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], updates["encoder"]["layers"])
     np.testing.assert_allclose(falls["own"]["kernel"], [0.5**4, 0.5**3, 0.5**2, 0.5], rtol=1e-3)
     np.testing.assert_allclose(falls["shared"]["kernel"], [0.5**3, 0.5], rtol=1e-3)
+
+
+@pytest.mark.parametrize("frozen", ["^encoder/", "^encoder/layers/"])
+def test_layer_decay_counts_frozen_layers_too(frozen):
+    """What is trained has the updates of the run in which the encoder is trained as well."""
+    decaying = dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5)
+    params = stacked_params()
+    whole, part = (
+        unstacked(train(make_optimizer(config), params)[-1])
+        for config in (decaying, dataclasses.replace(decaying, frozen=(frozen,)))
+    )
+    before = unstacked(params)
+    for path, values in part.items():
+        expected = before if re.search(frozen, path) else whole
+        np.testing.assert_array_equal(values, expected[path], err_msg=path)

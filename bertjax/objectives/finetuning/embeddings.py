@@ -38,6 +38,7 @@ class EmbeddingObjective(Objective):
     labels: ClassVar[tuple[str, ...]] = ("side",)
     group: ClassVar[int] = 2
     term: ClassVar[str] = "embedding"
+    best_metric: ClassVar[str] = "embedding_loss"
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {}
@@ -201,7 +202,7 @@ class EmbeddingSimCSE(EmbeddingObjective):
 
     @property
     def best_metric(self) -> str:
-        return self.metric
+        return self.metric or f"{self.term}_loss"
 
     def terms_of(self, logits, batch):
         return contrastive_terms(self.term, logits, batch["weights_BP"], self.temperature)

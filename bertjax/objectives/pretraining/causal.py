@@ -27,6 +27,7 @@ class CausalLM(Objective):
     """Predicts the next token at every token; K = T. Terms: `clm`, in nats: its exponential is the perplexity."""
 
     term: ClassVar[str] = "clm"
+    best_metric: ClassVar[str] = "clm_loss"
     sharding_rules = ((r"heads/clm/transform/kernel$", jax.sharding.PartitionSpec("fsdp", None)),)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:

@@ -8,6 +8,7 @@ one minus the cosine of the last hidden states of student and teacher.
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import jax
 
@@ -43,6 +44,7 @@ class Distillation(MaskedLM):
     soft_coefficient: float = 5.0
     mlm_coefficient: float = 2.0
     cosine_coefficient: float = 1.0
+    best_metric: ClassVar[str] = "soft_loss"  # of the first term in the paper's sum, with the largest factor
     baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
 
     def __post_init__(self):

@@ -72,6 +72,10 @@ class MaskedLM(Objective):
     term: ClassVar[str] = "mlm"
     parts: ClassVar[tuple[Labels, ...]] = ()
 
+    @property
+    def best_metric(self) -> str:
+        return f"{self.term}_loss"
+
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead)} | {part.term: part.head for part in self.parts}
 

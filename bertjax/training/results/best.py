@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from bertjax.config import Config
-from bertjax.training.evaluation import HELDOUT, best_metric
+from bertjax.training.evaluation import HELDOUT
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
 
@@ -17,8 +17,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
       config: its configuration.
       metrics: its last evaluation.
     """
-    own = config.metrics_of(config.task_name, metrics)
-    name = config.qualified(config.task_name, best_metric(config.task.objective, own))
+    name = config.qualified(config.task_name, config.task.objective.best_metric)
     sign, last = (1 if name.endswith("_loss") else -1), metrics.get(name)
     kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"

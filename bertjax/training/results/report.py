@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledExamples
-from bertjax.data.pipeline import Feed
+from bertjax.data.pipeline import Feed, filled_up
 from bertjax.errors import printable
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
@@ -160,14 +160,16 @@ def replacing_lines(config: Config) -> list[str]:
 def stage_line(index: int, program: Program) -> str:
     """Return steps and shapes of a stage as one line."""
     stage, shards = program.config.stages[index], program.layout.shards
-    parts = count_micro_batches(stage.batch // shards, stage.seq_len, program.config.runtime.micro_tokens)
-    micro = f", {parts} micro-batches of {stage.batch // shards // parts} rows a device" if parts > 1 else ""
+    filled = filled_up(stage.batch, shards)
+    parts = count_micro_batches(filled // shards, stage.seq_len, program.config.runtime.micro_tokens)
+    micro = f", {parts} micro-batches of {filled // shards // parts} rows a device" if parts > 1 else ""
+    padding = f" (and {filled - stage.batch} of padding, for {shards} devices)" if filled > stage.batch else ""
     peak = f", a new learning rate peak of {stage.learning_rate:g}" if stage.learning_rate else ""
     turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""
     held = [f"{stage.frozen_layers} lowest layers"] if stage.frozen_layers else []
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
     masked = f", masking rate {stage.masking_rate:g}" if stage.masking_rate else ""
-    rows = f"{stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens"
+    rows = f"{stage.steps:,} steps of {stage.batch:,} rows{padding} of {stage.seq_len} tokens"
     operations = f", {stage_flops.per_step(program, index):.3g} FLOPs a step"
     return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{frozen}"
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,6 @@ from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.state import State
 
 FORMAT_VERSION = 1
-_SCORE = "score"
 # The newest checkpoint may be lost in a power failure, as not all of its files are flushed to the disk.
 _MIN_KEPT = 2
 # Seconds before a reader of a live run reads again: the run may be deleting the checkpoint file by file.
@@ -77,6 +76,23 @@ class _NewestBefore(policy.PreservationPolicy):
         return [info.step in earlier for info in checkpoints]
 
 
+@dataclasses.dataclass
+class _Best(policy.PreservationPolicy):
+    """Keeps the `count` checkpoints with the lowest scores, the earlier one of two that are equal.
+
+    Orbax's `BestN` reads scores from the checkpoints, so a state could only be saved after it was evaluated.
+    """
+
+    count: int
+    scores: Callable[[], Mapping[int, float | None]]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        scores = self.scores()
+        scored = sorted((scores[info.step], info.step) for info in checkpoints if scores.get(info.step) is not None)
+        best = {step for _, step in scored[: self.count]}
+        return [info.step in best for info in checkpoints]
+
+
 @dataclasses.dataclass(frozen=True)
 class Restored:
     """A checkpoint that was read: its tree of arrays, and its metadata."""
@@ -108,6 +124,8 @@ class Checkpoints:
       at: also keep the checkpoints of these steps.
 
     Attributes:
+      scores: {step: score} of the states that were evaluated, None without a score. A checkpoint may be saved before it
+        has its score; all processes must set the same ones before the next save.
       hold_before: a step; of the checkpoints up to it, the newest `keep` are kept as well. None for none.
     """
 
@@ -117,15 +135,13 @@ class Checkpoints:
         if every:
             policies.append(_FirstOfEach(every))
         if best:
-            policies.append(
-                policy.BestN(get_metric_fn=_score_of, reverse=True, n=best, keep_checkpoints_without_metrics=False)
-            )
+            policies.append(_Best(best, lambda: self.scores))
         if at:
             policies.append(policy.CustomSteps(at))
+        self.scores: dict[int, float | None] = {}
         self.hold_before: int | None = None
         policies.append(_NewestBefore(keep, lambda: self.hold_before))
         self._policy = policy.AnyPreservationPolicy(policies)
-        self._rank = _score_of if best else None
 
     @functools.cached_property
     def _reader(self) -> _Manager:
@@ -141,9 +157,7 @@ class Checkpoints:
 
     def _open_writer(self) -> _Manager:
         return self._open(
-            ocp.CheckpointManagerOptions(
-                preservation_policy=self._policy, best_fn=self._rank, create=True, cleanup_tmp_directories=True
-            )
+            ocp.CheckpointManagerOptions(preservation_policy=self._policy, create=True, cleanup_tmp_directories=True)
         )
 
     def _open(self, options: ocp.CheckpointManagerOptions) -> _Manager:
@@ -165,13 +179,12 @@ class Checkpoints:
         vars(self).pop("_reader", None)
         return self.steps()
 
-    def save(self, step: int, state: State, meta: dict, score: float | None = None) -> None:
+    def save(self, step: int, state: State, meta: dict) -> None:
         """Start to write a checkpoint; `settle` waits until it is written.
 
         Args:
           state: the state after `step` steps.
           meta: JSON metadata, stored with the arrays; the caller may change it afterwards.
-          score: the value by which the best checkpoints are chosen; lower is better.
 
         Raises:
           NotSaved: the storage cannot take it, or memory is too small.
@@ -182,12 +195,11 @@ class Checkpoints:
         # A copy: the caller continues to count while Orbax writes.
         meta = json.loads(json.dumps({"format_version": FORMAT_VERSION, **arrays, **meta}))
         meta["digest"] = _digest(meta)
-        metrics = None if score is None else {_SCORE: score}
 
         def start() -> None:
             saved = _copy(state) if _shares_memory_with_host(state) else state
             items = ocp.args.Composite(state=ocp.args.StandardSave(saved), meta=ocp.args.JsonSave(meta))
-            self._writer.save(step, metrics=metrics, args=items, force=True)
+            self._writer.save(step, args=items, force=True)
 
         self._guarded(start)
 
@@ -388,10 +400,6 @@ def _described(tree: Any) -> dict[str, str]:
     """Return {path: dtype and shape} of every array, such as `float32[100,50]`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in leaves}
-
-
-def _score_of(metrics: dict) -> float:
-    return metrics[_SCORE]
 
 
 def _digest(meta: dict) -> str:

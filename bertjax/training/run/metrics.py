@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
+from etils import epath
 
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
 from bertjax.training.run.tracking import Tracking
-from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.run.writer import LogWriter
 
 # A spike lists the rows of its batch: a loss that jumps at every step would fill a disk.
@@ -67,7 +68,7 @@ class MetricsQueue:
 
 
 class MetricsLog:
-    """Logs to `metrics.jsonl`, TensorBoard events, `samples.jsonl` and `spikes.jsonl`, and counts the totals of a run.
+    """Logs to `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `spikes.jsonl` and TensorBoard; counts totals.
 
     An entry of `metrics.jsonl` has the metrics of training and evaluation of one logged step.
 
@@ -79,6 +80,7 @@ class MetricsLog:
       trackers: also get what TensorBoard gets.
       speed: returns further scalars for TensorBoard and the trackers, from the totals of the line before, the totals
         now, and the number of steps between them.
+      rewrites: whether the entry of the restored step is written again too, because its evaluation is missing.
     """
 
     def __init__(
@@ -89,17 +91,20 @@ class MetricsLog:
         writer: LogWriter,
         trackers: Sequence[Tracking] = (),
         speed: Callable[[Totals, Totals, int], dict[str, float]] = lambda before, now, steps: {},
+        rewrites: bool = False,
     ):
         self._totals, self._trackers, self._speed = totals, trackers, speed
         self._last_line = restored_step, dataclasses.replace(totals)
         self._clock = time.monotonic()
         self._writer = writer
         if writer.active:
-            self._records = Journal(workdir.metrics, restored_step)
-            self._samples = Journal(workdir.samples, restored_step)
+            last_step = restored_step - rewrites
+            self._records = Journal(workdir.metrics, last_step)
+            self._samples = Journal(workdir.samples, last_step)
+            self._scores = Journal(workdir.evaluations, last_step)
             self._spikes = Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES)
             self._events = Events(workdir.events, restored_step)
-            writer.add(self._records, self._samples, self._spikes, self._events)
+            writer.add(self._records, self._samples, self._scores, self._spikes, self._events)
 
     @property
     def totals(self) -> Totals:
@@ -161,6 +166,11 @@ class MetricsLog:
         if self._writer.active:
             self._samples.append({"step": step, "samples": samples})
 
+    def write_score(self, step: int, score: float | None) -> None:
+        """Write that a step is evaluated, and the score by which its checkpoint is compared: lower is better."""
+        if self._writer.active:
+            self._scores.append({"step": step, "score": score})
+
     def write_spike(self, step: int, record: dict) -> None:
         """Write the spike of a loss at a step."""
         if self._writer.active:
@@ -174,6 +184,11 @@ class MetricsLog:
         """Write what is buffered at the end of a run; a warning if the store does not answer for a minute."""
         if not self._writer.finish():
             log.warning("the last lines of the logs could not be written; the checkpoints are complete")
+
+
+def read_scores(path: epath.Path, last_step: int) -> list[tuple[int, float | None]]:
+    """Return (step, score) of each line of `evaluations.jsonl`, up to a step."""
+    return [(r["step"], r.get("score")) for r in read_jsonl(path) if r.get("step", math.inf) <= last_step]
 
 
 def _finite(record: dict) -> dict:

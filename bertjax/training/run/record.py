@@ -21,12 +21,13 @@ from bertjax.export import Export, encoder_of, exported
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
+from bertjax.training.parallel import processes
 from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
 from bertjax.training.run.foreign_code import ForeignModule
-from bertjax.training.run.workdir import Workdir, local_folder, read_json, read_jsonl, write_json
+from bertjax.training.run.workdir import Workdir, has_finished, local_folder, read_json, read_jsonl, write_json
 from bertjax.training.stages import stage_at
 from bertjax.typed import differences
 
@@ -35,6 +36,8 @@ _HELDOUT = "eval/heldout/"
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0
 # Flags whose value may hold a secret, such as a token for a chat. The record of a start is shared with its report.
 _SECRET_FLAGS = ("--on-event",)
+# Settings of a stage that decide how long it is.
+_LENGTHS = ("steps", "epochs", "flops", "min_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +45,14 @@ class RunRecord:
     """The content of `config.json` in a workdir.
 
     Attributes:
-      config: the resolved configuration.
-      identity: what a resumed run must share (`Config.identity`).
+      config: the resolved configuration: `epochs` have become steps, and so on (`bertjax.training.resolve`).
+      settings: the configuration as the user gave it.
+      identity: what was trained: `Config.identity` of `config`, and fingerprints of the data.
       vocab_size: number of ids of the tokenizer.
     """
 
     config: Config
+    settings: Config
     identity: dict
     vocab_size: int
 
@@ -57,6 +62,7 @@ def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> N
     content = {
         "format_version": FORMAT_VERSION,
         "config": to_dict(record.config),
+        "settings": to_dict(record.settings),
         "identity": record.identity,
         "vocab_size": record.vocab_size,
     }
@@ -82,7 +88,8 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
       UserError: it is damaged or has a newer format.
     """
     record = _read(workdir)
-    return RunRecord(from_dict(record["config"], trust_code), record["identity"], record["vocab_size"])
+    config, settings = (from_dict(record[half], trust_code) for half in ("config", "settings"))
+    return RunRecord(config, settings, record["identity"], record["vocab_size"])
 
 
 def read_settings(workdir: Workdir) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -96,8 +103,9 @@ def read_settings(workdir: Workdir) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read(workdir: Workdir) -> dict[str, Any]:
-    record = read_json(workdir.config, "format_version", "config", "identity", "vocab_size")
-    for key, kind in (("format_version", int), ("config", dict), ("identity", dict), ("vocab_size", int)):
+    kinds = {"format_version": int, "config": dict, "settings": dict, "identity": dict, "vocab_size": int}
+    record = read_json(workdir.config, *kinds)
+    for key, kind in kinds.items():
         if type(record[key]) is not kind:
             problem = f"{key}={quoted(record[key])} is not {'an integer' if kind is int else 'settings by name'}"
             raise UserError(f"{workdir.config} is damaged ({problem}); restore it, or use another --workdir")
@@ -106,41 +114,72 @@ def _read(workdir: Workdir) -> dict[str, Any]:
             f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
             "upgrade bertjax"
         )
-    return record | {half: renames.current(record[half]) for half in ("config", "identity")}
+    return record | {half: renames.current(record[half]) for half in ("config", "settings", "identity")}
 
 
-def check_identity(workdir: Workdir, identity: dict, longer: bool) -> bool:
-    """Return True if the workdir holds a run with this identity, and False if it holds no run.
+def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
+    """Return True if the workdir holds the run of this record, and False if it holds no run.
+
+    Two records are of one run if the user's settings and the data are equal. What follows from them, such as the steps
+    of an epoch, is compared too, since another version of bertjax may compute it otherwise.
 
     Args:
       workdir: the workdir of the run.
-      identity: the identity of the run that the user starts.
+      record: the record of the run that the user starts.
       longer: accept more steps in the last stage.
 
     Raises:
-      UserError: it holds a run of another identity; the message lists the differences.
+      UserError: it holds another run; the message lists the differences.
     """
     if not storage.exists(workdir.config):
         return False
     try:
-        before = _identity(read_record(workdir))
+        before = read_record(workdir)
     except Untrusted:  # a run of a class that this run does not name
-        before = _read(workdir)["identity"]
-    # Which rows may still be skipped depends on the checkpoint that is restored, which knows those that it lacks.
-    changed = [line for line in differences(before, identity) if not line.startswith("skip_rows")]
-    last = f"stages.{len(identity['stages']) - 1}.steps: "
-    changed_steps = [line for line in changed if line.startswith(last)]
-    has_more_steps = not changed_steps or identity["stages"][-1]["steps"] > before["stages"][-1]["steps"]
-    if longer and changed == changed_steps and has_more_steps:
+        changed = differences(_read(workdir)["identity"], record.identity)
+        raise _other_settings(workdir, changed, "use another --workdir, or the old settings") from None
+    changed = _differences(_settings_of(before), _settings_of(record))
+    resolved = _differences(_identity(before), record.identity)
+    last = len(record.config.stages) - 1
+    lengths = tuple(f"stages.{last}.{name}: " for name in _LENGTHS)
+    if all(line.startswith(lengths) for line in changed):  # also without any
+        # A warm-up of a share of the steps lasts longer too.
+        further = [line for line in resolved if not line.startswith((*lengths, "optimizer.warmup_steps: "))]
+        steps_before, steps = before.config.stages[-1].steps, record.config.stages[-1].steps
+        if changed and steps <= steps_before:
+            raise _other_settings(workdir, changed, "a run cannot be shortened: use another --workdir")
+        if changed and not longer:
+            raise _other_settings(workdir, changed, "add --longer to train it longer, or use another --workdir")
+        if further or (resolved and not changed):
+            raise UserError(
+                f"workdir {workdir.root} holds a run of the same settings, from which this bertjax derives other "
+                f"values ({'; '.join(further or resolved)}); use the version that started it, or another --workdir"
+            )
         return True
-    if changed:
-        remedy = "use another --workdir, or the old settings"
-        if changed == changed_steps:
-            remedy = "add --longer to train it longer, or use another --workdir"
-            if not has_more_steps:
-                remedy = "a run cannot be shortened: use another --workdir"
-        raise UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
-    return True
+    raise _other_settings(workdir, changed, "use another --workdir, or the old settings")
+
+
+def finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
+    """Return the figures of a run that has finished with these settings, as in `summary.json`; None if there is none.
+
+    Settings of `runtime` may differ: they change no result.
+    """
+    if not has_finished(workdir):
+        return None
+    before, now = ({**part, "runtime": None} for part in (_read(workdir)["settings"], to_dict(settings)))
+    if before != json.loads(json.dumps(now)):
+        return None
+    summary = read_json(workdir.summary, "eval", "baseline")
+    return {name: value for name, value in summary.items() if name != "finished"}
+
+
+def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserError:
+    return UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
+
+
+def _differences(before: dict, now: dict) -> list[str]:
+    """Return the differences, except for rows that are skipped: the checkpoint that is restored has those."""
+    return [line for line in differences(before, now) if not line.startswith("skip_rows")]
 
 
 def changes_beside_seed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -154,19 +193,32 @@ def _identity(record: RunRecord) -> dict:
     return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])
 
 
-def check_shared(workdir: Workdir, identity: dict) -> None:
-    """Raise UserError unless this process sees the record of process 0 and has the same identity."""
-    # A client of NFS may remember for half a minute (acdirmin, nfs(5)) that a file was absent.
-    for _ in range(_LOOKS):
-        if storage.exists(workdir.config):
-            break
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    else:
-        raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")
-    if changed := differences(read_record(workdir).identity, identity):
+def _settings_of(record: RunRecord) -> dict:
+    """Return the identity with the settings as the user gave them."""
+    return record.identity | record.settings.identity(record.identity["data"]["store_fingerprint"])
+
+
+def check_processes(identity: dict) -> None:
+    """Raise UserError, in every process, unless all processes have the identity of process 0."""
+    first, *_ = processes.gather(identity, "identity")
+    processes.together(lambda: _check_alike(first, identity))
+
+
+def _check_alike(first: dict, identity: dict) -> None:
+    if changed := differences(first, json.loads(json.dumps(identity))):
         raise UserError(
             f"this process differs from process 0 ({'; '.join(changed)}); use the same command, corpus and code for all"
         )
+
+
+def check_shared(workdir: Workdir, identity: dict) -> None:
+    """Raise UserError unless this process sees the record of process 0."""
+    # A client of NFS may remember for half a minute (acdirmin, nfs(5)) that a file was absent, or what it had in it.
+    for _ in range(_LOOKS):
+        if storage.exists(workdir.config) and not differences(_read(workdir)["identity"], identity):
+            return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")
 
 
 def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, Any]:
@@ -222,8 +274,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
     steps = sum(stage.steps for stage in stages)
     to_model_params = ModelParams(lora, pruning, quantization, steps)
-    # A state that was saved at the end of a stage has grown already.
-    stage, _ = stage_at(stages, min(number, steps - 1))
+    stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage the encoder has not grown yet
     return Export(
         settings=_tuned(settings, workdir, number),
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),

@@ -170,8 +170,14 @@ def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:
 
 
 def _tail(path: epath.Path) -> list[dict]:
-    """Return the last records of a file of JSON lines, without a line that is being written now."""
-    lines = [line for part in parts_of(path)[-2:] for line in _last_lines(part)]
+    """Return the last records of a file of JSON lines, without a line that is being written now.
+
+    A run that was copied from an object store to a disk has segments that are older than the file, and one that was
+    copied the other way has a file that is older than its segments.
+    """
+    parts = parts_of(path)
+    parts = parts[:1] + parts[1:][-2:]
+    lines = [line for part in parts for line in _last_lines(part)]
     records = []
     for line in lines:
         try:
@@ -181,7 +187,7 @@ def _tail(path: epath.Path) -> list[dict]:
         except ValueError as error:
             raise UserError(f"{path} has a damaged line ({error}); restore the file") from error
         records.append(record)
-    return records
+    return sorted(records, key=lambda record: record["step"]) if len(parts) > 1 else records
 
 
 def _last_lines(path: epath.Path) -> list[bytes]:

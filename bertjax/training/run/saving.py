@@ -85,7 +85,7 @@ class Saving:
             return True
         return processes.from_writer(lambda: time.monotonic() - self._started >= self._seconds, "save_seconds")
 
-    def save(self, step: int, state: State, meta: dict, score: float | None = None) -> None:
+    def save(self, step: int, state: State, meta: dict) -> None:
         """Start to save the state after `step` steps, as soon as the save before is complete.
 
         Raises:
@@ -95,7 +95,7 @@ class Saving:
         self._started = time.monotonic()
         with self._tolerated():
             with self._watched():
-                self._checkpoints.save(step, state, meta, score)
+                self._checkpoints.save(step, state, meta)
             self._newest, self._is_settled = step, False
 
     def check(self) -> None:
@@ -121,13 +121,13 @@ class Saving:
                 self._failed_in_a_row = 0
                 self._watchdog.notify("saved", self._newest)
 
-    def save_last(self, step: int, state: State, meta: dict, score: float | None = None) -> NotSaved | None:
+    def save_last(self, step: int, state: State, meta: dict) -> NotSaved | None:
         """Save the state and wait for it. All processes return the same error, or None if the state is saved."""
         with contextlib.suppress(NotSaved):
             self.settle()
 
         def save() -> None:
-            self._checkpoints.save(step, state, meta, score)
+            self._checkpoints.save(step, state, meta)
             self._checkpoints.settle()
 
         self._newest = step

@@ -72,10 +72,16 @@ class SpikeDetector:
         """Return {name: (loss, deviations above the mean)} of the losses of a step that jump, or are not finite.
 
         The running mean counts a spike as if it were just as high as allowed. One spike hardly moves the mean, and a
-        lasting change of the loss does. A stage has its own row length and tasks, and so its own means.
+        lasting change of the loss does. A stage has its own row length and tasks, and so its own means. A loss that is
+        high when a stage ends stays so until its mean in the next one is near the lowest mean of before: a run that
+        diverges does not recover because a stage begins.
         """
         if stage != self._stage:
-            self._stage, self._means = stage, {}
+            self._stage = stage
+            high = {name: mean for name, mean in self._means.items() if mean.high_since is not None}
+            self._means = {
+                name: dataclasses.replace(mean, count=0, mean=0.0, variance=0.0) for name, mean in high.items()
+            }
         spikes = {}
         for name, loss in ((name, float(loss)) for name, loss in losses.items()):
             known = self._means.get(name, RunningMean(mean=loss))

@@ -1,6 +1,7 @@
 """The versions of bertjax and its libraries: recorded at every start, compared with the last start and among hosts."""
 
 import functools
+import hashlib
 import logging
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from bertjax.training.run.workdir import Workdir, read_jsonl
 # They compute the steps: another version may round in another order or draw other random numbers.
 _COMPUTING = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt", "flax", "optax")
 _OTHERS = ("orbax-checkpoint", "grain", "numpy", "sentencepiece")
-_BERTJAX = "bertjax"
+_BERTJAX, _CODE = "bertjax", "bertjax code"
 _PACKAGE = Path(__file__).parents[2]
 _GIT_SECONDS = 10.0
 
@@ -22,9 +23,10 @@ log = logging.getLogger(__name__)
 
 
 def versions() -> dict[str, str]:
-    """Return {`bertjax`: its commit, library: its version} of the libraries that are installed."""
+    """Return {`bertjax`: its commit, `bertjax code`: hash of its files, library: its version} of what is installed."""
     return {
         _BERTJAX: commit_of(_PACKAGE),
+        _CODE: hash_of(_PACKAGE),
         **{name: _version(name) for name in (*_COMPUTING, *_OTHERS) if _version(name)},
     }
 
@@ -41,6 +43,20 @@ def _version(distribution: str) -> str:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return ""
+
+
+@functools.cache
+def hash_of(package: Path) -> str:
+    """Return 12 hexadecimal digits of a hash of the Python files of a package, except for the recipes in it.
+
+    An installed package has no commit, and with `-dirty` two commits are equal whatever was changed.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith("recipes/"):  # a configuration is compared by its settings
+            digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
 
 
 def commit_of(package: Path) -> str:
@@ -69,8 +85,8 @@ def described_commit(folder: Path) -> str:
 def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {}) -> None:
     """Compare the versions of this start with those of the other processes and of the last start; log differences.
 
-    A run that has not saved a checkpoint starts from step 0 and is not compared with its last start. The commit of
-    bertjax must be the same in all processes. It may change between two starts, and so may libraries that do not
+    A run that has not saved a checkpoint starts from step 0 and is not compared with its last start. Commit and code of
+    bertjax must be the same in all processes. They may change between two starts, and so may libraries that do not
     compute the steps.
 
     Args:
@@ -93,7 +109,7 @@ def _check_processes(everywhere: Sequence[dict[str, str]], computing: Sequence[s
         pairs = {name: (first.get(name, ""), there.get(name, "")) for name in (*first, *there)}
         _report(
             pairs,
-            (*computing, _BERTJAX),
+            (*computing, _BERTJAX, _CODE),
             f"process {index} has other versions than process 0",
             "install the same on every host",
             other_versions,

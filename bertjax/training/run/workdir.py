@@ -100,6 +100,11 @@ class Workdir:
         return self.root / "samples.jsonl"
 
     @property
+    def evaluations(self) -> epath.Path:
+        """The score of each evaluation, by which `runtime.keep_best` keeps checkpoints."""
+        return self.root / "evaluations.jsonl"
+
+    @property
     def predictions(self) -> epath.Path:
         return self.root / "predictions"
 

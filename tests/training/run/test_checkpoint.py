@@ -110,12 +110,13 @@ def test_chosen_steps_are_kept_over_restarts(tmp_path):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [0, 2, 5, 7, 8]
 
 
-def test_the_best_are_kept_over_restarts(tmp_path):
+def test_the_best_are_kept_over_restarts_although_scores_come_after_the_save(tmp_path):
     scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
     for steps in ((1, 2, 3), (4, 5, 6, 7)):
         checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, best=2)
         for step in steps:
-            checkpoints.save(step, state(step), META, scores[step])
+            checkpoints.scores = {before: scores[before] for before in range(1, step)}
+            checkpoints.save(step, state(step), META)
         checkpoints.settle()
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [2, 5, 6, 7]
 

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from bertjax.training.run.spikes import SpikeDetector
 
@@ -71,3 +72,20 @@ def test_a_new_stage_has_means_of_its_own():
     losses[300:] += 5.0
     assert not any(detector.find(step, {"loss": loss}, stage=step // 300) for step, loss in enumerate(losses))
     assert detector.high_since is None
+
+
+@pytest.mark.parametrize("level, is_high", [(7.0, True), (2.0, False)])
+def test_a_loss_that_is_high_when_a_stage_ends_is_high_until_the_next_one_is_low(level, is_high):
+    """The checkpoints from before the rise are kept as long."""
+    draw, detector = np.random.default_rng(7), SpikeDetector()
+    losses = 2.0 + 0.05 * draw.normal(size=900)
+    losses[200:450] += 5.0
+    losses[450:] += level - 2.0
+    high = []
+    for step, loss in enumerate(losses):
+        detector = SpikeDetector(state=json.loads(json.dumps(detector.state)))
+        detector.find(step, {"loss": loss}, stage=step // 400)
+        high.append(detector.high_since)
+    since = high[399]
+    assert 200 <= since < 250 and set(high[400:500]) == {since}, "it is not known yet in the new stage"
+    assert high[-1] == (since if is_high else None)

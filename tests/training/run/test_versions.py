@@ -54,6 +54,22 @@ def test_the_commit_is_that_of_bertjax_alone(package):
     assert versions.commit_of(package) == "0123abc"
 
 
+def test_the_code_has_a_hash_of_its_own(package):
+    """An installed package has no commit, and a changed clone has the same one whatever was changed."""
+    repository(package.parent)
+    hashes = []
+    for content in ("", "x = 1", "x = 2", ""):
+        (package / "__init__.py").write_text(content)
+        versions.hash_of.cache_clear()
+        hashes.append(versions.hash_of(package))
+    assert hashes[0] == hashes[3] and len(set(hashes)) == 3
+    (package / "recipes").mkdir()
+    (package / "recipes" / "mine.py").write_text("a configuration")
+    (package / "data.json").write_text("{}")
+    versions.hash_of.cache_clear()
+    assert versions.hash_of(package) == hashes[0]
+
+
 def test_a_git_that_is_missing_or_hangs_is_not_waited_for(package, tmp_path, monkeypatch):
     repository(package.parent)
     monkeypatch.setenv("PATH", str(tmp_path))
