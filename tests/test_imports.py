@@ -56,7 +56,7 @@ ALLOWED = {
     "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "
     "training.quantization training.run "
     "training.schedules training.stages training.state",
-    "forecast": "errors hardware models config training training.parallel training.stages",
+    "forecast": "errors hardware data models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage untrusted private_paths data models export config training.config",
     "comparison": "errors storage resampling config training training.run",
