@@ -96,8 +96,6 @@ EXPORTS: dict[str, tuple[Damage, str]] = {
     "settings are text": (_manifest("config", to="x"), "config='x' is not settings by name"),
     "no numbers": (_manifest("numbers", to=None), "numbers=None is not settings by name"),
     "no model": (_manifest("config", "model", delete=True), "model or runtime does not hold settings by name"),
-    "runtime is a list": (_manifest("config", "runtime", to=[]), "model or runtime does not hold settings by name"),
-    "unroll is a list": (_manifest("config", "runtime", "unroll", to=[]), "runtime.unroll=[] is list; it must be"),
     "width is text": (_manifest("config", "model", "width", to="16"), "model.width='16' is str; it must be an integer"),
     "unknown setting": (_manifest("config", "model", "widht", to=16), "'model.widht'; did you mean 'width'?"),
     "too many layers": (_manifest("config", "model", "layers", to=10**12), "is larger than any encoder"),

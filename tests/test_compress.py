@@ -10,6 +10,7 @@ import pytest
 import bertjax
 from bertjax import cli, compress, config_file, convert, evaluate, export
 from bertjax.compress import Cuts
+from bertjax.config import from_dict
 from bertjax.importance import Importance
 from bertjax.opening import SavedModel
 from tests.interop import models
@@ -210,7 +211,7 @@ def test_settings_by_layer_are_those_of_the_layers_that_stay(source, tmp_path):
     model.settings["optimizer"]["multipliers"] = [{"path": "^encoder/layers/", "factor": 1.0, "by_layer": [0.5, 1.0]}]
     smaller, _ = compress.compressed(model, Cuts(layers=(1,)))
     export.write(tmp_path / "small", smaller)
-    config = SavedModel(tmp_path / "small").config
+    config = from_dict(SavedModel(tmp_path / "small").settings)
     assert config.quantization.layer_bits == (3,)
     assert [multiplier.by_layer for multiplier in config.optimizer.multipliers] == [(1.0,)]
 

@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+from etils import epath
 from sklearn.metrics import classification_report, confusion_matrix
 
 from bertjax.config import Task, from_dict
@@ -14,6 +15,7 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.training.evaluation import Evaluation
+from bertjax.training.results import curves
 from bertjax.training.results.classes import ClassReport, report_of, reports_of
 
 CLASSES = ("ant", "bee", "cat", "dog", "never true", "never guessed")
@@ -52,7 +54,7 @@ def test_the_confusion_matrix_is_that_of_scikit_learn(pairs):
 def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
     """An even number of them would be one to matplotlib, and this is none that it can draw."""
     report = ClassReport.of(("$10_to_$20", "more"), ["more", "$10_to_$20"], ["more", "more"])
-    report.figure().savefig(tmp_path / "confusion.png")
+    curves.save(report.figure(), epath.Path(tmp_path / "confusion.png"))
 
 
 def test_the_class_that_another_is_taken_for(pairs):
