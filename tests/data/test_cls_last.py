@@ -132,7 +132,9 @@ def test_answers_have_the_same_tokens_and_no_answer_is_cls(tokenizers):
 def test_a_causal_model_whose_first_token_nothing_would_predict_is_refused(tokenizers, tmp_path):
     (tmp_path / "tokenizer").mkdir()
     tokenizers[1].save(tmp_path / "tokenizer")
-    (tmp_path / "corpus.txt").write_text("\n\n".join(["ab ad ce. afe cafe decade faced."] * 20))
+    draw = np.random.default_rng(0)
+    texts = [" ".join(map("".join, draw.choice(list("abcdef"), (12, 4)))) + "." for _ in range(40)]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
     data = {"corpus": str(tmp_path / "corpus.txt"), "store": str(tmp_path / "stores"), "heldout_share": 0.2}
     task = {"objective": {"kind": "causal"}, "examples": {"kind": "full_sentences"}}
     settings = {"model": models.SIZES | {"direction": "left_to_right", "segments": 0}, "tasks": {"causal": task}}
