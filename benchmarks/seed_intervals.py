@@ -46,7 +46,7 @@ UNITS, TOKENS = 22, 240
 # one run does better on one batch than on another (two runs differ by about 1 nat at a token).
 BATCH_NOISE, OWN_BATCH_NOISE = 0.19, 0.05
 # Part of the variance that runs of one seed share: they read the same rows in the same order. Assumed.
-SHARED = {"same seeds": 0.5, "other seeds": 0.0}
+SHARED = {"the same seeds": 0.5, "other seeds": 0.0}
 
 
 class Noise(NamedTuple):
@@ -180,14 +180,15 @@ def _compare(root: Path) -> dict[str, Any]:
 
 def markdown(lines: Iterable[dict[str, Any]]) -> str:
     """Return the table of the guide."""
-    rows = ["| seeds | trials | p < 0.05 | difference held | mean held |", "|---|---|---|---|---|"]
+    titles = ("runs on each side", "p < 0.05", "interval of the difference right", "interval of the mean right")
+    rows = [f"| {' | '.join(titles)} |", "|---|---|---|---|"]
     for line in lines:
         if "trials" in line:
             first, second = line["seeds"]
             count = str(first) if first == second else f"{first} and {second}"
+            runs = line["design"] if first == second == 1 else f"{count}, {line['design']}"
             p = "no p" if line["p_below_0.05"] is None else f"{line['p_below_0.05']:.1%}"
-            held = f"{line['difference_held']:.1%} | {line['mean_held']:.1%}"
-            rows.append(f"| {line['design']}, {count} | {line['trials']:,} | {p} | {held} |")
+            rows.append(f"| {runs} | {p} | {line['difference_held']:.1%} | {line['mean_held']:.1%} |")
     return "\n".join(rows)
 
 

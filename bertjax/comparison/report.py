@@ -151,7 +151,10 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects
     def add(title: str, pattern: str, part: str, name: str) -> None:
         spreads = [getattr(values, part).get(name) for values in numbers]
         marks = [""] + [mark_of(of_entry, name) for of_entry in effects]
-        cells = (_cell(spread, pattern, len(entry.runs), mark) for spread, entry, mark in zip(spreads, entries, marks))
+        cells = [_cell(spread, pattern, len(entry.runs), mark) for spread, entry, mark in zip(spreads, entries, marks)]
+        if part in ("heldout", "probes"):
+            counts = (f" n={len(spread.values)}" if spread and len(spread.values) > 1 else "" for spread in spreads)
+            cells = [f"{cell}{count}" for cell, count in zip(cells, counts)]
         table.add_row(title, *cells)
 
     for prefix, part in (("held out: ", "heldout"), ("probe: ", "probes"), ("baseline: ", "baselines")):
@@ -209,9 +212,7 @@ def _cell(spread: Spread | None, pattern: str, runs: int, mark: str = "") -> str
         text += f" ± {pattern.format(spread.deviation)}"
     if pattern == _METRIC and (interval := spread.interval):
         text += " [{}, {}]".format(*map(pattern.format, interval))
-    if count < runs:
-        return f"{text} n={count} of {runs}"
-    return f"{text} n={count}" if pattern == _METRIC and count > 1 else text
+    return text if count == runs else f"{text} ({count} of {runs})"
 
 
 def _finished(entry: Entry) -> str:

@@ -192,7 +192,7 @@ class Objective(Student):
     ) -> dict[str, tuple[float | np.ndarray, float]]:
         """Host: return {metric: (sum, weight)} of baselines without a model, on a batch of an evaluation.
 
-        They are not used for a class that overrides `terms_of`, `terms` or `weights` and not them (`has_baselines`).
+        They are not used for a class that overrides `terms_of`, `terms` or `weights`, unless it defines them too.
 
         A sum may be an array with an entry for each possible constant answer; the one that is best over all batches
         counts.
@@ -212,22 +212,6 @@ class Objective(Student):
           tokenizer: the tokenizer of the corpus.
         """
         return []
-
-
-def has_baselines(objective: Objective) -> bool:
-    """Return whether the `baselines` of an objective are those of its own terms.
-
-    A baseline is printed beside a metric of the model, so both must be the same quantity. A class that overrides how
-    its terms are computed inherits the baselines of other terms: the loss of a weighted sum over all tokens would stand
-    beside the cross entropy of masked ones. Such a class defines `baselines` too, also if they are those of its base:
-    `baselines = MaskedLM.baselines`.
-    """
-
-    def depth(name: str) -> int:
-        """Return how many classes are between an objective and the one that defines a method."""
-        return next(index for index, cls in enumerate(type(objective).__mro__) if name in vars(cls))
-
-    return depth("baselines") <= min(depth(name) for name in ("weights", "terms_of", "terms"))
 
 
 def joined(*parts: Terms) -> Terms:

@@ -19,7 +19,7 @@ from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.precision import float32_products
-from bertjax.objectives.base import Arrays, Objective, has_baselines
+from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.training.config import Stage
@@ -279,6 +279,22 @@ def _has_outputs(objective: Objective) -> bool:
     """Return whether an objective scores or predicts from its outputs."""
     kind = type(objective)
     return kind.score is not Objective.score or kind.predictions is not Objective.predictions
+
+
+def has_baselines(objective: Objective) -> bool:
+    """Return whether the `baselines` of an objective are those of its own terms.
+
+    A baseline is printed beside a metric of the model, so both must be the same quantity. A class that overrides how
+    its terms are computed inherits the baselines of other terms: the loss of a weighted sum over all tokens would stand
+    beside the cross entropy of masked ones. Such a class defines `baselines` too, also if they are those of its base:
+    `baselines = MaskedLM.baselines`.
+    """
+
+    def depth(name: str) -> int:
+        """Return how many classes are between an objective and the one that defines a method."""
+        return next(index for index, cls in enumerate(type(objective).__mro__) if name in vars(cls))
+
+    return depth("baselines") <= min(depth(name) for name in ("weights", "terms_of", "terms"))
 
 
 def _has_records(examples: Examples) -> bool:

@@ -147,6 +147,8 @@ def test_arms_that_differ_by_seed_noise_alone_are_told_apart_as_rarely_as_claime
         held.append(effect.low < 0.0 < effect.high)
         low, high = interval_of_mean(sides[0])
         held_mean.append(low < 0.0 < high)
-    for of_trials, (least, most) in ((below, (0.03, 0.07)), (held, (0.93, 0.97)), (held_mean, (0.93, 0.97))):
+    for of_trials, expected in ((below, 0.05), (held, 0.95), (held_mean, 0.95)):
         shares = np.reshape(of_trials, (4, -1)).mean(axis=1)
-        assert (least <= shares).all() and (shares <= most).all(), shares
+        deviation = math.sqrt(0.05 * 0.95 / 400)  # of the share of 400 trials
+        assert np.abs(shares - expected).max() < 3 * deviation, shares
+        assert abs(shares.mean() - expected) < 0.02

@@ -8,12 +8,11 @@ import pytest
 
 from bertjax.config import from_dict
 from bertjax.objectives import KINDS, OBJECTIVES
-from bertjax.objectives.base import has_baselines
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.evaluation import Evaluator
+from bertjax.training.evaluation import Evaluator, has_baselines
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from tests.training import test_flops

@@ -128,7 +128,7 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     assert not (tmp_path / "high/seeds.json").exists()
 
 
-def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys):
+def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys, monkeypatch):
     """The loss at 40% of the tokens says nothing about the loss at 15%; rates of learning are ranked within each."""
 
     def with_rate(masking: float, learning: float):
@@ -145,6 +145,7 @@ def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys)
     results = results_of(epath.Path(tmp_path), planned, {})
     assert [result.folder for result in results] == ["rate=0.15,0.0001", "rate=0.15,0.001", "rate=0.4,0.001",
                                                      "rate=0.4,0.0001"]  # fmt: skip
+    monkeypatch.setenv("COLUMNS", "160")
     sweep.print_results(results)
     assert "objective.masking.rate: 0.15 -> 0.4" in " ".join(capsys.readouterr().out.replace("│", " ").split())
     first, second, apart, remedy = sweep.best_lines(epath.Path(tmp_path), results)
@@ -194,4 +195,6 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys):
     assert runs.call(*flags) == 0
     assert "run       " not in capsys.readouterr().out, "all runs are finished"
     folders = [str(tmp_path / "sweep" / result["folder"]) for result in (best, worst)]
-    assert cli.exit_code_of(lambda: compare.main([*folders, f"--out={tmp_path / 'a.png'}"])) == 0
+    assert cli.exit_code_of(lambda: compare.main([*folders, "--json", f"--out={tmp_path / 'a.png'}"])) == 0
+    numbers = json.loads(capsys.readouterr().out)["numbers"]
+    assert all(of_run["spent"]["parameters"]["mean"] > 1000 for of_run in numbers.values())
