@@ -95,7 +95,7 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
 
 def test_the_heartbeat_of_a_step_that_hangs_grows_old(clock, tmp_path):
     heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
-    with Watchdog(0, heartbeat) as watchdog, watchdog.state(TRAINING):
+    with Watchdog(0, heartbeat, least=0.3) as watchdog, watchdog.state(TRAINING):
         watchdog.beat(3)
         clock.wait(1.0)
         seen = heartbeat._time
