@@ -211,17 +211,6 @@ def test_any_number_of_devices_trains_on_the_same_batches(finetune, finished, tm
 
 
 @pytest.mark.slow
-def test_the_initial_model_is_compared_by_its_content(finetune, finished, undisturbed, tmp_path, capsys):
-    """It may be mounted elsewhere; another one is another run."""
-    shutil.copytree(finished, tmp_path / "run")
-    shutil.copytree(undisturbed / "export", tmp_path / "elsewhere")
-    resumed = [*finetune, f"--workdir={tmp_path / 'run'}"]
-    assert runs.call(*resumed, f"--config.init_from={undisturbed}@40") == 2
-    assert "holds a run with other settings (init_from: '" in capsys.readouterr().err.splitlines()[-1]
-    assert runs.call(*resumed, f"--config.init_from={tmp_path / 'elsewhere'}") == 0
-
-
-@pytest.mark.slow
 def test_seeds(finetune, finished, tmp_path, capsys):
     assert runs.call(*finetune, f"--workdir={tmp_path}", "--seeds=2") == 0
     output = capsys.readouterr().out

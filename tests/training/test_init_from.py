@@ -49,8 +49,9 @@ def test_a_run_resumes_without_its_source_but_not_with_another(flags, undisturbe
     assert runs.call(*command, f"--config.init_from={source}") == 0
     shutil.rmtree(source)
     assert runs.call(*command, f"--config.init_from={source}") == 0
-    assert runs.call(*command, f"--config.init_from={other}") == 2
-    assert "init_from: " in capsys.readouterr().err.splitlines()[-1]
+    assert runs.call(*command, f"--config.init_from={other}") == 0, "the same model, mounted elsewhere"
+    assert runs.call(*command, f"--config.init_from={undisturbed}@40") == 2
+    assert "holds a run with other settings (init_from: '" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_heads_that_the_source_lacks_are_initialized_with_a_warning(flags, undisturbed, tmp_path, caplog):
