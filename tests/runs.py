@@ -74,6 +74,21 @@ def call(*flags: str) -> int:
             signal.signal(signum, handler)
 
 
+def train_in_bucket(store, name: str, *flags: str, **environment: str) -> str:
+    """Train in gs://bucket/NAME of a `tests.object_store.ObjectStore`, and return what the command printed."""
+    done = finish(start(*flags, f"--workdir=gs://bucket/{name}", **store.environment, **environment))
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr and "could not be printed" not in done.stderr, done.stderr
+    heartbeat = json.loads(store.content(f"{name}/heartbeat.json"))
+    assert (heartbeat["state"], heartbeat["exit_code"]) == ("finished", 0)
+    assert json.loads(store.content(f"{name}/summary.json"))["finished"]
+    assert {f"{name}/export/model.safetensors", f"{name}/curves.png"} <= set(store.names(name))
+    # The commands after it read disks.
+    assert f"next      mkdir -p {name} && gcloud storage cp --recursive gs://bucket/{name}/export {name}" in done.stdout
+    assert f"{name}/export" in done.stdout.splitlines()[-1]
+    return done.stdout
+
+
 def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) -> None:
     """Run the same configuration in this process; `at_edge(step)` is called after every step."""
     from bertjax import config_file, train

@@ -11,7 +11,9 @@ from bertjax.config import to_dict
 from bertjax.config_file import load
 from bertjax.errors import UserError
 from bertjax.models.presets import PRESETS
+from bertjax.training.run.workdir import Workdir, read_jsonl
 from tests import frozen, runs
+from tests.object_store import ObjectStore
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECIPES = (
@@ -174,21 +176,31 @@ def stores(tmp_path_factory):
     return tmp_path_factory.mktemp("stores")
 
 
+@pytest.fixture(scope="module")
+def bucket():
+    """A server of object storage, which holds the workdirs."""
+    with ObjectStore().running() as store:
+        yield store
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "bert_large"])  # made small, it is bert_base
-def test_a_recipe_goes_the_whole_way(name, stores, undisturbed, tmp_path):
+def test_a_recipe_goes_the_whole_way_in_a_bucket(name, bucket, stores, undisturbed, tmp_path):
     config = load(f"{CONFIGS / name}.py:smoke")
     as_users_compile = {"XLA_FLAGS": ""} if name in FROZEN else {}
-    flags = [f"--config={CONFIGS / name}.py:smoke", f"--config.data.store={stores}", f"--workdir={tmp_path / 'run'}"]
-    done = runs.finish(runs.start(*flags, **as_users_compile))
-    assert done.returncode == 0, done.stderr
+    flags = [f"--config={CONFIGS / name}.py:smoke", f"--config.data.store={stores}"]
+    printed = runs.train_in_bucket(bucket, name, *flags, **as_users_compile)
+    for path in bucket.names(f"{name}/"):
+        copy = tmp_path / "run" / path.removeprefix(f"{name}/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(bucket.content(path))
     steps = sum(stage.steps for stage in config.stages)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["steps"] == steps
     if name in CLASSES:
         theirs = json.loads((tmp_path / "run" / "export" / "hf" / "config.json").read_text())
         assert theirs["architectures"] == [CLASSES[name]]
-    records = runs.records(tmp_path / "run" / "metrics.jsonl")
+    records = read_jsonl(Workdir.at(tmp_path / "run").metrics)
     logged = [
         value
         for record in records
@@ -197,8 +209,8 @@ def test_a_recipe_goes_the_whole_way(name, stores, undisturbed, tmp_path):
     ]
     assert logged[-1] < logged[0] - 0.5
     for index, stage in enumerate(config.stages):
-        assert f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens" in done.stdout
-        assert f" rows of {stage.seq_len} tokens an epoch" in done.stdout
+        assert f"stage {index}: {stage.steps:,} steps of {stage.batch:,} rows of {stage.seq_len} tokens" in printed
+        assert f" rows of {stage.seq_len} tokens an epoch" in printed
     if name in FROZEN:
         assert_frozen(name, tmp_path / "run", stores)
     numbers = runs.look_inside(tmp_path / "run", undisturbed, tmp_path)

@@ -33,21 +33,14 @@ STOPS = {"start": STOPPED, "prepare": STOPPED, "restore": STOPPED, "step": STOPP
 STOPS |= {"save": STOPPED, "export": FINISHED}
 # Kills in a step and during a save are in test_stops.py and test_adversity.py, at many moments.
 KILLS = ("start", "prepare", "restore", "evaluation", "export")
-# Errors of files: what is written, the error, the exit code of the start, and a part of the line if it is not 0.
+# Errors of files, each phase and each exit code once: what is written, the error, the exit code of the start, and a
+# part of the line if it is not 0.
 WRITES = {
     ("start", "ENOSPC"): (".config.json", errno.ENOSPC, FAILED, "No space left on device"),
-    ("start", "EIO"): (".config.json", errno.EIO, STOPPED, "Input/output error"),
-    ("start", "403"): (".config.json", errno.EACCES, FAILED, "Permission denied"),
-    ("prepare", "ENOSPC"): ("stores", errno.ENOSPC, FAILED, "No space left on device"),
     ("prepare", "EIO"): ("stores", errno.EIO, STOPPED, "Input/output error"),
     ("prepare", "403"): ("stores", errno.EACCES, BAD_INPUT, "Permission denied"),
-    ("step", "ENOSPC"): ("metrics.jsonl", errno.ENOSPC, FINISHED, ""),
     ("step", "EIO"): ("metrics.jsonl", errno.EIO, FINISHED, ""),
-    ("step", "403"): ("metrics.jsonl", errno.EACCES, FINISHED, ""),
     ("evaluation", "ENOSPC"): ("samples.jsonl", errno.ENOSPC, FINISHED, ""),
-    ("evaluation", "EIO"): ("samples.jsonl", errno.EIO, FINISHED, ""),
-    ("evaluation", "403"): ("samples.jsonl", errno.EACCES, FINISHED, ""),
-    ("export", "ENOSPC"): ("bertjax.json", errno.ENOSPC, FAILED, "No space left on device"),
     ("export", "EIO"): ("bertjax.json", errno.EIO, STOPPED, "Input/output error"),
     ("export", "403"): ("bertjax.json", errno.EACCES, FAILED, "Permission denied"),
 }
@@ -144,7 +137,7 @@ def test_a_file_that_cannot_be_written(phase, fault, short, trains, expected, tm
     assert_equal(workdir, expected)
 
 
-SAVES = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "403": errno.EACCES, "503": errno.ETIMEDOUT}
+SAVES = {"ENOSPC": errno.ENOSPC, "503": errno.ETIMEDOUT}
 
 
 @pytest.mark.parametrize("fault", SAVES)
@@ -158,7 +151,7 @@ def test_a_save_that_fails_once(fault, trains, expected):
 
 
 # Hours by which the clock jumps, in each phase.
-CLOCKS = {"start": -24.0, "restore": 24.0, "step": -24.0, "evaluation": 24.0, "save": -24.0, "export": -24.0}
+CLOCKS = {"restore": 24.0, "step": -24.0, "save": -24.0}
 
 
 @pytest.mark.parametrize("phase", CLOCKS)
@@ -195,7 +188,7 @@ def test_the_events_of_a_run(short, trains, expected, tmp_path, monkeypatch):
     assert_equal(workdir, expected)
 
 
-@pytest.mark.parametrize("command", ["/nowhere/program", "false", "sh -c 'sleep 2000 & wait; touch ended'"])
+@pytest.mark.parametrize("command", ["/nowhere/program", "sh -c 'sleep 2000 & wait; touch ended'"])
 def test_a_command_for_events_cannot_stop_or_delay_a_run(command, short, trains, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(notify, "_CLOSING_SECONDS", 0.5)
     monkeypatch.setattr(notify, "_COMMAND_SECONDS", 10_000.0)
