@@ -14,6 +14,8 @@ from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
+# The parts of an analysis that reach into an objective or a kind of attention; each part has tests of its own.
+LOOKED_AT = ("patterns", "targets", "layers")
 
 
 def write_corpus(path: Path, documents: int = 60) -> Path:
@@ -136,8 +138,9 @@ def look_inside(workdir: Path, other: Path, folder: Path) -> dict:
         f"{color} {'cat' if number % 2 else 'dog'}s sleep.\t{number % 2}" for number, color in enumerate("abcdef" * 2)
     ]
     (folder / "toy.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    there = (f"--out={folder / 'analysis'}", "--platform=cpu")
     for module, *flags in (
-        (analyze, workdir, "--examples=4", f"--out={folder / 'analysis'}", "--platform=cpu"),
+        (analyze, workdir, "--examples=4", f"--parts={','.join(LOOKED_AT)}", *there),
         (probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"),
         (report, workdir, f"--out={folder / 'report.html'}"),
         (compare, workdir, other, f"--out={folder / 'compare.png'}"),
