@@ -100,13 +100,14 @@ def on_devices(count: int, module: str) -> dict:
     return json.loads(done.stdout)
 
 
-def look_inside(workdir: Path, other: Path, folder: Path) -> dict:
+def look_inside(workdir: Path, other: Path, folder: Path, parts: str = "") -> dict:
     """Run `analyze`, `probe`, `report` and `compare` on a finished run, and return the numbers of the analysis.
 
     Args:
       workdir: the run.
       other: another run, which it is compared with.
       folder: where the commands write.
+      parts: parts of the analysis, separated by commas; all that can serve the run if empty.
     """
     from bertjax import analyze, cli, compare, probe, report
 
@@ -115,7 +116,7 @@ def look_inside(workdir: Path, other: Path, folder: Path) -> dict:
     ]
     (folder / "toy.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
     for module, *flags in (
-        (analyze, workdir, "--examples=4", f"--out={folder / 'analysis'}", "--platform=cpu"),
+        (analyze, workdir, "--examples=4", f"--parts={parts}", f"--out={folder / 'analysis'}", "--platform=cpu"),
         (probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"),
         (report, workdir, f"--out={folder / 'report.html'}"),
         (compare, workdir, other, f"--out={folder / 'compare.png'}"),
