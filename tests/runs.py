@@ -14,8 +14,6 @@ from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
-# The parts of an analysis that reach into an objective or a kind of attention; each part has tests of its own.
-LOOKED_AT = ("patterns", "targets", "layers")
 
 
 def write_corpus(path: Path, documents: int = 60) -> Path:
@@ -124,13 +122,14 @@ def score_export(workdir: Path) -> dict:
     return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
 
 
-def look_inside(workdir: Path, other: Path, folder: Path) -> dict:
+def look_inside(workdir: Path, other: Path, folder: Path, parts: str = "") -> dict:
     """Run `analyze`, `probe`, `report` and `compare` on a finished run, and return the numbers of the analysis.
 
     Args:
       workdir: the run.
       other: another run, which it is compared with.
       folder: where the commands write.
+      parts: parts of the analysis, separated by commas; all that can serve the run if empty.
     """
     from bertjax import analyze, cli, compare, probe, report
 
@@ -140,7 +139,7 @@ def look_inside(workdir: Path, other: Path, folder: Path) -> dict:
     (folder / "toy.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
     there = (f"--out={folder / 'analysis'}", "--platform=cpu")
     for module, *flags in (
-        (analyze, workdir, "--examples=4", f"--parts={','.join(LOOKED_AT)}", *there),
+        (analyze, workdir, "--examples=4", f"--parts={parts}", *there),
         (probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"),
         (report, workdir, f"--out={folder / 'report.html'}"),
         (compare, workdir, other, f"--out={folder / 'compare.png'}"),

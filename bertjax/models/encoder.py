@@ -197,9 +197,8 @@ class Encoder(nn.Module):
         summary_BM = summary_columns(self.config, texts_BT, summary_positions_BN)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
-        query_key = None
-        if rank_BT is not None and key is not None:
-            embedding_key, query_key = split(embedding_key, 2)
+        two_streams = rank_BT is not None and key is not None
+        embedding_key, query_key = split(embedding_key, 2) if two_streams else (embedding_key, None)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))

@@ -9,16 +9,12 @@ from bertjax.training.config import OptimizerConfig
 from bertjax.training.param_paths import map_with_path, matches
 from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
 
-# The three biases of relative attention are vectors that queries share, and XLNet's code decays them as it does kernels
-# (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
+# XLNet's code decays the biases of relative attention (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
 _IS_UNSCALED = matches(r"^scores/|(^|(?<!/relative)/)(\w*bias|scale)$")
 
 
 def decay_mask(params: dict) -> dict:
-    """Return True for params that weight decay applies to: all except biases, layer norms and scores of pruning.
-
-    It applies to the biases of relative attention.
-    """
+    """Return True for params that weight decay applies to: all except biases, layer norms and scores of pruning."""
     return map_with_path(lambda path, _: not _IS_UNSCALED(path), params)
 
 
