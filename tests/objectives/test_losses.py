@@ -45,7 +45,7 @@ def test_padded_entries_count_at_no_temperature(temperature):
     logs = scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
     expected = temperature**2 * np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), axis=-1)
     np.testing.assert_allclose(kl_divergence(*jnp.asarray(logits), temperature), expected, rtol=1e-5)
-    gradient = jax.grad(lambda student: kl_divergence(logits[0], student, temperature).sum())(logits[1])
+    gradient = jax.grad(lambda student: kl_divergence(jnp.asarray(logits[0]), student, temperature).sum())(logits[1])
     np.testing.assert_allclose(
         gradient[..., :7], temperature * (np.exp(logs[1]) - np.exp(logs[0])), rtol=1e-4, atol=1e-6
     )
