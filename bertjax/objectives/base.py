@@ -41,9 +41,8 @@ class Objective(Student):
 
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
-      best_metric: metric that chooses the best checkpoint, higher is better unless it is a loss (`<term>_loss`). Every
-        objective names one, usually the loss of its first term or a score: the order in which it returns its terms is
-        lost in `jax.jit`, which sorts the keys of dicts.
+      best_metric: metric that chooses the best checkpoint, a score or a loss (`<term>_loss`). Every objective names
+        one: `jax.jit` sorts the keys of dicts, so "the first term" would be the first by alphabet.
       tuned_settings: names of settings that an evaluation tunes while they are None, and reports as metrics.
       classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
@@ -192,10 +191,8 @@ class Objective(Student):
     ) -> dict[str, tuple[float | np.ndarray, float]]:
         """Host: return {metric: (sum, weight)} of baselines without a model, on a batch of an evaluation.
 
-        They are not used for a class that overrides `terms_of`, `terms` or `weights`, unless it defines them too.
-
-        A sum may be an array with an entry for each possible constant answer; the one that is best over all batches
-        counts.
+        A sum may be an array with an entry for each possible constant answer; the best one over all batches counts. A
+        class that overrides `terms_of`, `terms` or `weights` has no baselines unless it defines them too.
 
         Args:
           batch: core batch and features.
