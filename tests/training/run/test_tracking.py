@@ -45,7 +45,7 @@ KIND = f"{__name__}:Recording"
 
 @pytest.fixture
 def track(tmp_path, monkeypatch):
-    for name, value in (("calls", []), ("fails", False), ("waits", False)):
+    for name, value in (("calls", []), ("fails", False), ("waits", False), ("may_write", threading.Event())):
         monkeypatch.setattr(Recording, name, value)
 
     def call(*steps: int) -> None:
