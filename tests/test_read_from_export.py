@@ -147,6 +147,7 @@ def test_only_who_reads_a_run_builds_all_of_its_settings():
         "config_file.py",  # what the user writes
         "inference/base.py",
         "interop/huggingface.py",  # settings that it makes
+        "interop/outputs.py",  # of `read_settings`, as `inference.base.config_of`
         "opening.py",
         "training/run/record.py",  # workdirs
     }

@@ -23,7 +23,17 @@ from tests.toy_objective import Toy
 
 def test_a_run_writes_its_results(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
-    names = {"finished", "eval", "baseline", "tokens", "steps", "seconds", "tokens_per_second", "accounts"}
+    names = {
+        "finished",
+        "eval",
+        "baseline",
+        "parameters",
+        "tokens",
+        "steps",
+        "seconds",
+        "tokens_per_second",
+        "accounts",
+    }
     assert set(summary) == names and summary["finished"]
     assert {"mlm_loss", "mlm_accuracy", "nsp_accuracy"} <= set(summary["eval"])
     assert set(summary["baseline"]) == {"unigram_loss", "majority_accuracy", "nsp_majority"}

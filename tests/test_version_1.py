@@ -49,7 +49,7 @@ def expected() -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-@pytest.mark.parametrize("folder, name", [("export", "export"), ("finetuned", "finetuned"), ("run@3", "run")])
+@pytest.mark.parametrize("folder, name", [("export", "export"), ("finetuned", "finetuned")])
 def test_an_encoder_gives_the_same_states(folder, name, expected):
     module, params, tokenizer = bertjax.load(VERSION_1 / folder)
     tokens_BT = expected["tokens_BT"]

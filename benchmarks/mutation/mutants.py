@@ -119,8 +119,8 @@ CORE = [
     Mutant("models/dropout.py", "_BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_dropout.py"),
     Mutant(
         "models/attention.py",
-        "scale = query_BQHD.shape[-1] ** -0.5",
-        "scale = query_BQHD.shape[-1] ** -1.0",
+        "query_BQHD.shape[-1] ** -0.5",
+        "query_BQHD.shape[-1] ** -1.0",
         "models/test_attention.py models/test_encoder.py",
     ),
     Mutant(

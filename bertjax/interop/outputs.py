@@ -143,7 +143,7 @@ def _logits(
     export: Export, config: EncoderConfig, reading: Reading, batch: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return the logits of a fine-tuned model by its own objective."""
-    objective = from_dict(export.settings).task.objective
+    objective = from_dict(export.read_settings).task.objective
     if objective.group > 1:  # its choices share a row in training, and are rows here
         objective = dataclasses.replace(objective, classes=objective.classes[:1])
     logits = np.asarray(jax.jit(functools.partial(objective.apply, objective.model(config)))(export.params, batch))

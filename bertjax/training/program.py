@@ -362,7 +362,7 @@ class TaskProgram:
         """Return what the run and a stage freeze."""
         config, settings = self.program.config, self.program.config.stages[stage]
         own = settings.frozen or settings.frozen_layers
-        paths = self.program.idle_paths(self.name) | (self.program.frozen_paths_at(stage) if own else frozenset())
+        paths = self.program.frozen_paths_at(stage) if own else frozenset()
         return Freezing(config.frozen, paths, settings.frozen_layers, depth=self.program.encoder.layers)
 
     @functools.cached_property
@@ -376,7 +376,9 @@ class TaskProgram:
         if not settings.frozen and not settings.frozen_layers:
             return self.chunk
         if stage not in self._chunks:
-            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=self.freezing_at(stage)))
+            freezing = self.freezing_at(stage)
+            idle = dataclasses.replace(freezing, paths=freezing.paths | self.program.idle_paths(self.name))
+            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=idle))
         return self._chunks[stage]
 
     @functools.cached_property

@@ -41,7 +41,7 @@ def test_a_budget_of_operations_becomes_steps(store):
     """Two tasks take turns, one of which costs more; the stage executes its budget to within half a mean step."""
     tasks = {
         "mlm": {"objective": {"kind": "mlm"}, "examples": {"kind": "full_sentences"}, "row_examples": 1},
-        "rtd": {"objective": {"kind": "electra"}, "examples": {"kind": "full_sentences"}, "weight": 2.0},
+        "spans": {"objective": {"kind": "span_boundary"}, "examples": {"kind": "full_sentences"}, "weight": 2.0},
     }
     config = from_dict(to_dict(load(str(runs.CONFIG))) | {"tasks": tasks})
     config = dataclasses.replace(config, stages=(Stage(flops=3e10, seq_len=32, batch=8), Stage(10, 32, 8)))
@@ -55,5 +55,5 @@ def test_a_budget_of_operations_becomes_steps(store):
     assert abs(resolved.stages[0].steps * cost - 3e10) <= cost / 2
     stages = tuple(Stage(10, 32, 8, tasks=(name,)) for name in tasks)
     one_task = Program(dataclasses.replace(resolved, stages=stages), vocab_size)
-    mlm, rtd = (stage_flops.per_step(one_task, stage) for stage in range(2))
-    assert mlm < rtd and cost == pytest.approx((mlm + 2 * rtd) / 3)
+    mlm, spans = (stage_flops.per_step(one_task, stage) for stage in range(2))
+    assert mlm < spans and cost == pytest.approx((mlm + 2 * spans) / 3)

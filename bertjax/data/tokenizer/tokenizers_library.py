@@ -277,13 +277,13 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
     """
     try:
         ids = tokenizer._ids
+        if missing := [symbol for symbol, others in EQUIVALENTS.items() if not ids.keys() & {symbol, *others}]:
+            raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
         tokenizer._check_model(tokenizer.description["model"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
         ) from None
-    if missing := [symbol for symbol, others in EQUIVALENTS.items() if not ids.keys() & {symbol, *others}]:
-        raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
     symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})
     for symbol, spelling in zip(symbols, tokenizer.encode([tokenizer.piece(i) for i in symbols]), strict=True):
         if symbol in spelling:

@@ -140,7 +140,9 @@ def test_the_heartbeat_tells_when_the_run_reported_last(tmp_path, monkeypatch):
     heartbeat = Heartbeat(path, steps=100)
     heartbeat.beat(3, "training")
     heartbeat.write(everything=False)
-    assert json.loads(path.read_text()) == {"step": 3, "time": 1000.0, "state": "training", "steps": 100}
+    assert json.loads(path.read_text()) == {
+        **{"step": 3, "time": 1000.0, "state": "training", "steps": 100, "started": 1000.0}
+    }
     clock.now = 1005.0
     heartbeat.beat(4)
     heartbeat.write(everything=False)
