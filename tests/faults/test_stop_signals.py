@@ -1,7 +1,8 @@
 """SIGTERM stops and saves whatever a run is doing, whoever gets it, and whatever else counts or starts processes.
 
 All cases run in processes that one program forks (`stop_cases`). They are those of a launcher, with --distributed, and
-a few without it, where bertjax handles the signal itself.
+a few without it, where bertjax handles the signal itself. The slow ones have each pair of values of the matrix; all of
+it, about 10 minutes: python -m pytest -m 'exhaustive or slow' tests/faults/test_stop_signals.py
 """
 
 import json
@@ -41,6 +42,21 @@ MATRIX = [
 ]
 MATRIX += [Case("group", start, 1, 1, phase, False) for start in ("first", "resumed") for phase in ("step", "save")]
 SAMPLE = (Case("group", "resumed", 5, 1, "save"), Case("group", "first", 1, 1, "step", False))
+
+
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    """Return the marks of a case: a quarter of the matrix has each pair of values, and is slow."""
+    if case in SAMPLE:
+        return []
+    group, resumed, chunked, working = (
+        case.to == "group",
+        case.start == "resumed",
+        case.steps_per_call == 5,
+        case.workers,
+    )
+    third = {"step": resumed, "save": group, "evaluation": chunked}[case.phase]
+    is_paired = chunked == (group ^ resumed) and working == third
+    return [pytest.mark.slow if is_paired or not case.distributed else pytest.mark.exhaustive]
 
 
 class Cases:
@@ -117,7 +133,7 @@ def cases(flags, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow) for case in MATRIX],
+    [pytest.param(case, marks=_marks(case)) for case in MATRIX],
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_sigterm_stops_and_saves(cases, case):
