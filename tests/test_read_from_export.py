@@ -157,6 +157,7 @@ def test_only_who_reads_a_run_builds_all_of_its_settings():
 def hostile(undisturbed, tmp_path, monkeypatch):
     """An export by a stranger: its settings name a bucket, files of this machine, and a slow expression."""
     monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
+    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "strange" / "export"
     shutil.copytree(undisturbed / "export", folder)
     # A record of a run around it would be the stranger's too.
