@@ -178,7 +178,7 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
     tasks = settings.get("tasks", {})
     if task not in tasks:
         raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
-    stages = [stage for stage in settings["stages"] if not stage.get("tasks") or task in stage["tasks"]]
+    stages = [stage for stage in settings.get("stages", []) if not stage.get("tasks") or task in stage["tasks"]]
     return settings | {"tasks": {task: tasks[task]}, "stages": [stage | {"tasks": []} for stage in stages]}
 
 

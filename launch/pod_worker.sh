@@ -31,7 +31,7 @@ install() {
     sudo apt-get -q -o DPkg::Lock::Timeout=600 update
     sudo apt-get -q -o DPkg::Lock::Timeout=600 install -y pipx
   }
-  rm -rf venv
+  rm -rf venv installed # what is installed is unknown until all of it is
   pipx run uv venv --quiet --python 3.11 --seed venv
   venv/bin/pip install --quiet --require-hashes --no-deps -r code/launch/requirements-tpu.lock
   venv/bin/pip install --quiet --no-deps --no-build-isolation ./code

@@ -101,7 +101,7 @@ require_login() {
 state() {
   local answer
   if answer=$(tpu "$QUICK" queued-resources describe "$NAME" --format='value(state.state)' 2>"$scratch/error"); then
-    [[ $answer != ACTIVE || $(tpu "$QUICK" tpu-vm describe "$NAME" --format='value(state)' 2>&1) != PREEMPTED ]] ||
+    [[ $answer != ACTIVE || $(tpu "$QUICK" tpu-vm describe "$NAME" --format='value(state)' 2>/dev/null) != PREEMPTED ]] ||
       answer=PREEMPTED
     echo "${answer:-UNKNOWN}"
   elif grep -q NOT_FOUND "$scratch/error"; then

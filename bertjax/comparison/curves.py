@@ -166,6 +166,8 @@ def _is_score(entry: Entry, metric: str) -> bool:
 def draw_entry(axes: "Axes", entry: Entry, metric: str, axis: str, color: str, smooth: int = 1, mark: str = "") -> None:
     """Draw training as a thin line, held-out rows with points, and seeds as a band from minimum to maximum."""
     label = f"{entry.name}{mark}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else f"{entry.name}{mark}"
+    if label.startswith("_"):  # matplotlib leaves such labels out of the legend
+        label = f"\u200b{label}"
     for prefix, style in _STYLES.items():
         if curve := curve_of(entry.runs, f"{prefix}{metric}", axis):
             if prefix == TRAIN:

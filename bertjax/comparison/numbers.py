@@ -78,7 +78,7 @@ def numbers_of(entry: Entry) -> Numbers:
     of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
         heldout={
-            name: Spread(spread.values, _scores(entry, name))
+            name: Spread(spread.values, _scores(entry, name) if len(spread.values) == len(entry.runs) else ())
             for name, spread in _over([metrics for _, metrics in evaluations]).items()
         },
         baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]) | of_probes,
@@ -133,7 +133,7 @@ def _spent(run: Run) -> dict[str, float]:
     """Return what a run spent up to its newest line of metrics, by its summary if that is of the same step."""
     newest = run.records[-1] if run.records else {}
     spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
-    if run.summary.get("steps") == newest.get("step"):
+    if run.summary and run.summary.get("steps") == newest.get("step"):
         return spent | {name: run.summary[name] for name in ("seconds", "tokens_per_second")}
     if rates := [tokens / seconds for tokens, seconds in points_of([newest], "tokens", "seconds") if seconds]:
         spent["tokens_per_second"] = rates[0]

@@ -200,7 +200,7 @@ def _effect_cell(effect: Effect | None) -> str:
     if effect.low is not None:
         text += f" [{effect.low:+.4f}, {effect.high:+.4f}]"
     if effect.p is not None:
-        text += f" p={effect.p:.3f}"
+        text += " p<0.001" if effect.p < 0.001 else f" p={effect.p:.3f}"
     return text if effect.seeds == (1, 1) else f"{text} {effect.sizes}"
 
 

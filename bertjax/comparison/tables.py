@@ -117,7 +117,9 @@ def _cell(spread: Spread | None, effect: Effect | None) -> str:
     mark = f"^{{{OTHER_TASK}}}" if effect is not None and effect.task_changes else ""
     count = len(spread.values)
     deviation = f" \\pm {spread.deviation:.4f}\\;(n={count})" if count > 1 else ""
-    p = "" if effect is None or effect.p is None else f"\\;(p={effect.p:.3f})"
+    p = ""
+    if effect is not None and effect.p is not None:
+        p = "\\;(p<0.001)" if effect.p < 0.001 else f"\\;(p={effect.p:.3f})"
     return f"${spread.mean:.4f}{mark}{deviation}{p}$"
 
 

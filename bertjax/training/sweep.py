@@ -212,8 +212,12 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
         metric = _metric_of_first_task(config_of[runs[0]]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
-        baseline = figures[0]["baseline"].get(f"majority_{metric}") if figures else None
+        task_name, slash, own = metric.rpartition("/")
+        majority = f"{task_name}{slash}majority_{own.removeprefix('token_')}"
+        baseline = figures[0]["baseline"].get(majority) if figures else None
         failed, changes = tuple(failures[run] for run in runs if run in failures), ()
+        # A number that is not finite is a null in the summary: the mean of the other seeds must not win.
+        failed += (f"its {metric} is not finite",) * (len(figures) - len(values))
         if finished:
             task = heldout_task(*read_settings(Workdir(finished[0])), metric)
             first_task = first_task or task

@@ -96,3 +96,10 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     broken = write(tmp_path / "a", [record(1) | {"eval/heldout/mlm_loss": None, "eval/heldout/b/mlm_loss": 2.0}])
     entry, _ = open_entries([str(broken), str(write(tmp_path / "b", [record(1)]))])
     assert {name: spread.values for name, spread in numbers_of(entry).heldout.items()} == {"b/mlm_loss": (2.0,)}
+
+
+def test_a_seed_that_has_just_started_has_spent_nothing(tmp_path):
+    write(tmp_path / "many/seed=0", [record(STEPS, 4.0, 3.0)], baseline={})
+    write(tmp_path / "many/seed=1", [])
+    [entry] = open_entries([str(tmp_path / "many")])
+    assert numbers_of(entry).spent["seconds"].values == (50.0,)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 
 import pytest
 from etils import epath
@@ -11,6 +12,7 @@ from bertjax.config import from_dict
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.storage import StorageError
 from bertjax.training import sweep
+from bertjax.training.run.workdir import Workdir, read_json, write_json
 from bertjax.training.sweep import Trial, combinations, results_of, run_all
 from tests.comparison.workdirs import CONFIG, STEPS, record, write
 
@@ -126,6 +128,17 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     ]
     assert json.loads((tmp_path / "middle/seeds.json").read_text())["metrics"]["mlm_loss"]["values"] == [2.0, 2.0]
     assert not (tmp_path / "high/seeds.json").exists()
+
+
+def test_a_number_that_is_not_finite_is_a_failure_of_its_seed(tmp_path):
+    """A summary holds a null in its place. The mean of the other seeds must not win."""
+    losses = {"stable/seed=0": 2.0, "stable/seed=1": 2.1, "unstable/seed=0": 1.0, "unstable/seed=1": math.nan}
+    for folder, loss in losses.items():
+        finish(tmp_path / folder, loss)
+        summary = read_json(Workdir.at(tmp_path / folder).summary)
+        write_json(Workdir.at(tmp_path / folder).summary, summary)
+    results = results_of(epath.Path(tmp_path), trials(*losses), {})
+    assert [(result.folder, len(result.failures)) for result in results] == [("stable", 0), ("unstable", 1)]
 
 
 def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys, monkeypatch):

@@ -58,8 +58,9 @@ def originals_of(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the tokens before masking (int32 [B, T]) and whether any term predicts them (bool [B, T])."""
     originals_BT, predicted_BT = batch["tokens_BT"].copy(), np.zeros(batch["tokens_BT"].shape, bool)
     for name in batch:
-        if name.endswith("_positions_BK"):
-            term = name.removesuffix("_positions_BK")
+        term = name.removesuffix("_positions_BK")
+        # SpanBERT also reads positions at which it predicts nothing: the boundaries of spans.
+        if term != name and f"{term}_labels_BK" in batch:
             rows, places = np.nonzero(batch[f"{term}_weights_BK"] > 0)
             columns = batch[name][rows, places]
             originals_BT[rows, columns] = batch[f"{term}_labels_BK"][rows, places]
