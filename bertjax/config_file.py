@@ -121,8 +121,11 @@ def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
         parent, _, name = path.rpartition(".")
         for alternatives in _alternatives_of(parent):
             section = functools.reduce(_entry, parent.split("."), mapping)
-            if name not in alternatives or (name != alternatives[0] and not section.get(name)):
-                continue  # epochs=0 chooses nothing
+            if name not in alternatives:
+                continue
+            is_one_of_two = any(f"{parent}.{other}" in named and section.get(other) for other in alternatives)
+            if not section.get(name) and (name != alternatives[0] or is_one_of_two):
+                continue  # epochs=0 chooses nothing, nor does warmup_steps=0 beside a warmup_share
             for other in alternatives:
                 if other != name and section.pop(other, None) and f"{parent}.{other}" in named:
                     raise UserError(f"{path} and {parent}.{other} exclude each other; leave one out")

@@ -254,7 +254,10 @@ def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsy
     assert not (run / "export" / "hf").exists()
     for arguments, complaint in (
         ([f"{losses}={{'a': {{'kind': 'attention'}}}}"], "need attention; use kind=logits or kind=hidden"),
-        ([f"{losses}={{'a': {{'kind': 'hidden', 'on': 'summaries'}}}}"], "cannot compare summaries; set on=tokens"),
+        (
+            [f"{losses}={{'a': {{'kind': 'hidden', 'on': 'summaries'}}}}"],
+            "sees its example from one side only, so that the teacher loss 'hidden'",
+        ),
     ):
         assert runs.call(*new, *arguments, f"--workdir={tmp_path / 'refused'}") == 2
         assert complaint in capsys.readouterr().err

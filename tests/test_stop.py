@@ -130,7 +130,7 @@ def test_a_run_that_ends_at_an_evaluation_loses_neither_the_step_nor_its_score(f
 
 def _killed_once_saved(workdir, params):
     """The machine is taken away in the evaluation, when the save that has begun before it is complete."""
-    wait_until(lambda: 4 in Checkpoints(train.Workdir.at(workdir).checkpoints).steps())
+    wait_until(lambda: 4 in train.Workdir.at(workdir).saved_steps())
     raise KeyboardInterrupt
 
 
