@@ -40,8 +40,9 @@ def patient(monkeypatch) -> None:
 
 
 @pytest.fixture
-def recorder(tmp_path, patient):
+def recorder(tmp_path, patient, monkeypatch):
     """The command line of a program that writes what it gets to `events`; it is waited for however slow it is."""
+    monkeypatch.delenv("BERTJAX_TEST_PATIENCE", raising=False)  # it writes the variables of bertjax
     (tmp_path / "record.py").write_text(RECORD)
     return f"{sys.executable} '{tmp_path}/record.py' '{tmp_path}/events'"
 
