@@ -112,7 +112,7 @@ class EncoderConfig:
         2.0, arXiv 1907.12412, "Model Structure"); 0 for none.
       activation_bits: bits, 2 to 8, that the inputs of dense layers are rounded to; 0 for no rounding.
       dropout: rate on embeddings and on the output of attention and feed-forward, rounded to a multiple of 1/256. A
-        rate below 1/512 is no dropout.
+        rate below 1/512 means that nothing is dropped.
       attention_dropout: rate on the attention probabilities, rounded in the same way.
       norm_epsilon: epsilon of every layer norm.
       init_stddev: standard deviation of the truncated normal (cut at two deviations) that kernels and embeddings start

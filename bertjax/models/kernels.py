@@ -87,7 +87,7 @@ class AttentionInputs(NamedTuple):
     rank_BQ: jax.Array | None = None
 
 
-# What each kernel takes of the inputs and of their visibility, besides what all of them take.
+# What each kernel takes of the inputs and of their visibility, in addition to what all of them take.
 _BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", "key", "columns_BQ"}
 _TAKES = {FUSED: {"rate", "window"}, TRITON: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
 _DESCRIPTIONS = {

@@ -100,7 +100,7 @@ def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
 def take_literally(figure: "Figure") -> None:
     """Show dollar signs as they are, except in the numbers of logarithmic axes, which are formulas of matplotlib.
 
-    Names of runs and classes, and pieces of a vocabulary, are no formulas, and drawing a wrong formula is an error.
+    Names of runs and classes, and pieces of a vocabulary, are not formulas, and drawing a wrong formula is an error.
     """
     from matplotlib.text import Text
 
