@@ -23,6 +23,7 @@ ALLOWED = {
     "typed": "errors",
     "cli": "errors storage",
     "mesh": "",
+    "nano": "",
     "resampling": "",
     "data": "errors storage locks untrusted registry",  # knows no model
     "models": "errors registry",  # knows no data
