@@ -106,8 +106,11 @@ def reading_of(export: Export) -> Reading:
         for name, own in _PRETRAINED.items()
         if name in heads
     }
-    pooled = (POOLED,) if POOLER in export.params["encoder"] else ()
-    return Reading((HIDDEN, *pooled, *computed), computed)
+    # As in transformers' classes: a pooler below heads that do not read it was never trained.
+    has_pooled = POOLER in export.params["encoder"] and (
+        not computed or POOLED in {head.source for head in computed.values()}
+    )
+    return Reading((HIDDEN, *[POOLED] * has_pooled, *computed), computed)
 
 
 def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -70,6 +70,18 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
             np.testing.assert_allclose(outputs[1], expected.pooled_BND[:, 0], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "parts, outputs",
+    [
+        ({"pooler", "mlm"}, ["last_hidden_state", "mlm_logits"]),
+        ({"pooler", "mlm", "nsp"}, ["last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"]),
+        ({"pooler"}, ["last_hidden_state", "pooler_output"]),
+    ],
+)
+def test_a_pooler_that_no_head_reads_is_no_output(parts, outputs):
+    assert list(onnx.reading_of(models.make(frozenset(parts), models.trained())).outputs) == outputs
+
+
 @slow
 def test_the_check_sees_every_output(tmp_path, monkeypatch):
     model, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx.values
