@@ -1,11 +1,11 @@
-"""Look inside any BERT: what its heads attend to, what its layers know, and what is lost without them.
+"""Look inside any BERT: attention patterns, knowledge by layer, and masked heads or neurons.
 
     from bertjax import analysis
     result = analysis.patterns("runs/tiny", ["The king is dead.", "Long live the king."])
     result.numbers, result.arrays["shares"]
 
-A `Subject` is a model, a `Material` the texts that it is analyzed on, and a `Part` computes a `Result` of them. The
-function of each part has its name. `bertjax.analyze` writes all parts as one page.
+A `Subject` is a model to analyze, a `Material` the texts to analyze it on, and a `Part` turns both into a `Result`.
+Each part is also a function in this module. `bertjax.analyze` writes all parts as one page.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 def run(part: str, models, texts: Sequence[str] = (), *, corpus: str = "", labeled: Sequence[str] = (), **options):
-    """Return the result of a part.
+    """Run one part of the analysis and return its result.
 
     Args:
-      part: its name.
-      models: a model, or several: names as in the command, exports in memory, or subjects.
+      part: name of the part, such as `patterns`.
+      models: one model or several: names as on the command line, exports in memory, or subjects.
       texts: sentences to analyze it on.
-      corpus: a corpus to analyze it on.
+      corpus: corpus to analyze it on.
       labeled: labeled files to analyze it on, as in `--labeled`.
-      options: `examples`, the most of a corpus or a file; `trust_code` and `task`, see `bertjax.predictor`.
+      options: `examples`, the limit per corpus or file; `trust_code` and `task`, see `bertjax.predictor`.
 
     Raises:
       UserError: the part is unknown, a model lacks what it needs, or a text cannot be read.
     """
+    # Imported on first use: `from bertjax import analysis` stays fast and does not load all parts.
     from bertjax.analysis import running
 
     return running.run_part(part, models, texts, corpus=corpus, labeled=labeled, **options)

@@ -1,6 +1,7 @@
-"""A model on a material with heads or feed-forward channels off: its scores, and the importance of what is on.
+"""Score a model with some heads or neurons masked, and rank the ones that remain.
 
-The masks are arguments of functions that are compiled once: all batches have one shape, and short examples share rows.
+The masks are arguments of compiled functions. All batches have one shape, and short examples share rows, so each
+function is compiled once for all masks.
 """
 
 import dataclasses
@@ -31,12 +32,12 @@ from bertjax.resampling import Difference
 
 # {name among `taps.MASKS`: mask}
 Masks = Mapping[str, Any]
-# Called with the number of tokens of each batch when it is done.
+# Progress callback: receives the token count of each finished batch.
 Update = Callable[[int], object]
 
-# Positions of a batch and examples of a row at most. Masks of each example take L x F x B x N numbers.
+# Limits: positions per batch, examples per row. Masks per example take L x F x B x N numbers, so batches stay small.
 POSITIONS, SLOTS = 1 << 12, 16
-# Resamples of a metric that is computed from the outputs of all examples, about 2 ms each.
+# Resamples for metrics such as F1, which are recomputed from the outputs of all examples (about 2 ms each).
 SCORE_RESAMPLES = 200
 
 
@@ -47,17 +48,19 @@ def ignore(tokens: int) -> None:
 def row_sums(
     objective: Objective, model: Model, params: dict, frozen: dict | None, batch: Arrays, masks: Masks
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Device: return {`<term>_loss` or metric: (sum, weight)}, float32 [B] for the rows of a batch.
+    """Device: return {`<term>_loss` or metric: (sum, weight)}, float32 [B], one pair per batch row.
 
     Args:
       objective: the objective that scores the rows.
-      model: its model.
-      params: the parameters of the model.
-      frozen: those of `Objective.frozen_params`.
+      model: its Linen module.
+      params: model parameters.
+      frozen: result of `Objective.frozen_params`.
       batch: the core batch and the features.
       masks: [L, H] and [L, F].
     """
 
+    # `Objective.terms` sums over the batch, but resampling needs one number per row. So each row becomes a batch of
+    # one, and vmap restores the batch.
     def of_row(row: Arrays, number: jax.Array):
         row = {name: values[None] for name, values in row.items()}
         key = jax.random.fold_in(jax.random.key(0), number)
@@ -77,16 +80,17 @@ def mask_gradients(
     masks: Masks,
     weights: Arrays,
 ) -> Arrays:
-    """Device: return {name: the gradient of each example's share of the loss}, [L, H, B, N] and [L, F, B, N].
+    """Device: return {name: gradient of each example's loss share}, [L, H, B, N] and [L, F, B, N].
 
-    The share of an example is the sum over terms of coefficient * S / W, with S of the example and W of all examples.
-    An empty slot has a gradient of 0.
+    An example's share is the sum over terms of coefficient * S / W. S is summed over the example, W over all examples.
+    An empty slot has gradient 0.
 
     Args:
-      masks: [L, H] and [L, F], where the gradient is taken.
-      weights: {term: W} of all examples.
+      masks: [L, H] and [L, F], the point at which the gradient is taken.
+      weights: {term: W} over all examples.
     """
     shape_BN = batch["example_ids_BN"].shape
+    # One copy of the mask per example: a single backward pass then yields the gradients of all examples separately.
     of_examples = {name: jnp.broadcast_to(mask[..., None, None], mask.shape + shape_BN) for name, mask in masks.items()}
 
     def loss(of_examples: Arrays) -> jax.Array:
@@ -98,20 +102,21 @@ def mask_gradients(
 
 
 def sums_of_importance(gradients: Arrays, batch: Arrays) -> Arrays:
-    """Device: return {name: sum over examples of the absolute gradient}, [L, H] and [L, F]."""
+    """Device: return {name: absolute gradient, summed over examples}, [L, H] and [L, F]."""
+    # The absolute value comes before the sum: gradients of different examples must not cancel.
     is_example_BN = batch["example_ids_BN"] >= 0
     return {name: jnp.sum(jnp.abs(values) * is_example_BN, axis=(2, 3)) for name, values in gradients.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scores:
-    """What a model scores with certain masks.
+    """A model's scores under one set of masks.
 
     Attributes:
-      sums: {`<term>_loss` or metric: (sums, weights)}, float64 [U] for the units of the material.
-      outputs: {name: the outputs of each row}; empty if the metric of the objective is a sum.
+      sums: {`<term>_loss` or metric: (sums, weights)}, float64 [U], one entry per unit.
+      outputs: {name: output arrays by row}; empty if the metric is a sum.
       loss: the loss, in nats.
-      metric: the metric of the objective; None if it has none but the loss.
+      metric: the objective's metric; None if the loss is its only score.
     """
 
     sums: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -121,17 +126,17 @@ class Scores:
 
 
 class Ablation:
-    """A model on a material, with masks.
+    """A model and a material, scored under any masks.
 
-    A unit is what is resampled: a row of examples that share it, or a record if records have several examples.
+    Resampling draws units. A unit is a row, or a record if records have several examples.
 
     Attributes:
       objective: the objective that scores the examples.
-      metric: the name of its metric; empty if it has none but the loss.
-      terms: the names of the terms of its loss.
-      shapes: {name of a mask: [L, H] or [L, F]}.
-      examples, units: number of examples and of units.
-      tokens: number of tokens, which each set of masks computes again.
+      metric: metric name; empty if the loss is the only score.
+      terms: names of the loss terms.
+      shapes: {mask name: [L, H] or [L, F]}.
+      examples, units: how many there are.
+      tokens: token count, the work for each set of masks.
 
     Args:
       subject: the model.
@@ -148,37 +153,44 @@ class Ablation:
             taps.FEEDFORWARD_MASK: (encoder.layers, encoder.feedforward),
         }
         self._rows_RN, seq_len = packed_rows(encoded)
+        # Rows are the units of the bootstrap, because losses are summed per row. If one record has examples in several
+        # rows, its rows are drawn together: they are not independent.
         of_rows = np.arange(len(self._rows_RN))
         if _has_several(encoded):
             of_rows = encoded.record_of[self._rows_RN[:, 0]]
         _, self._unit_of = np.unique(of_rows, return_inverse=True)
         self.units = int(self._unit_of.max()) + 1
+        # Batches stay on the device: every mask computes all of them again.
         self._host_batches = list(_batches(encoded, self._rows_RN, seq_len))
         self._batches = [put(batch) for batch in self._host_batches]
         self._without_each_head: list[Scores] | None = None
         self._params, self._frozen = subject.params, self.objective.frozen_params(encoder)
         self._row_sums, self._outputs, self._importance = _functions(self.objective, encoder)
+        # Only the names are needed; `eval_shape` computes nothing.
         self.terms = tuple(jax.eval_shape(self.objective.weights, self._batches[0]))
 
     @functools.cached_property
     def unmasked(self) -> Scores:
-        """The scores with everything on."""
+        """The scores of the whole model."""
         return self.scores({})
 
     def scores(self, masks: Mapping[str, np.ndarray], update: Update = ignore) -> Scores:
-        """Return the scores with masks {name: [L, H] or [L, F]}; what is not masked is on."""
+        """Return the scores under masks {name: [L, H] or [L, F]}; a missing mask is all ones."""
         masks = self._complete(masks)
         sums: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         outputs: dict[str, list[np.ndarray]] = {}
         first = 0
         for batch, arrays in zip(self._host_batches, self._batches, strict=True):
+            # The last batch may end with empty rows, which score nothing.
             count = int(np.count_nonzero(batch["example_ids_BN"][:, 0] >= 0))
             units = self._unit_of[first : first + count]
             parts = jax.device_get(self._row_sums(self._params, self._frozen, arrays, masks))
             for name, sums_and_weights in parts.items():
                 totals = sums.setdefault(name, (np.zeros(self.units), np.zeros(self.units)))
                 for total_U, part_B in zip(totals, sums_and_weights, strict=True):
+                    # `add.at`, not `+=`: rows of one unit repeat its index.
                     np.add.at(total_U, units, part_B[:count].astype(np.float64))
+            # The metric is not a sum over rows (F1, a correlation): keep the outputs and score them all at once.
             if self.metric and self.metric not in parts:
                 for name, output in jax.device_get(self._outputs(self._params, arrays, masks)).items():
                     outputs.setdefault(name, []).extend(_by_row(output, batch)[:count])
@@ -194,7 +206,7 @@ class Ablation:
         return Scores(sums, outputs, loss, metric)
 
     def without_each_head(self, update: Update = ignore) -> list[Scores]:
-        """Return the scores with one head off, for each head in the order of [L, H]; computed once."""
+        """Return the scores with one head masked, for each head in the order of [L, H]; computed once."""
         if self._without_each_head is None:
             shape = self.shapes[taps.HEAD_MASK]
             masks = (mask_without(shape, [head]) for head in range(shape[0] * shape[1]))
@@ -202,13 +214,13 @@ class Ablation:
         return self._without_each_head
 
     def importance(self, masks: Mapping[str, np.ndarray], update: Update = ignore) -> dict[str, np.ndarray]:
-        """Return {name: I}, float64 [L, H] and [L, F]: the sum over examples of |d share of the loss / d mask|.
+        """Return {name: I}, float64 [L, H] and [L, F]: |d share of the loss / d mask|, summed over examples.
 
-        If the loss is the mean over examples, this is I_h = E|d L(x) / d xi_h| (Michel et al., 2019, section 4.1). The
-        share of an example in a mean over predicted tokens is in proportion to their number.
+        If the loss is the mean over examples, this is I_h = E|d L(x) / d xi_h| (Michel et al., 2019, section 4.1). If
+        the loss is a mean over predicted tokens, an example's share is proportional to its number of them.
 
         Args:
-          masks: {name: [L, H] or [L, F]} at which the gradient is taken; what is not masked is on.
+          masks: {name: [L, H] or [L, F]}, the point at which the gradient is taken; a missing mask is all ones.
         """
         masks = self._complete(masks)
         weights = {term: np.float32(self.unmasked.sums[f"{term}_loss"][1].sum()) for term in self.terms}
@@ -221,13 +233,15 @@ class Ablation:
         return totals
 
     def changes(self, masked: Sequence[Scores]) -> dict[str, Difference]:
-        """Return {`loss`, and the metric by its name: changes from the unmasked model}, each array [masks].
+        """Return {`loss` or metric name: change from the unmasked model}, each with arrays [masks].
 
-        The intervals and p-values are those of the paired bootstrap over units; NaN if there are fewer than
-        `resampling.LEAST_EXAMPLES`.
+        Intervals and p-values come from the paired bootstrap over units. They are NaN with fewer than
+        `resampling.LEAST_EXAMPLES` units.
         """
         coefficients = [self.objective.coefficients.get(term, 1.0) for term in self.terms]
 
+        # The last axis holds (sum, weight) of each term in turn. Dividing after resampling keeps a mean over tokens a
+        # mean over tokens.
         def loss(sums: np.ndarray) -> np.ndarray:
             return sum(c * resampling.ratio(sums[..., 2 * i : 2 * i + 2]) for i, c in enumerate(coefficients))
 
@@ -242,6 +256,7 @@ class Ablation:
         if self.metric in self.unmasked.sums:
             results[self.metric] = compare([self.metric], resampling.ratio)
         elif self.metric:
+            # All masks share the draws of `_resampled_scores`, so the differences are paired.
             drawn_RX = np.stack([self._resampled_scores(scores) for scores in masked], axis=-1)
             values = np.array([scores.metric - self.unmasked.metric for scores in masked])
             results[self.metric] = resampling.of_drawn(values, drawn_RX - self._unmasked_scores_R[:, None], self.units)
@@ -262,7 +277,7 @@ class Ablation:
         return np.array([self._score(scores.outputs, units) for units in draws_RU])
 
     def _score(self, outputs: Mapping[str, list[np.ndarray]], units: np.ndarray) -> float:
-        """Return the metric over units; one that occurs twice counts as two."""
+        """Return the metric over units; a unit drawn twice counts twice."""
         rows = [self._rows_of_units[unit] for unit in units]
         examples = [self._rows_RN[own][self._rows_RN[own] >= 0] for own in rows]
         records = [record for own in examples for record in self._copies(own)]
@@ -270,7 +285,8 @@ class Ablation:
         return self.objective.score(values, self._encoded.ragged.take(np.concatenate(examples)), records)[self.metric]
 
     def _copies(self, examples: np.ndarray) -> list[Record]:
-        """Return copies of the records of the examples of a unit; examples of one record share it."""
+        """Return copies of the records behind the examples of one unit; examples from one record share a copy."""
+        # Objectives group examples by record identity (`id`), so a unit drawn twice needs two distinct records.
         copies: dict[int, Record] = {}
         for number in self._encoded.record_of[examples].tolist() if self._encoded.records else ():
             copies.setdefault(number, dict(self._encoded.records[number]))
@@ -282,11 +298,12 @@ class Ablation:
         return np.split(order, np.cumsum(np.bincount(self._unit_of))[:-1])
 
 
+# `disabling` and `importance` follow each other on the same model and texts: keep one ablation per model.
 _LATEST: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 def ablation_of(subject: Subject, material: Material) -> Ablation:
-    """Return the ablation of a model on a material; the latest one of each model is kept, for the next part."""
+    """Return the ablation of a model on a material; the latest one per model is kept for the next part."""
     of_material, ablation = _LATEST.get(subject, (None, None))
     if of_material is not material:
         ablation = Ablation(subject, material.encoded(subject))
@@ -295,10 +312,11 @@ def ablation_of(subject: Subject, material: Material) -> Ablation:
 
 
 def lacks_objective(subject: Subject, materials: Sequence[Material]) -> str:
-    """Return why no material can be scored with masks; empty if one can, see `Part.missing`."""
+    """Return why no material can be scored with masks, see `Part.missing`; empty if one can."""
     objectives = [objective for material in materials if (objective := material.objective(subject))]
     if not objectives:
         return "has no head whose loss these texts have; name a fine-tuned model with its labeled file, or a masked LM"
+    # Contrastive losses compare the rows of a batch, so a row has no loss of its own.
     if all(objective.needs_global_batch for objective in objectives):
         return "compares the examples of a batch with each other, so that no example has a loss of its own"
     return ""
@@ -310,10 +328,10 @@ def scored(subject: Subject, materials: Sequence[Material]) -> list[Material]:
 
 
 def packed_rows(encoded: Encoded) -> tuple[np.ndarray, int]:
-    """Return the examples in each row, int64 [R, N] with -1 for an empty slot, and the length of the rows.
+    """Return the examples in each row, int64 [R, N] with -1 for an empty slot, and the row length.
 
-    Examples share rows unless a row is a group of them or a record has several examples. The rows are as long as the
-    longest one needs, rounded up to a power of two.
+    Examples share rows, unless a row is one group or a record has several examples. The row length is the smallest
+    power of two that fits the longest example or group.
     """
     lengths = encoded.ragged.lengths
     group = encoded.group
@@ -327,14 +345,15 @@ def packed_rows(encoded: Encoded) -> tuple[np.ndarray, int]:
 
 
 def _has_several(encoded: Encoded) -> bool:
-    """Return whether a record has examples in several rows."""
+    """Return whether any record has examples in several rows."""
     of_rows = encoded.record_of[:: encoded.group]
     return bool(encoded.records) and len(np.unique(of_rows)) < len(of_rows)
 
 
 def _batches(encoded: Encoded, rows_RN: np.ndarray, seq_len: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield rows in batches of one shape; a few rows of the last batch may be empty."""
+    """Yield rows in equal batches; the last batch may end with empty rows."""
     devices = jax.local_device_count()
+    # Equal batches instead of full ones and a rest: one shape is one compilation, and few rows stay empty.
     batches = -(-len(rows_RN) // max(1, POSITIONS // seq_len))
     rows = -(-len(rows_RN) // (batches * devices)) * devices
     for first in range(0, len(rows_RN), rows):
@@ -349,7 +368,7 @@ def _tokens(batch: Mapping[str, np.ndarray]) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _functions(objective: Objective, encoder: EncoderConfig) -> tuple[Callable, Callable, Callable]:
-    """Return `row_sums`, the outputs and the importance; models of one architecture and task share the programs."""
+    """Return jitted `row_sums`, `_outputs` and `_importance`, shared by all models of one architecture and task."""
     model = objective.model(encoder)
     return tuple(jax.jit(functools.partial(f, objective, model)) for f in (row_sums, _outputs, _importance))
 
@@ -363,7 +382,7 @@ def _importance(objective, model, params, frozen, batch, masks, weights) -> Arra
 
 
 def _by_row(output: Output, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the elements of an output that are not padding, for each row."""
+    """Return the elements of an output for each row, without padding."""
     is_element = is_real(output.per, batch)
     per_row = is_element.reshape(len(is_element), -1).sum(axis=1)
     return np.split(np.asarray(output.array)[is_element], np.cumsum(per_row)[:-1])

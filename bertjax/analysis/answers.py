@@ -1,4 +1,4 @@
-"""What a model answers for one sentence: a class, a number, or the token at a [MASK]."""
+"""Predictions for one sentence: a class, a number, or the token at a [MASK]."""
 
 import dataclasses
 import functools
@@ -23,17 +23,17 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answers:
-    """The answers of a model for rows of one example each.
+    """Predicts answers for rows of one example each.
 
     Attributes:
-      subject: the model; `missing` is empty for it.
+      subject: a model for which `missing` is empty.
     """
 
     subject: Subject
 
     @staticmethod
     def missing(subject: Subject) -> str:
-        """Return why a model has no answers for single sentences, as the end of a sentence; empty if it has."""
+        """Return why a model cannot answer single sentences, as the end of a sentence; empty if it can."""
         objective = subject.objective
         if isinstance(objective, MultiLabel):
             return "predicts classes that do not exclude each other"
@@ -41,6 +41,8 @@ class Answers:
             return "has a head that reads all layers" if objective.reads == MIX else ""
         if not isinstance(objective, MaskedLM):
             return "has no head for masked tokens, classes of sentences or numbers"
+        # ELECTRA's generator is a second encoder, and XLNet predicts from a second stream. Neither can be attributed to
+        # the embeddings of this encoder.
         if "generator" in subject.export.params or subject.encoder.positions == "relative":
             return "predicts masked tokens by a second encoder or stream"
         return ""
@@ -60,23 +62,23 @@ class Answers:
         return self.subject.objective.model(self.subject.encoder)
 
     def name_of(self, answer: int) -> str:
-        """Return the text of an answer: a piece, or the name of a class."""
+        """Return an answer as text: a piece or a class name."""
         if self.is_masked_lm:
             return self.subject.tokenizer.piece(answer)
         return str(self.subject.objective.classes[answer])
 
     def features(self, columns_B: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what the head reads in addition to the core batch.
+        """Return the inputs of the head beyond the core batch.
 
         Args:
-          columns_B: int, the column of the [MASK] of each row; not used by other models.
+          columns_B: int, column of the [MASK] in each row; ignored by models that are not masked LMs.
         """
         if not self.is_masked_lm:
             return {}
         return {f"{self.subject.objective.term}_positions_BK": columns_B.astype(np.int32)[:, None]}
 
     def logits(self, params: dict, batch: Arrays) -> jax.Array:
-        """Device: return the logits of each row, float32 [B, answers]."""
+        """Device: return the logits per row, float32 [B, answers]."""
         objective = self.subject.objective
         method = objective.mlm_logits if self.is_masked_lm else None
         return objective.apply(self._model, params, batch, method=method)[:, 0]
@@ -86,6 +88,7 @@ class Answers:
         """(embeddings, params, batch, answers [B]) -> log-probability of the answer, or the number; [B, 1]."""
 
         def predict(inputs_BTE: jax.Array, params: dict, batch: Arrays, answer_B: jax.Array) -> jax.Array:
+            # Gradients are taken with respect to the embeddings: token ids have none.
             with replacing.with_embeddings(inputs_BTE):
                 logits = self.logits(params, batch)
             if self.is_number:
@@ -96,10 +99,10 @@ class Answers:
 
     @functools.cached_property
     def by_layer(self) -> Any:
-        """(params, batch) -> logits of heads that read the embeddings or one of the layers, [L + 1, B, answers].
+        """(params, batch) -> logits of a head that reads the embeddings or an earlier layer, [L + 1, B, answers].
 
-        The heads were trained on the last layer ("logit lens"): a bad answer of an earlier layer does not show that the
-        layer does not know it.
+        The head was trained on the last layer ("logit lens"). A bad answer from an earlier layer does not show that the
+        layer lacks the information.
         """
 
         @jax.jit
@@ -110,6 +113,7 @@ class Answers:
                 with replacing.with_hidden(hidden_BTD):
                     return self.logits(params, batch)
 
+            # `map` instead of `vmap`: the logits of all layers at once would take L + 1 times the memory.
             return jax.lax.map(at, hidden_LBTD)
 
         return by_layer
@@ -119,13 +123,14 @@ class Answers:
         return jax.jit(functools.partial(attribution.embedded, self.subject.encoder))
 
     def attribute(self, batch: dict[str, np.ndarray], answer_B: np.ndarray) -> Attribution:
-        """Return the integrated gradients of the answers; see `bertjax.analysis.attribution` for the baseline.
+        """Return integrated gradients of the answers; `bertjax.analysis.attribution` describes the baseline.
 
         Args:
           batch: the core batch with `features`.
-          answer_B: int, the answers whose log-probability is attributed; not used for numbers.
+          answer_B: int, the answers whose log-probability is attributed; ignored if the prediction is a number.
         """
         params, vocabulary = self.subject.params, self.subject.vocabulary
+        # Special tokens are the same in the baseline, so their attribution is exactly 0.
         is_kept_BT = vocabulary.is_special[batch["tokens_BT"]]
         baseline = batch | {"tokens_BT": np.where(is_kept_BT, batch["tokens_BT"], vocabulary.mask_id).astype(np.int32)}
         inputs_BTE, baseline_BTE = (self._embedded(params, each) for each in (batch, baseline))

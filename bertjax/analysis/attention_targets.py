@@ -1,8 +1,8 @@
-"""What attention goes to, its entropy, its distance, and how heads differ (Clark et al., 2019, arXiv 1906.04341).
+"""Attention statistics per head: targets, entropy, distance, and divergence between heads.
 
-The functions of this module have sums over examples as results, (sum, weight) by name. As in the code of the paper
-(clarkkev/attention-analysis, General_Analysis.ipynb), a mean over the tokens that attend is taken in each example
-first. Each example counts the same.
+Clark et al. (2019, arXiv 1906.04341). The functions return sums over examples, (sum, weight) by name. As in the paper's
+code (clarkkev/attention-analysis, General_Analysis.ipynb), attention is first averaged over the tokens of each example,
+so that every example counts the same.
 """
 
 import functools
@@ -27,10 +27,10 @@ _OTHER = KINDS.index("other")
 
 
 def kinds_of(tokenizer: Tokenizer) -> bytes:
-    """Return the kind of each id, its place in `KINDS`, as bytes.
+    """Return the kind of each token id, an index into `KINDS`, as bytes.
 
-    Punctuation is what Unicode calls punctuation. The code of the paper counts periods and commas only, so shares of
-    attention to punctuation are higher here than in its figure 2.
+    Punctuation follows Unicode. The paper's code counts periods and commas only, so shares of attention to punctuation
+    are higher here than in its figure 2.
     """
     kinds = np.full(tokenizer.vocab_size, _OTHER, np.uint8)
     for token in range(tokenizer.vocab_size):
@@ -39,16 +39,17 @@ def kinds_of(tokenizer: Tokenizer) -> bytes:
             kinds[token] = KINDS.index("punctuation")
     kinds[sorted(tokenizer.special_ids)] = _OTHER
     kinds[tokenizer.cls_id], kinds[tokenizer.sep_id] = KINDS.index("[CLS]"), KINDS.index("[SEP]")
+    # Bytes can be hashed, so they can be a key of `lru_cache`.
     return kinds.tobytes()
 
 
 @functools.lru_cache
 def target_sums(encoder: EncoderConfig, kinds: bytes, special_ids: tuple[int, ...]) -> Function:
-    """Return the function of `target` [7, L, H], `entropy` [L, H] and `distance` [L, H].
+    """Return the function that computes `target` [7, L, H], `entropy` [L, H] and `distance` [L, H].
 
-    `target` is the mean attention to each of `TARGETS`. `same word` are the other places of the same token, special
-    tokens left out. `entropy` is in nats, `uniform_entropy` that of uniform attention. `distance` is the mean number of
-    tokens between a token with text and those that it attends to, weighted by attention, special tokens left out.
+    `target` is the mean attention to each of `TARGETS`; `same word` means the same token elsewhere, special tokens
+    excluded. `entropy` is in nats, and `uniform_entropy` is its value for uniform attention. `distance` is the mean
+    token distance between a text token and the text tokens it attends to, weighted by attention.
     """
 
     def function(params: dict, batch: Arrays) -> dict[str, Sums]:
@@ -58,9 +59,11 @@ def target_sums(encoder: EncoderConfig, kinds: bytes, special_ids: tuple[int, ..
         kind_BT3 = jax.nn.one_hot(_table(kinds)[tokens_BT], len(KINDS))[..., :_OTHER]
         columns = jnp.arange(tokens_BT.shape[1])
         offset_TT = columns - columns[:, None]
+        # These masks ignore example boundaries: attention across examples is 0 anyway.
         both_BTT = is_text_BT[:, :, None] & is_text_BT[:, None]
         same_BTT = (tokens_BT[:, :, None] == tokens_BT[:, None]) & both_BTT & (offset_TT != 0)
 
+        # One layer at a time: the products of all layers would not fit in memory beside the maps.
         def of_layer(attention_BHTT):
             weighted_BHTT = attention_BHTT * weight_BT[:, None, :, None]
             near = [jnp.einsum("bhij,ij->h", weighted_BHTT, offset_TT == offset) for offset in (-1, 1)]
@@ -70,6 +73,7 @@ def target_sums(encoder: EncoderConfig, kinds: bytes, special_ids: tuple[int, ..
                 jnp.einsum("bhij,bij->h", weighted_BHTT, same_BTT),
                 jnp.einsum("bhii->h", weighted_BHTT),
             ]
+            # `xlogy` is 0 at 0, where x * log(x) is NaN.
             entropy_H = -jnp.einsum("bhij,bi->h", jax.scipy.special.xlogy(attention_BHTT, attention_BHTT), weight_BT)
             to_text_BHTT = weighted_BHTT * both_BTT[:, None]
             distance_H = jnp.einsum("bhij,ij->h", to_text_BHTT, jnp.abs(offset_TT).astype(jnp.float32))
@@ -90,9 +94,10 @@ def target_sums(encoder: EncoderConfig, kinds: bytes, special_ids: tuple[int, ..
 
 @functools.lru_cache
 def divergence_sums(encoder: EncoderConfig) -> Function:
-    """Return the function of `divergence` [L * H, L * H], the Jensen-Shannon divergence of two heads in nats.
+    """Return the function that computes `divergence` [L * H, L * H]: Jensen-Shannon divergence between two heads, in
+    nats.
 
-    It is that of the attention of one token, by mean over tokens and examples; the paper has the sum over both (section
+    It compares the attention of one token and is averaged over tokens and examples. The paper sums over both (section
     6).
     """
 
@@ -102,6 +107,8 @@ def divergence_sums(encoder: EncoderConfig) -> Function:
         rows, _, columns, _ = attention_LBHTT.shape[1:]
         heads_GBTT = jnp.moveaxis(attention_LBHTT, 2, 1).reshape(-1, rows, columns, columns)
 
+        # JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2: entropies replace the two KL divergences, which need logs of
+        # zeros.
         def negative_entropy(probabilities):
             return jnp.einsum("...bij,bi->...", jax.scipy.special.xlogy(probabilities, probabilities), weight_BT)
 
@@ -110,6 +117,7 @@ def divergence_sums(encoder: EncoderConfig) -> Function:
         def row(head_BTT):
             return jax.lax.map(lambda other_BTT: negative_entropy((head_BTT + other_BTT) / 2), heads_GBTT)
 
+        # Pairs of heads in a nested loop: all mixtures at once would take (L H)^2 maps.
         mixed_GG = jax.lax.map(row, heads_GBTT)
         count = jnp.sum(batch["example_ids_BN"] >= 0).astype(jnp.float32)
         return {"divergence": ((own_G[:, None] + own_G) / 2 - mixed_GG, count)}
@@ -124,24 +132,25 @@ def without_gradient(objective: Objective | None, encoder: EncoderConfig) -> str
     if objective.needs_global_batch:
         return "compares the examples of a batch with each other, so that no example has a loss of its own"
     if objective.generator(encoder) is not None:
-        # The values of the texts are not those that the loss is computed from.
+        # The loss is computed on replaced tokens, so the values captured here would not match it.
         return "has a loss on texts in which its generator has replaced tokens, and not on these texts"
     if isinstance(objective, PermutationLM):
-        # The offset of a context is added to both streams, so its gradient would be the sum of two derivatives.
+        # The context offset is added to both streams, so its gradient would be the sum of two derivatives.
         return "is trained with two streams of attention, of which the texts show one"
     return ""
 
 
 @functools.lru_cache
 def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) -> Function:
-    """Return the function of `gradient` [4, L, H], the mean of |dL / dA_ij| over tokens i and tokens j of each kind.
+    """Return the function that computes `gradient` [4, L, H]: mean |dL / dA_ij| over tokens i, for tokens j of each
+    kind.
 
-    For objectives that `without_gradient` has nothing against.
+    It accepts objectives for which `without_gradient` is empty.
 
-    L is the loss of an example, summed over what is predicted in it. The paper (section 3.2) compares it for [SEP] with
-    that for other tokens: a small one shows that more or less attention to [SEP] would change little.
+    L is the loss of one example, summed over its predictions. The paper (section 3.2) compares the gradient for [SEP]
+    with the one for other tokens: if it is small, more or less attention to [SEP] would change little.
 
-    dL / dA_ij = dL / dcontext_i . value_j, for each head; the gradient of the context is that of a tap.
+    dL / dA_ij = dL / dcontext_i . value_j, per head. A tap provides the gradient with respect to the context.
     """
     model = objective.model(encoder)
 
@@ -153,6 +162,7 @@ def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) ->
             sums, _ = objective.terms(model, params, None, batch, jax.random.key(0), train=False, taps=masks)
             return sum(objective.coefficients.get(term, 1.0) * total for term, total in sums.items())
 
+        # The gradient of the offset at 0 is dL / dcontext for all layers, from one backward pass.
         gradient_LBTHD = jax.grad(loss)(jnp.zeros_like(values_LBTHD))
         kind_BT4 = jax.nn.one_hot(_table(kinds)[batch["tokens_BT"]], len(KINDS))
         examples_BT = batch["examples_BT"]
@@ -171,7 +181,7 @@ def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) ->
 
 
 def _weights(batch: Arrays) -> jax.Array:
-    """Return 1 / n for each token of an example of n tokens, 0 for padding; float32 [B, T]."""
+    """Return 1 / n for each token in an example with n tokens, 0 for padding; float32 [B, T]."""
     examples_BT, slots = batch["examples_BT"], batch["example_ids_BN"].shape[1]
     member_BTN = (examples_BT[..., None] == jnp.arange(1, slots + 1)).astype(jnp.float32)
     n_BT = jnp.einsum("btn,bn->bt", member_BTN, member_BTN.sum(axis=1))

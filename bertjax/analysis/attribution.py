@@ -1,19 +1,19 @@
-"""How much each token contributes to one number that a model predicts: rollout and integrated gradients.
+"""Token contributions to one prediction: attention rollout and integrated gradients.
 
-**Attention rollout** (Abnar & Zuidema, 2020, arXiv 2005.00928) follows the attention of all layers down to the tokens,
-as if states were only mixed. It uses no gradient and is the same for every prediction.
+**Attention rollout** (Abnar & Zuidema, 2020, arXiv 2005.00928) follows attention through all layers down to the tokens,
+as if layers only mixed states. It uses no gradient and is the same for every prediction.
 
-**Integrated gradients** (Sundararajan et al., 2017, section 3, arXiv 1703.01365) attribute the difference of a
-prediction between a sentence and a baseline to the tokens: (x - x') times the integral of the gradient along the
-straight line from the baseline x' to x. Their sum is that difference (completeness), which is checked.
+**Integrated gradients** (Sundararajan et al., 2017, section 3, arXiv 1703.01365) explain the difference between the
+predictions for a sentence x and a baseline x'. A token's attribution is (x - x') times the integrated gradient along
+the straight line from x' to x. The attributions add up to the difference (completeness), which is checked.
 
-- x is the output of the embedding layer: the sum of word, position and segment embeddings after its norm.
-- x' is the same row with [MASK] in place of every token but the special ones, which therefore have no attribution.
-  The model has learned to read [MASK] as a token that it does not know.
-- The attribution of a token is the sum over the channels of its embedding.
-- The integral is computed by Gauss-Legendre quadrature on panels of equal length. The panels are halved until the gap
-  between the sum of the attributions and the difference is at most `TOLERANCE` of the sum of their absolute values plus
-  `ROUNDING`, or `PANELS` is reached.
+- x is the output of the embedding layer: word, position and segment embeddings, added and normed.
+- x' is the same row with [MASK] in place of every token except special ones, which therefore get no attribution. The
+  model has learned to read [MASK] as an unknown token.
+- A token's attribution is summed over its embedding channels.
+- The integral uses Gauss-Legendre quadrature on equal panels. Panels are halved until the attributions add up to the
+  difference with a small enough gap, or until `PANELS` is reached. Small enough means at most `TOLERANCE` times the
+  summed absolute attributions, plus `ROUNDING`.
 """
 
 import functools
@@ -28,17 +28,17 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Embeddings
 from bertjax.objectives.base import Arrays
 
-# Largest gap that counts as complete: a share of the attributions' absolute values, and what float32 rounds off.
+# Largest gap that counts as complete: relative to the sum of absolute attributions, and absolute for float32 rounding.
 TOLERANCE, ROUNDING = 0.01, 1e-4
-# Gradients of a panel, and the most panels.
+# Gradients per panel, and the maximum number of panels.
 NODES, PANELS = 16, 64
 
 
 def rollout(attention_LHTT: np.ndarray) -> np.ndarray:
-    """Return the rollout after each layer; float64 [L, T, T], row q for the shares of the tokens in state q.
+    """Return the rollout after each layer; float64 [L, T, T], where row q holds the token shares of state q.
 
     Heads are averaged, the residual connection adds the identity, rows are normalized, and each layer is multiplied by
-    those below it (samiraabnar/attention_flow, `compute_joint_attention`).
+    the layers below it (samiraabnar/attention_flow, `compute_joint_attention`).
 
     Args:
       attention_LHTT: attention weights of one example.
@@ -53,15 +53,15 @@ def rollout(attention_LHTT: np.ndarray) -> np.ndarray:
 
 
 class Attribution(NamedTuple):
-    """Integrated gradients of a batch.
+    """Integrated gradients for one batch.
 
     Attributes:
-      tokens_BT: attribution of each token; float64.
-      prediction_BN: the prediction for each example; float64.
-      baseline_BN: the prediction for its baseline; float64.
-      gap_BN: |sum of the attributions - (prediction - baseline)|.
-      tolerance_BN: the largest gap that counts as complete.
-      panels: number of panels that were used.
+      tokens_BT: attribution per token; float64.
+      prediction_BN: prediction per example; float64.
+      baseline_BN: prediction for its baseline; float64.
+      gap_BN: |sum of attributions - (prediction - baseline)|.
+      tolerance_BN: largest gap that counts as complete.
+      panels: number of quadrature panels used.
     """
 
     tokens_BT: np.ndarray
@@ -73,7 +73,7 @@ class Attribution(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the attributions of every example add up to its difference, within the tolerance."""
+        """Whether each example's attributions add up to its difference, within the tolerance."""
         return bool(np.all(self.gap_BN <= self.tolerance_BN))
 
 
@@ -89,13 +89,13 @@ def integrated_gradients(
     slots: int,
     *arguments: Any,
 ) -> Attribution:
-    """Return the integrated gradients of predictions with respect to their inputs.
+    """Return integrated gradients of predictions with respect to their inputs.
 
     Args:
       predict: see `Predict`; compiled once per function and shape.
       inputs_BTE: the inputs.
-      baseline_BTE: the inputs that the predictions are compared with.
-      examples_BT: int, the example of each token, 0 = padding.
+      baseline_BTE: the inputs to compare with.
+      examples_BT: int, example number per token, 0 = padding.
       slots: N.
       arguments: further arguments of `predict`, such as parameters and batch.
     """
@@ -104,9 +104,11 @@ def integrated_gradients(
         np.asarray(jitted(each, *arguments), np.float64) for each in (inputs_BTE, baseline_BTE)
     )
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    # `leggauss` integrates over [-1, 1]; the path runs over [0, 1].
     nodes, weights = (nodes + 1.0) / 2.0, weights / 2.0
     panels = 1
     while True:
+        # All panels are computed again after halving: their nodes have moved. Panels are added in float64.
         tokens_BT = np.zeros(examples_BT.shape)
         for panel in range(panels):
             at = ((nodes + panel) / panels).astype(np.float32), (weights / panels).astype(np.float32)
@@ -123,7 +125,7 @@ def integrated_gradients(
 
 @functools.lru_cache(maxsize=16)
 def _compiled(predict: Predict) -> tuple[Callable, Callable]:
-    """Return `predict`, and the part of the integral at nodes: (nodes, weights, inputs, baseline, ...) -> [B, T]."""
+    """Return jitted `predict`, and one panel of the integral: (nodes, weights, inputs, baseline, ...) -> [B, T]."""
 
     def part(nodes, weights, inputs_BTE, baseline_BTE, *arguments):
         difference_BTE = inputs_BTE - baseline_BTE
@@ -131,6 +133,7 @@ def _compiled(predict: Predict) -> tuple[Callable, Callable]:
         def step(total_BTE, node_and_weight):
             node, weight = node_and_weight
             point_BTE = baseline_BTE + node * difference_BTE
+            # Examples do not influence each other, so the gradient of the sum is the gradient of each prediction.
             gradient_BTE = jax.grad(lambda x_BTE: predict(x_BTE, *arguments).sum())(point_BTE)
             return total_BTE + weight * gradient_BTE, None
 

@@ -1,7 +1,7 @@
-"""Figures of one style: matrices over layers and heads, curves and bars, as vector graphics.
+"""Plotting helpers in one style: layer-by-head matrices, curves and bars, as vector graphics.
 
-Ink is drawn in one color, which the SVG of the page replaces by `currentColor` on a transparent background: it is
-readable on a light and on a dark page.
+Ink has one color, which the page's SVG replaces by `currentColor` on a transparent background. A figure is therefore
+readable on light and on dark pages.
 """
 
 import io
@@ -15,13 +15,15 @@ from bertjax.training.results.curves import take_literally
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Almost black, and used nowhere else: `svg_of` can replace it by `currentColor` without touching data.
 INK = "#010203"
-# Okabe & Ito (2008): told apart by people with any color vision, on white and on black.
+# After Okabe & Ito (2008): distinguishable with any color vision, on white and on black.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#b09500")
 COLOR_MAP, DIVERGING = "viridis", "RdBu_r"
-# Larger matrices are drawn as one embedded picture in place of a path for each cell.
+# Larger matrices become one embedded picture instead of a path per cell, or the page gets slow.
 MOST_CELLS = 4096
 _STYLE = {
+    # Text stays text: it can be searched and selected, and files stay small. Type 42 does the same for PDF.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "font.family": "sans-serif",
@@ -45,14 +47,14 @@ _COLUMNS = 4
 
 
 def style():
-    """Return a context in which all figures have the style of the page."""
+    """Return a context that gives all figures the page's style."""
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
 
 
 def panels(count: int, width: float = 2.6, height: float = 2.2, columns: int = _COLUMNS) -> "tuple[Figure, list]":
-    """Return a figure and the axes of `count` panels; sizes are those of a panel in inches."""
+    """Return a figure and the axes of `count` panels; width and height are inches per panel."""
     from matplotlib.figure import Figure
 
     columns = min(count, columns)
@@ -75,15 +77,15 @@ def matrices(
     first_column: int = 1,
     diverging: bool = False,
 ) -> "Figure":
-    """Return matrices side by side with one scale of colors.
+    """Draw matrices side by side with one color scale.
 
     Args:
       values: {title: matrix}, such as [L, H].
-      unit: what a cell measures, with its unit.
-      low, high: ends of the scale; the smallest and the largest value by default.
-      rows, columns: what the axes count.
-      first_row, first_column: the numbers of the first row and column.
-      diverging: whether the scale has a middle at 0.
+      unit: color bar label, with the unit.
+      low, high: scale limits; the smallest and the largest value by default.
+      rows, columns: axis labels.
+      first_row, first_column: numbers at the first row and column.
+      diverging: whether the scale is centered at 0.
     """
     with style():
         shapes = np.array([matrix.shape for matrix in values.values()])
@@ -104,12 +106,14 @@ def matrices(
                 vmax=high,
                 rasterized=matrix.size > MOST_CELLS,
             )
+            # The first layer on top, as in a printed matrix.
             panel.invert_yaxis()
             panel.set(title=title, xlabel=columns, ylabel=rows)
             for axis, count, first in (
                 (panel.xaxis, matrix.shape[1], first_column),
                 (panel.yaxis, matrix.shape[0], first_row),
             ):
+                # At most 12 tick labels fit.
                 step = max(1, -(-count // 12))
                 axis.set_ticks(np.arange(0, count, step) + 0.5, [str(first + i) for i in range(0, count, step)])
                 axis.set_tick_params(length=0)
@@ -126,24 +130,26 @@ def curves(
     log_x: bool = False,
     markers: bool = True,
 ) -> "Figure":
-    """Return curves in one panel.
+    """Draw curves in one panel.
 
     Args:
       lines: {name: (x values, y values)}.
-      x, y: labels of the axes, with units.
+      x, y: axis labels, with units.
       bands: {name: (lower, upper)}, intervals around the curve of the same name.
-      log_x: whether the x axis is logarithmic from 1 on, with 0 on it.
+      log_x: whether the x axis is logarithmic from 1 on, with 0 included.
       markers: whether points are marked.
     """
     with style():
         figure, (panel,) = panels(1, 6.0, 3.4)
         for index, (name, (xs, ys)) in enumerate(lines.items()):
             color, shape = COLORS[index % len(COLORS)], "osD^vPX*"[index % 8] if markers else None
+            # Styles change after each round of colors, so more than eight curves stay distinguishable.
             line_style = ("-", "--", ":")[index // len(COLORS) % 3]
             panel.plot(xs, ys, color=color, marker=shape, markersize=4, linestyle=line_style, label=name)
             if bands and name in bands:
                 panel.fill_between(xs, *bands[name], color=color, alpha=0.2, linewidth=0)
         if log_x:
+            # A logarithmic axis has no 0, but step 0 is the untrained model. `symlog` is linear up to 1.
             panel.set_xscale("symlog", linthresh=1)
         panel.set(xlabel=x, ylabel=y)
         panel.grid(alpha=0.25, color=INK)
@@ -153,11 +159,11 @@ def curves(
 
 
 def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str, x: str = "layer", first: int = 1) -> "Figure":
-    """Return stacked bars, one panel for each title.
+    """Draw stacked bars, one panel per title.
 
     Args:
-      values: {title: {part of a bar: its size in each bar}}.
-      y, x: labels of the axes.
+      values: {title: {segment name: its size in each bar}}.
+      y, x: axis labels.
       first: number of the first bar.
     """
     with style():
@@ -179,7 +185,7 @@ def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str, x: str 
 
 
 def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
-    """Return grouped bars: {series: {group: value}}."""
+    """Draw grouped bars: {series: {group: value}}."""
     with style():
         groups = list(dict.fromkeys(group for series in values.values() for group in series))
         figure, (panel,) = panels(1, max(4.0, 0.5 * len(groups) * len(values)), 3.0)
@@ -196,10 +202,11 @@ def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
 
 
 def svg_of(figure: "Figure") -> str:
-    """Return a figure as SVG without an XML header, its ink `currentColor`; the same figure gives the same text."""
+    """Return a figure as SVG without XML header, its ink `currentColor`. Equal figures give equal text."""
     import matplotlib
 
     take_literally(figure)
+    # A fixed salt and no date: element ids and metadata do not change between runs.
     with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "bertjax"}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

@@ -1,25 +1,25 @@
-"""Effective attention: the part of attention weights that the output of a head depends on.
+"""Effective attention: the component of attention weights that affects a head's output.
 
-A head outputs A T, with T = E W^V H: E are the states that the layer reads, W^V the head's values and H its block of
-the output projection (Brunner et al., 2020, section 3.1, arXiv 1908.04211). Weights in the left null space of T, the
-vectors x with x T = 0, change nothing: if a sentence has more tokens than the head is wide, different weights give the
-same output. Effective attention is A minus its projection on that space (section 3.2).
+A head outputs A T with T = E W^V H. E are the states that the layer reads, W^V is the head's value projection, and H
+its block of the output projection (Brunner et al., 2020, section 3.1, arXiv 1908.04211). Adding vectors x with x T = 0
+to rows of A, the left null space of T, changes nothing: if a sentence has more tokens than the head is wide, different
+weights give the same output. Effective attention is A minus its projection on that space (section 3.2).
 
-- **Biases.** The formula of the paper has none. Here V = E W^V + b^V are the values as the layer multiplies them (the
-  tap `values`), so that A T is what the head really adds, and T = V H. The bias of the output projection is left out:
-  all heads share it, and attention does not change it. Rows of A sum to 1, so b^V adds the same vector for every A.
-- **Probability constraint.** Weights that stay probabilities differ from A by vectors that also sum to 0: by the left
-  null space of [T, 1]. It has one dimension less unless the vector 1 is a combination of the columns of T, and b^V
-  does not change it. "Constrained" is A minus its projection on this space; its rows sum to 1, as those of A. Both
-  kinds of effective attention may have negative weights.
-- **Short sentences.** If T has as many independent rows as the sentence has tokens, the space is {0}, and effective
-  attention is A. A sentence with at most as many tokens as the head is wide is usually such a sentence.
+- **Biases.** The paper's formula has none. Here V = E W^V + b^V are the values as the layer multiplies them (the tap
+  `values`), so A T is what the head really adds, and T = V H. The output projection's bias is left out: all heads share
+  it, and attention does not change it. Rows of A sum to 1, so b^V adds the same vector for every A.
+- **Probability constraint.** Two probability vectors differ by a vector that sums to 0, so only the left null space of
+  [T, 1] leaves both the output and the sum unchanged. It has one dimension less, unless the vector 1 is a combination
+  of T's columns, and b^V does not change it. "Constrained" is A minus its projection on this space. Its rows sum to 1,
+  as in A. Both kinds of effective attention may have negative weights.
+- **Short sentences.** If T has as many independent rows as the sentence has tokens, the space is {0} and effective
+  attention is A. This is usual if the sentence has at most as many tokens as the head is wide.
 - **Rank.** A singular value of T counts if it is above max(tokens, D) * eps times the largest one. This is the rule of
-  `numpy.linalg.matrix_rank` with the eps of float32, in which the layer computes. On rows of 64 to 512 tokens, the
-  smallest singular value of MiniLM is 0.02 of the largest, which is 400 times this limit, and float32 differs from
-  float64 by less than 4e-7 in weights and 2e-7 in correlations. So the computation stays on the device.
-- **Windows.** A layer that sees only a window (`model.window`) has the same definition. Its effective attention may
-  have weights outside of the window.
+  `numpy.linalg.matrix_rank` with float32 eps, since the layer computes in float32. On rows of 64 to 512 tokens,
+  MiniLM's smallest singular value is 0.02 of the largest, 400 times this limit, and float32 differs from float64 by
+  less than 4e-7 in weights and 2e-7 in correlations. So the computation stays on the device.
+- **Windows.** The definition also holds for a layer with local attention (`model.window`). Its effective attention may
+  have weights outside the window.
 """
 
 from typing import NamedTuple
@@ -33,13 +33,13 @@ _HIGHEST = jax.lax.Precision.HIGHEST
 
 
 class Space(NamedTuple):
-    """The space of weights that the outputs of heads depend on: the columns of T of each example.
+    """The weights that affect head outputs: T's column space for each example.
 
     Attributes:
-      basis_BNHTR: orthonormal columns that span it, 0 at tokens of other examples; columns after the rank are 0.
-      rank_BNH: int32, the rank of T; 0 for an empty slot.
-      ones_BNHT: the part of the vector 1 (at tokens of the example) that is not in the space, with length 1; 0 if there
-        is none. The columns of [T, 1] are spanned by both.
+      basis_BNHTR: orthonormal columns that span it, 0 at tokens in other examples; columns beyond the rank are 0.
+      rank_BNH: int32, T's rank; 0 for an empty slot.
+      ones_BNHT: the vector 1 (on the example's tokens) minus its projection on the space, normalized; 0 if nothing
+        remains. Together with the basis it spans the columns of [T, 1].
     """
 
     basis_BNHTR: jax.Array
@@ -53,40 +53,43 @@ class Space(NamedTuple):
 
 
 def members(examples_BT: jax.Array, slots: int) -> jax.Array:
-    """Return which tokens are those of each example; float32 [B, N, T]."""
+    """Return a 0/1 mask of each example's tokens; float32 [B, N, T]."""
     return (examples_BT[:, None] == jnp.arange(1, slots + 1)[:, None]).astype(jnp.float32)
 
 
 def space(values_BTHR: jax.Array, output_HRD: jax.Array, member_BNT: jax.Array) -> Space:
-    """Return the space of weights that the outputs of the heads of a layer depend on.
+    """Return the space of weights that affect the heads in one layer.
 
-    T = V H has the singular values and the columns' space of V R^T, with the QR factors H^T = Q R: the columns of Q are
-    orthonormal. V R^T has R = D / H columns instead of D.
+    T = V H has the same singular values and column space as V R^T, where H^T = Q R is a QR factorization: Q has
+    orthonormal columns. V R^T has only R = D / H columns, not D.
 
     Args:
-      values_BTHR: values of the heads, their bias included; R = D / H.
-      output_HRD: the block of the output projection's kernel that reads each head.
+      values_BTHR: head values, bias included; R = D / H.
+      output_HRD: each head's block of the output projection kernel.
       member_BNT: result of `members`.
     """
     factor_HRR = jnp.linalg.qr(jnp.swapaxes(output_HRD, -1, -2))[1]
     transformed_BHTR = jnp.einsum("bthr,hsr->bhts", values_BTHR, factor_HRR, precision=_HIGHEST)
+    # Rows of other examples become 0, which adds no singular value, so one batched SVD serves packed rows.
     of_examples_BNHTR = transformed_BHTR[:, None] * member_BNT[:, :, None, :, None]
     basis_BNHTR, singular_BNHR, _ = jnp.linalg.svd(of_examples_BNHTR, full_matrices=False)
     tokens_BN1 = member_BNT.sum(axis=-1)[..., None]
     limit_BN1 = jnp.maximum(tokens_BN1, output_HRD.shape[-1]) * _EPS
     counts_BNHR = singular_BNHR > limit_BN1[..., None] * singular_BNHR[..., :1]
+    # Columns beyond the rank are arbitrary directions; they must not enter the projection.
     basis_BNHTR = basis_BNHTR * counts_BNHR[..., None, :] * member_BNT[:, :, None, :, None]
     rank_BNH = counts_BNHR.sum(axis=-1).astype(jnp.int32)
 
     inside_BNHR = jnp.einsum("bnhtr,bnt->bnhr", basis_BNHTR, member_BNT, precision=_HIGHEST)
     outside_BNHT = member_BNT[:, :, None] - jnp.einsum("bnhtr,bnhr->bnht", basis_BNHTR, inside_BNHR, precision=_HIGHEST)
     length_BNH1 = jnp.linalg.norm(outside_BNHT, axis=-1, keepdims=True)
+    # A length of rounding size means that 1 is in the space: normalizing it would amplify noise.
     is_outside_BNH1 = length_BNH1 > (limit_BN1 * jnp.sqrt(tokens_BN1))[..., None]
     return Space(basis_BNHTR, rank_BNH, jnp.where(is_outside_BNH1, outside_BNHT / length_BNH1, 0.0))
 
 
 def effective(attention_BHTT: jax.Array, space: Space) -> tuple[jax.Array, jax.Array]:
-    """Return effective attention and constrained effective attention, [B, H, T, T] each; rows of padding are 0.
+    """Return effective and constrained effective attention, [B, H, T, T] each; rows at padding are 0.
 
     Args:
       attention_BHTT: attention weights; no token attends to another example.
@@ -97,14 +100,15 @@ def effective(attention_BHTT: jax.Array, space: Space) -> tuple[jax.Array, jax.A
         inside = jnp.einsum("bhqt,bnhtr->bnhqr", attention_BHTT, basis_BNHTR, precision=_HIGHEST)
         return jnp.einsum("bnhqr,bnhtr->bhqt", inside, basis_BNHTR, precision=_HIGHEST)
 
+    # Projecting on the column space is the same as removing the projection on the left null space.
     effective_BHTT = projected(space.basis_BNHTR)
     return effective_BHTT, effective_BHTT + projected(space.ones_BNHT[..., None])
 
 
 def correlations(first_BHTT: jax.Array, second_BHTT: jax.Array, member_BNT: jax.Array) -> jax.Array:
-    """Return Pearson's correlation over the cells of each example's map; NaN if all cells of a map are equal.
+    """Return Pearson's correlation over the cells of each example's map; NaN if a map is constant.
 
-    Cells of other examples and of padding are left out.
+    Cells at padding and across examples are left out.
     """
     same_BTT = jnp.einsum("bnq,bnt->bqt", member_BNT, member_BNT)
     cells_BN = member_BNT.sum(axis=-1) ** 2

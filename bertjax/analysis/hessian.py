@@ -1,7 +1,7 @@
-"""The largest eigenvalue of the Hessian of a loss with respect to the kernels of one layer, by power iteration.
+"""Largest Hessian eigenvalue for one layer's kernels, by power iteration on the loss.
 
-The Hessian is never formed: its product with a vector v is the derivative of the gradient in the direction v
-(Pearlmutter, 1994). The gradient is linearized once for all products of a batch.
+The Hessian is never formed. Its product with a vector v is the gradient's derivative in direction v (Pearlmutter,
+1994). The gradient is linearized once per batch and reused by all products.
 """
 
 import functools
@@ -15,13 +15,13 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 
-# The iteration ends when the eigenvalue changes by less than this share of it, or after so many products.
+# The iteration ends if the eigenvalue changes by less than this fraction, or after this many products.
 TOLERANCE, MOST_PRODUCTS = 1e-3, 100
 
 
 @functools.lru_cache(maxsize=8)
 def function_of(objective: Objective, encoder: EncoderConfig) -> Callable[..., jax.Array]:
-    """Return `top_eigenvalue`, jitted, for the models of one architecture and task."""
+    """Return jitted `top_eigenvalue`, shared by all models of one architecture and task."""
     return jax.jit(functools.partial(top_eigenvalue, objective, objective.model(encoder)))
 
 
@@ -31,12 +31,12 @@ def top_eigenvalue(
     """Device: return the eigenvalue of largest magnitude, float32 [].
 
     Args:
-      objective: the objective whose loss it is, the mean over the batch, without dropout.
-      model: its model.
-      params: its params; layers have params of their own.
-      frozen: those of `Objective.frozen_params`.
+      objective: defines the loss, a mean over the batch without dropout.
+      model: its Linen module.
+      params: model parameters; layers must not share them.
+      frozen: result of `Objective.frozen_params`.
       batch: the core batch and the features.
-      layer: int, the layer, counted from 0.
+      layer: int, counted from 0.
     """
     flat = flatten_dict(params, sep="/")
     kernels = {path: leaf for path, leaf in flat.items() if is_kernel_of_layers(path)}
@@ -47,8 +47,10 @@ def top_eigenvalue(
         weights = objective.weights(batch)
         return sum(objective.coefficients.get(term, 1.0) * total / weights[term] for term, total in sums.items())
 
+    # Forward over reverse: `product(v)` is the Hessian-vector product, without another forward pass.
     _, product = jax.linearize(jax.grad(loss), kernels)
 
+    # Parameters are stacked on L. Restricting vectors to one row restricts the Hessian to that layer's block.
     def of_layer(tree: dict) -> dict:
         return {path: jnp.zeros_like(leaf).at[layer].set(leaf[layer]) for path, leaf in tree.items()}
 
@@ -59,10 +61,12 @@ def top_eigenvalue(
     def step(state: tuple) -> tuple:
         vector, value, _, count = state
         image = of_layer(product(vector))
+        # The Rayleigh quotient v^T H v of a unit vector keeps the sign, which the norm of H v would lose.
         return normal(image), _dot(vector, image), value, count + 1
 
     def goes_on(state: tuple) -> jax.Array:
         _, value, before, count = state
+        # At least two products: the first value has no predecessor.
         return (count < 2) | ((jnp.abs(value - before) > TOLERANCE * jnp.abs(value)) & (count < MOST_PRODUCTS))
 
     keys = jax.random.split(jax.random.key(0), len(kernels))
@@ -72,7 +76,7 @@ def top_eigenvalue(
 
 
 def is_kernel_of_layers(path: str) -> bool:
-    """Return whether a param is a kernel of the encoder's layers, [L, ...]."""
+    """Return whether a parameter path is a kernel of the encoder's layers, [L, ...]."""
     return path.startswith("encoder/layers/") and path.endswith("/kernel")
 
 

@@ -1,4 +1,4 @@
-"""Values of `--labeled`: files of GLUE by the name of their task, and other labeled files by their suffix."""
+"""Parses `--labeled`: GLUE files by task name, other labeled files by suffix."""
 
 import math
 from pathlib import Path
@@ -14,10 +14,10 @@ _TABLES = (".tsv", ".csv", ".jsonl")
 
 
 def find(spec: str) -> tuple[str, str, LabeledFormat | None]:
-    """Return the name, the path and the format of a value of `--labeled`; no format if it depends on the model.
+    """Return name, path and format for a value of `--labeled`; no format if it depends on the model.
 
     Args:
-      spec: `glue:TASK` for the development set in the folder `glue/TASK`, `glue:FOLDER/TASK` for one elsewhere, or a
+      spec: `glue:TASK` for the development set in the folder `glue/TASK`, `glue:FOLDER/TASK` for another folder, or a
         labeled file.
 
     Raises:
@@ -40,16 +40,17 @@ def find(spec: str) -> tuple[str, str, LabeledFormat | None]:
 
 
 def format_of(path: str) -> LabeledFormat:
-    """Return how a labeled file is read for a model that was not fine-tuned.
+    """Return the format of a labeled file for a model that was not fine-tuned.
 
-    Tables have the columns `sentence` and `label`, the fields of `LabeledText`; other files have a word and its tag in
-    each line, or are CoNLL-U.
+    Tables have columns `sentence` and `label`, the fields of `LabeledText`. Other files have a word and its tag in each
+    line, or are CoNLL-U.
     """
     return LabeledText(heldout=path) if path.endswith(_TABLES) else Tagged(heldout=path)
 
 
 def classes_of(format: LabeledFormat, records: list[Record]) -> tuple[str, ...]:
-    """Return the names of the labels of records, sorted; empty if they are numbers, as the scores of STS-B."""
+    """Return the sorted label names of records; empty if labels are numbers, as in STS-B."""
     counts = format.class_counts(records)
+    # Classes may be called 0 and 1. Only a label with a decimal point makes the task a regression.
     are_numbers = not any(math.isnan(labels.number_of(name)) for name in counts)
     return () if are_numbers and any("." in name for name in counts) else tuple(sorted(counts))

@@ -1,6 +1,6 @@
-"""The texts that models are analyzed on: held-out documents of a corpus, a labeled file, or given sentences.
+"""Texts to analyze models on: held-out documents of a corpus, a labeled file, or given sentences.
 
-A `Material` is independent of the models. `material.encoded(subject)` are its examples for one model.
+A `Material` is independent of models. `material.encoded(subject)` returns its examples for one model.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from bertjax.training.resolve import open_store
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir
 
-# The longest example unless a part asks for longer ones, as Clark et al. (2019, section 2) and BERT's first stage.
+# Default maximum length, as in Clark et al. (2019, section 2) and BERT's first training stage.
 LENGTH = 128
-# The seed of the choice of examples.
+# Seed for sampling examples.
 SEED = 0
 
 
@@ -39,9 +39,9 @@ class Material:
     """Texts to analyze models on. A subclass defines `_encode`.
 
     Attributes:
-      name: its name on the page, such as `corpus`, `glue:SST-2` or `texts`.
-      examples: the most examples.
-      length: the most tokens of an example; 0 for `LENGTH`. A model with fewer positions reads shorter examples.
+      name: name on the page, such as `corpus`, `glue:SST-2` or `texts`.
+      examples: maximum number of examples.
+      length: maximum tokens per example; 0 for `LENGTH`. A model with fewer positions reads shorter examples.
     """
 
     name: str
@@ -49,23 +49,24 @@ class Material:
     length: int = 0
 
     def encoded(self, subject: Subject) -> Encoded:
-        """Return the examples of a model, made once for the models of one tokenizer, length and task.
+        """Return the examples for a model, computed once for all models with the same tokenizer, length and task.
 
         Raises:
-          UserError: the texts cannot be read, or a given text is longer than the model's.
+          UserError: the texts cannot be read, or a given text is too long for the model.
         """
         objective = self.objective(subject)
         key = subject.tokenizer.fingerprint, self.longest(subject), subject.encoder.segments > 1, self._key(objective)
         if key not in self._made:
             self._made[key] = self._encode(subject, objective)
+        # Models share the encoded examples, but each is scored by its own objective.
         return dataclasses.replace(self._made[key], objective=objective)
 
     def longest(self, subject: Subject) -> int:
-        """Return the most tokens of an example for a model."""
+        """Return the maximum tokens per example for a model."""
         return min(self.length or LENGTH, subject.encoder.max_positions)
 
     def objective(self, subject: Subject) -> Objective | None:
-        """Return the objective of a model that can be scored on these texts; None if there is none."""
+        """Return the model's objective that can score these texts; None if there is none."""
         return subject.pretraining
 
     def _key(self, objective: Objective | None) -> Any:
@@ -79,19 +80,20 @@ class Material:
         raise TypeError(f"{type(self).__name__} has no _encode()")
 
     def _chosen(self, count: int, group: int = 1) -> np.ndarray:
-        """Return the indices of at most `examples` of `count` examples, drawn at random, ascending; int64."""
+        """Return sorted indices of a random sample, at most `examples` of `count`; int64."""
+        # Whole groups are drawn: a group, such as the choices of one question, is scored together.
         groups = np.random.default_rng(SEED).permutation(count // group)[: max(1, self.examples // group)]
         return (np.sort(groups)[:, None] * group + np.arange(group)).ravel()
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus(Material):
-    """Held-out documents of a corpus: pairs of adjacent segments `[CLS] A [SEP] B [SEP]`, as Clark et al. (2019) read.
+    """Held-out documents of a corpus, as pairs of adjacent segments `[CLS] A [SEP] B [SEP]` (Clark et al., 2019).
 
-    A model without segments reads `[CLS] text [SEP]`. The token store is that of the run, or is made.
+    A model without segments reads `[CLS] text [SEP]`. The token store is the run's own, or is prepared.
 
     Attributes:
-      corpus: a corpus as in `data.corpus`; empty for that of the run.
+      corpus: a corpus as in `data.corpus`; empty for the run's own corpus.
     """
 
     corpus: str = ""
@@ -104,7 +106,7 @@ class Corpus(Material):
         return Encoded(ragged, [], np.arange(len(chosen)), objective, subject.vocabulary, longest)
 
     def _store(self, subject: Subject) -> TokenStore:
-        """Return the store of the corpus in the tokens of the model: that of the run itself, or one that is made."""
+        """Return the corpus in the model's tokens: the run's own store, or a store that is prepared now."""
         saved = subject.saved
         if saved is None:
             raise UserError(f"{subject.label} is in memory, and a corpus needs a model in a folder; give texts instead")
@@ -114,6 +116,7 @@ class Corpus(Material):
         if not self.corpus and not saved.is_export and not subject.finetuned:
             return open_store(data, read_record(Workdir.at(saved.folder)))
         if self.corpus:
+            # Settings that describe the run's corpus do not apply to another one.
             data = dataclasses.replace(data, corpus=self.corpus, sources={}, heldout="", share=1.0)
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         return open_store(dataclasses.replace(data, tokenizer=tokenizer), None)
@@ -127,21 +130,21 @@ def _text_format(subject: Subject) -> TextFormat:
 
 @dataclasses.dataclass(frozen=True)
 class Labeled(Material):
-    """The records of a labeled file. Texts that are too long are cut.
+    """The records of a labeled file. Long texts are cut.
 
     Attributes:
-      format: how the file is read, with the file as its `heldout`; None for the format of each fine-tuned model.
-      path: the file; empty for the development set of each fine-tuned model.
+      format: format of the file, with the file as its `heldout`; None for each fine-tuned model's own format.
+      path: the file; empty for each fine-tuned model's development set.
     """
 
     format: LabeledFormat | None = None
     path: str = ""
 
     def format_of(self, subject: Subject) -> LabeledFormat:
-        """Return how the file is read for a model.
+        """Return the format in which a model reads the file.
 
         Raises:
-          UserError: nothing shows which columns the file has.
+          UserError: the columns of the file are unknown.
         """
         if self.format:
             return self.format
@@ -156,7 +159,7 @@ class Labeled(Material):
         """Return all records of the file.
 
         Raises:
-          UserError: the file cannot be read, or is of another kind.
+          UserError: the file cannot be read, or has another format.
         """
         format = self.format_of(subject)
         key = repr(format)  # formats hold dicts, which have no hash
@@ -169,7 +172,7 @@ class Labeled(Material):
         return {}
 
     def objective(self, subject):
-        """Return the fine-tuned objective of a model if it was trained on the same columns and classes."""
+        """Return the model's fine-tuned objective if it was trained on the same columns and classes."""
         if not subject.finetuned:
             return None
         objective, format = subject.finetuned.objective, self.format_of(subject)
@@ -178,7 +181,7 @@ class Labeled(Material):
         return objective if set(self.classes(subject)) <= set(objective.classes) or not objective.classes else None
 
     def classes(self, subject: Subject) -> tuple[str, ...]:
-        """Return the names of the labels of the file, sorted; empty if labels are numbers."""
+        """Return the sorted label names of the file; empty if labels are numbers."""
         return labeled_files.classes_of(self.format_of(subject), self.records(subject))
 
     def _key(self, objective):
@@ -203,7 +206,7 @@ class Labeled(Material):
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Material):
-    """Given sentences, one example `[CLS] text [SEP]` each.
+    """Given sentences, one example `[CLS] text [SEP]` per sentence.
 
     Attributes:
       texts: the sentences.
@@ -218,6 +221,7 @@ class Texts(Material):
         records = records_of(self.texts[: self.examples])
         encoded = subject.tokenizer.encode([record["text"] for record in records])
         longest = self.longest(subject)
+        # Sentences are never cut, unlike records of a file: a user who gives a sentence wants to see all of it.
         for record, ids in zip(records, encoded, strict=True):
             if len(ids) + 2 > longest:
                 raise UserError(
@@ -237,7 +241,7 @@ def texts_material(texts: Sequence[str], name: str = "texts") -> Texts:
     """Return given sentences as a material.
 
     Raises:
-      UserError: a text is blank or not a string, or there is none.
+      UserError: there are no texts, or one is blank or not a string.
     """
     if not len(texts):
         raise UserError("there is no text to analyze; give at least one sentence")
@@ -246,7 +250,7 @@ def texts_material(texts: Sequence[str], name: str = "texts") -> Texts:
 
 
 def labeled(spec: str, examples: int) -> Labeled:
-    """Return the material of a value of `--labeled`, see `bertjax.analysis.labeled_files`.
+    """Return the material for a value of `--labeled`, see `bertjax.analysis.labeled_files`.
 
     Raises:
       UserError: the task is unknown, or the file does not exist.

@@ -1,4 +1,4 @@
-"""The contract of a part of the analysis: what it needs, what it computes, and what it shows."""
+"""The interface of an analysis part: requirements, computation and results."""
 
 import dataclasses
 import html
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A figure of the page; the files `figures/<part>-<name>.svg` and `.pdf`.
+    """A figure of the page, saved as `figures/<part>-<name>.svg` and `.pdf`.
 
     Attributes:
-      name: lower-case letters, digits and hyphens, unique in its part.
-      caption: one paragraph: what is drawn, how to read it, the paper, the number that matters.
-      alternative: what the figure shows, for people who do not see it.
-      draw: makes the drawing, with the helpers of `bertjax.analysis.drawing`.
+      name: lower-case letters, digits and hyphens, unique within its part.
+      caption: one paragraph: content, how to read it, the paper, the key number.
+      alternative: alternative text for people who do not see the figure.
+      draw: draws it, using `bertjax.analysis.drawing`.
     """
 
     name: str
@@ -37,16 +37,16 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a part has computed.
+    """The result of a part.
 
     Attributes:
-      numbers: plain JSON values, for `analysis.json`; {model: {material: ...}} where both matter.
-      arrays: arrays by name, for `analysis.npz`; axes are named in the guide.
-      figures: the figures, in the order of the page.
-      text: one paragraph or more, divided by blank lines: what was measured, and the main result.
-      tables: tables and rows of data that follow the figures (`bertjax.analysis.page.page`).
-      maps: maps for the viewer of the page.
-      files: {name: content} of further files in the folder of the report.
+      numbers: plain JSON values for `analysis.json`; {model: {material: ...}} if both matter.
+      arrays: arrays by name for `analysis.npz`; the guide names their axes.
+      figures: figures in page order.
+      text: paragraphs separated by blank lines: the measurement and the main result.
+      tables: tables and rows of data below the figures (`bertjax.analysis.page.page`).
+      maps: attention maps for the page's viewer.
+      files: {name: content}, further files for the report folder.
     """
 
     numbers: dict[str, Any]
@@ -58,7 +58,7 @@ class Result:
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        """Return the text and the figures with their captions, which is what a notebook shows."""
+        """Return text, figures and captions as HTML for a notebook."""
         shown = [f"<p>{html.escape(paragraph)}</p>" for paragraph in self.text.split("\n\n") if paragraph]
         for figure in self.figures:
             svg = drawing.svg_of(figure.draw())
@@ -68,14 +68,14 @@ class Result:
 
 
 class Part:
-    """One part of the analysis. It does nothing but compute: it neither prints nor writes.
+    """One part of the analysis. It only computes: callers print and write.
 
     Attributes:
-      name: its name in `--parts`.
-      title: its heading on the page.
-      named_only: whether it takes too long to run unless `--parts` names it.
+      name: name in `--parts`.
+      title: heading on the page.
+      named_only: whether it runs only if `--parts` names it, because it takes long.
       needs_attention: whether it reads attention, heads or feed-forward neurons, which an LSTM lacks.
-      results: the results of the parts before it, by name; `run_parts` sets them.
+      results: earlier parts' results by name, set by `run_parts`.
     """
 
     name: ClassVar[str]
@@ -85,7 +85,7 @@ class Part:
     results: Mapping[str, Result] = MappingProxyType({})
 
     def lacks(self, subject: Subject, materials: Sequence[Material]) -> str:
-        """Return why a model cannot be analyzed, as `missing` does; attention is also checked."""
+        """Return why a model cannot be analyzed, as `missing` does; also checks for attention."""
         if self.needs_attention and not subject.encoder.has_attention:
             return (
                 f"has model.layer_type={subject.encoder.layer_type}, and this part reads attention; use --parts=layers"
@@ -93,11 +93,13 @@ class Part:
         return self.missing(subject, materials)
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        """Return what a model or the materials lack, as the end of `patterns: ...`; empty if nothing is missing."""
+        """Return the requirement that a model or the materials do not meet, as the end of `patterns: ...`; empty if
+        none.
+        """
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        """Return the result for models that lack nothing.
+        """Return the result for models that meet all requirements.
 
         Raises:
           UserError: a text does not suit a model.

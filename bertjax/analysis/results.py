@@ -1,4 +1,4 @@
-"""The folder of an analysis: `analysis.json`, `analysis.npz`, `figures/`, `report.html`. It is never half written."""
+"""Writes the report folder atomically: `analysis.json`, `analysis.npz`, `figures/`, `report.html`."""
 
 import json
 import os
@@ -23,11 +23,13 @@ FORMAT_VERSION = 1
 
 
 def check_folder(out: Path) -> None:
-    """Raise UserError if a folder holds something other than an analysis, or cannot be replaced."""
+    """Raise UserError if a folder holds anything other than an analysis, or cannot be replaced."""
+    # A report is replaced by renaming folders, which fails or surprises in these three cases.
     if out.resolve() == Path.cwd() or out.is_symlink() or os.path.ismount(out):
         raise UserError(
             f"--out={out} is the current folder, a link or a mount point, which cannot be replaced; name another folder"
         )
+    # Checked before the analysis starts: it may take an hour.
     above = next(parent for parent in out.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UserError(f"--out={out} cannot be made in {above}; name a folder that can be written")
@@ -42,26 +44,27 @@ def write(
     materials: Sequence[Material],
     before: Sequence[Section] = (),
 ) -> list[Outcome]:
-    """Write the folder of an analysis; it replaces an older one when all of it is written.
+    """Write the report folder. It replaces an older report once it is complete.
 
-    A part whose figures cannot be drawn has failed.
+    A part fails if its figures cannot be drawn.
 
     Args:
       out: the folder.
-      outcomes: what became of the parts, in the order of the page.
+      outcomes: outcomes of the parts, in page order.
       subjects: the models.
       materials: the texts.
-      before: sections of the page before the parts, such as those of a training.
+      before: sections above the parts, such as those about a training run.
 
     Returns:
-      What became of the parts, their figures included.
+      The outcomes, including failures while drawing.
 
     Raises:
-      StorageError: the folder cannot be written; an older one is unchanged.
+      StorageError: the folder cannot be written; an older report is unchanged.
     """
     drawn = [_drawn(outcome) for outcome in outcomes]
     outcomes = [outcome for outcome, _ in drawn]
     raise_if_all_failed(outcomes)
+    # A draft in the same parent folder is on the same file system, so it can be renamed into place.
     draft = out.with_name(f".{out.name}.{os.getpid()}.new")
     with storage.storage_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +80,7 @@ def write(
 
 
 class _Drawn(NamedTuple):
-    """A figure as the contents of its two files, and as a block of the page."""
+    """A figure: contents for its two files, and the block on the page."""
 
     svg: str
     pdf: bytes
@@ -85,13 +88,14 @@ class _Drawn(NamedTuple):
 
 
 def _drawn(outcome: Outcome) -> tuple[Outcome, list[_Drawn]]:
-    """Return an outcome and its figures. The part has failed and has no figures if one of them cannot be drawn."""
+    """Draw the figures of an outcome. If one cannot be drawn, the part fails and has no figures."""
     figures = []
     for figure in outcome.result.figures if outcome.result else ():
         unique = f"{outcome.part.name}-{figure.name}"
         try:
             drawing_ = figure.draw()
             svg, pdf = drawing.svg_of(drawing_), drawing.pdf_of(drawing_)
+        # One bad figure must not discard the other parts of a long analysis.
         except Exception as error:
             return outcome.failed(error), []
         figures.append(_Drawn(svg, pdf, Drawing(unique, svg, figure.caption, figure.alternative)))
@@ -125,6 +129,7 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
             continue
         arrays |= {f"{name}/{key}": array for key, array in result.arrays.items()}
         for figure in figures:
+            # A file of its own has no page whose color it could take.
             svg = figure.svg.replace("currentColor", "#000000")
             (folder / FIGURES / f"{figure.block.name}.svg").write_text(svg, encoding="utf-8")
             (folder / FIGURES / f"{figure.block.name}.pdf").write_bytes(figure.pdf)
@@ -142,12 +147,12 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
 
 
 def _left_out(outcome: Outcome) -> list[str]:
-    """Return a sentence for each model that a part could not serve."""
+    """Return one sentence per model that the part could not analyze."""
     return [f"{label} is left out: it {reason}." for label, reason in outcome.missing.items()]
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON: numpy numbers as Python's, arrays as lists, numbers that are not finite as None."""
+    """Convert a value to JSON types: NumPy numbers to Python's, arrays to lists, non-finite numbers to None."""
     if isinstance(value, dict):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -156,6 +161,7 @@ def plain(value: Any) -> Any:
         return plain(value.tolist())
     if isinstance(value, np.generic):
         return plain(value.item())
+    # JSON has no NaN and no infinity.
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value

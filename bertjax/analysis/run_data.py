@@ -1,4 +1,4 @@
-"""The section of a page that shows what a run trains on: the first rows, token by token."""
+"""The page section with a run's first training rows, token by token."""
 
 from pathlib import Path
 
@@ -25,12 +25,13 @@ _MOST_TASKS = 4
 
 
 def section_of(workdir: Workdir, record: RunRecord) -> Section:
-    """Return the first training rows of a run, or why they cannot be shown. Nothing is prepared for it."""
+    """Return the first training rows of a run, or the reason why they cannot be shown. Nothing is prepared."""
     try:
         feeds = _feeds(workdir.root, record)
         shown = list(feeds.train.items())[:_MOST_TASKS]
         label = record.config.qualified
         lines = [f"{plan_line(feed, task, label(task, '').rstrip('/'))}." for (task, _), feed in shown]
+        # One task gets two rows, a mixture one row per task.
         count = 2 if len(shown) == 1 else 1
         rows = [row for (task, _), feed in shown for row in rows_of(feed, feeds.store_of(task).tokenizer, count, task)]
     except (UserError, OSError) as error:
@@ -43,7 +44,7 @@ def section_of(workdir: Workdir, record: RunRecord) -> Section:
 
 
 def _feeds(root: epath.Path, record: RunRecord) -> Feeds:
-    """Return the feeds of a run.
+    """Return the data feeds of a run.
 
     Raises:
       UserError: its token store is not on this machine, or its labeled files cannot be read.
@@ -51,6 +52,7 @@ def _feeds(root: epath.Path, record: RunRecord) -> Feeds:
     config = record.config
     if isinstance(config.task.examples, LabeledFormat):
         return Feeds(config, labeled_files(config, tokenizer.load(Path(root / "tokenizer"))))
+    # Found by fingerprint: the store must be the one that the run has read, not a newer one.
     path = find(config.data, record.identity["data"]["store_fingerprint"])
     if path is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""The sections of a page about a training run: curves, guesses, rows of data, speed, settings, environment."""
+"""Page sections about a training run: curves, guesses, data rows, speed, settings, environment."""
 
 import argparse
 import shlex
@@ -21,7 +21,7 @@ from bertjax.training.run.record import read_record
 from bertjax.training.run.run_status import RunStatus, read_status
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
-# Evaluations that a table of guesses has, the first and the last one among them.
+# Maximum number of evaluations in a table of guesses, the first and the last one included.
 _MOST_EVALUATIONS = 7
 _SHOWN_GUESSES = 3
 _COLUMNS = 2
@@ -37,14 +37,14 @@ _FREE = ("eval", "runtime")
 
 
 def sections_of(path: str, trust_code: bool = False) -> list[Section]:
-    """Return the sections of a run.
+    """Return the sections about a run.
 
     Args:
       path: its workdir.
-      trust_code: whether modules that the run names as `module:Class` are imported.
+      trust_code: whether to import modules that the run names as `module:Class`.
 
     Raises:
-      UserError: it is not a run, a file of it is damaged, or it has logged nothing yet.
+      UserError: the folder is not a run, one of its files is damaged, or the run has logged nothing yet.
     """
     workdir = Workdir.at(path)
     if workdir.root.is_dir() and not workdir.config.exists() and list(workdir.root.glob("seed=*")):
@@ -64,7 +64,7 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
 
 
 def sections_before(subjects: Sequence[Subject], trust_code: bool = False) -> list[Section]:
-    """Return the sections of the run that models are checkpoints of; none if they are of several runs or of none."""
+    """Return the sections about a run if all models are its checkpoints, else none."""
     folders = {str(each.saved.folder) for each in subjects if each.saved and not each.saved.is_export}
     if len(folders) != 1:
         return []
@@ -75,8 +75,9 @@ def sections_before(subjects: Sequence[Subject], trust_code: bool = False) -> li
 
 
 def _config_name(starts: Sequence[dict]) -> str:
-    """Return the name of the reference curve, from the command of the last start; empty without one."""
+    """Return the name of the reference curve, taken from the last start's command; empty without one."""
     command = shlex.split(str(starts[-1].get("command", ""))) if starts else []
+    # Only --config matters here; `parse_known_args` skips the other flags of the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", default="")
     args, rest = parser.parse_known_args(command)
@@ -101,6 +102,7 @@ def _summary(run: Run, status: RunStatus) -> Section:
 
 
 def _last_evaluation(run: Run) -> dict[str, float | None]:
+    # Not every record has an evaluation: find the newest one that has.
     for record in reversed(run.records):
         prefix = curves.HELDOUT
         if metrics := {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}:
@@ -137,7 +139,8 @@ def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str, capti
 
 
 def _in_words(run: Run, metric: str) -> str:
-    """Return where a curve starts and ends."""
+    """Return the start and the end of a curve as text."""
+    # Held-out numbers are preferred to training ones.
     for prefix in (curves.HELDOUT, curves.TRAIN):
         if points := curves.points_of(run.records, "step", f"{prefix}{metric}"):
             (first, start), (last, end) = points[0], points[-1]
@@ -196,7 +199,7 @@ def _guess_table(sample: dict, at: dict[int, list]) -> Table:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """Return up to `most` of the indices 0 to count - 1, evenly spread, with both ends."""
+    """Return up to `most` of the indices 0 to count - 1, evenly spread, both ends included."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most))})
 
 
@@ -205,6 +208,7 @@ def _speed(run: Run, status: RunStatus) -> Section:
     blocks: list[Drawing | Table] = []
     if len(points) > 1:
         steps, tokens, seconds = points.T
+        # Clamped: two records within the same clock tick must not divide by zero.
         rates = np.diff(tokens) / np.maximum(np.diff(seconds), 1e-9)
         svg = drawing.svg_of(drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=False))
         caption = (
@@ -228,6 +232,7 @@ def _speed(run: Run, status: RunStatus) -> Section:
 
 def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
     spent = {title: accounts[kind] for kind, title in _ACCOUNTS.items() if kind in accounts}
+    # The remainder: accounts cover finished work only, and a killed run loses steps.
     spent["start-up, and steps that were lost"] = max(wall - sum(spent.values()), 0.0)
     rows = [(title, f"{seconds:,.1f}", f"{seconds / wall:.1%}") for title, seconds in spent.items()]
     rows.append(("wall time", f"{wall:,.1f}", "100%"))

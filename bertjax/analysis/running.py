@@ -1,4 +1,4 @@
-"""Run parts of the analysis on models and materials, and collect why others were skipped."""
+"""Runs parts on models and materials, and records why models or parts were skipped."""
 
 import dataclasses
 import os
@@ -18,13 +18,13 @@ EXAMPLES = 500
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a part.
+    """A part's result, or why it has none.
 
     Attributes:
       part: the part.
       result: its result; None if it was skipped or failed.
-      missing: {model: why it was left out}.
-      error: why it failed; None if it did not.
+      missing: {model: reason why it was left out}.
+      error: the error, if it failed.
     """
 
     part: Part
@@ -33,12 +33,12 @@ class Outcome:
     error: Exception | None = None
 
     def failed(self, error: Exception) -> "Outcome":
-        """Return the outcome of a part that ended with an error."""
+        """Return the same outcome with an error instead of a result."""
         return dataclasses.replace(self, result=None, error=error)
 
     @property
     def failure(self) -> str:
-        """Why the part failed, in one line; the class of an error that is not a message to the user comes first."""
+        """The error in one line; its class comes first unless the message is meant for users."""
         if self.error is None:
             return ""
         kind = "" if isinstance(self.error, UserError) else f"{type(self.error).__name__}: "
@@ -49,7 +49,8 @@ class Outcome:
 def run_in_float32(
     part: Part, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide
 ) -> Result:
-    """Return the result of a part, whose matrix products are float32 on every device."""
+    """Run a part with float32 matrix products on every device."""
+    # TPUs and recent GPUs round the inputs of products by default. Small differences between heads would drown in it.
     return part.run(subjects, materials, progress)
 
 
@@ -60,26 +61,27 @@ def run_parts(
     progress: Progress = hide,
     on_part: Callable[[Part, bool], object] = lambda part, is_run: None,
 ) -> list[Outcome]:
-    """Return the outcome of each part. A model that lacks what a part needs is left out of this part.
+    """Return the outcome of each part. A part skips the models that lack what it needs.
 
-    A part that fails does not stop the others: what the others have computed may have taken an hour.
+    A failing part does not stop the others: their results may have taken an hour.
 
     Args:
-      parts: the parts, in the order of the page.
+      parts: the parts, in page order.
       subjects: the models.
       materials: the texts.
-      progress: makes progress bars.
-      on_part: called before each part, with whether it is run, since it may serve none of the models.
+      progress: creates progress bars.
+      on_part: called before each part, with False if the part is skipped because it can serve no model.
 
     Raises:
-      UserError: no part has a result, and the first one failed because a text does not suit a model. An error of
-        another class is raised in the same way.
+      UserError: no part has a result, and the first one failed because a text does not suit a model. Other errors are
+        raised under the same condition.
     """
     outcomes: list[Outcome] = []
     for part in parts:
         missing = {subject.label: part.lacks(subject, materials) for subject in subjects}
         served = [subject for subject in subjects if not missing[subject.label]]
         on_part(part, bool(served))
+        # Later parts may build on earlier ones: `training` follows their numbers over checkpoints.
         part.results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
         outcome = Outcome(part, None, {label: why for label, why in missing.items() if why})
         if served:
@@ -93,7 +95,7 @@ def run_parts(
 
 
 def raise_if_all_failed(outcomes: Sequence[Outcome]) -> None:
-    """Raise the first error if parts have failed and none has a result."""
+    """Raise the first error if some parts failed and none has a result."""
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if errors and not any(outcome.result for outcome in outcomes):
         raise errors[0]
@@ -115,11 +117,12 @@ def materials_of(
     texts: Sequence[str] = (),
     examples: int = 0,
 ) -> list[Material]:
-    """Return the materials that a user names; by default the corpus of the first model, or its development set.
+    """Return the materials named by the user. By default, return the held-out corpus or the development set of the
+    models.
 
     Raises:
-      UserError: a labeled file does not exist, a text is blank, or nothing is named and a model is an export whose
-        data did not come with bertjax.
+      UserError: a labeled file does not exist, a text is blank, or nothing is named and a model is an export without
+        its data.
     """
     examples = examples or EXAMPLES
     materials: list[Material] = (
@@ -135,6 +138,7 @@ def materials_of(
         first = subjects[0]
         own = Labeled(f"{next(iter(first.export.settings['tasks']))} dev", examples) if first.finetuned else None
         materials.append(own or Corpus("corpus", examples))
+    # Names are keys of the results.
     names = [material.name for material in materials]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two files have the name {repeated[0]}; analyze one of them at a time")
@@ -152,13 +156,15 @@ def run_part(
     trust_code: bool = False,
     task: str = "",
 ) -> Result:
-    """Return the result of a part; see `bertjax.analysis.run`."""
+    """Run one part; see `bertjax.analysis.run`."""
     part = part_of(name)
     subjects = _subjects(models, trust_code, task)
+    # A string is a sequence of characters, each of which would be analyzed as a text.
     if isinstance(texts, str):
         raise UserError(f"{texts[:40]!r} is one text; give a list of texts")
     materials = materials_of(subjects, corpus=corpus, labels=labeled, texts=texts, examples=examples)
     for subject in subjects:
+        # A part that is called by name must not skip a model silently, as a page may.
         if reason := part.lacks(subject, materials):
             raise UserError(f"{name}: {subject.label} {reason}")
     return run_in_float32(part, subjects, materials)

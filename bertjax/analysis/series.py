@@ -1,4 +1,4 @@
-"""Numbers of several checkpoints as series over steps, with the seeds of one configuration side by side."""
+"""Results of several checkpoints as series over training steps, grouped by configuration and seed."""
 
 import dataclasses
 import json
@@ -12,23 +12,23 @@ from bertjax.analysis.part import Result
 from bertjax.analysis.subject import Subject
 from bertjax.training.results.seeds import interval_of_mean
 
-# Where a number is in the results of a part, such as ("corpus", "shares", "vertical").
+# Path of a number within the results of a part, such as ("corpus", "shares", "vertical").
 Name = tuple[str, ...]
 
-# Names of numbers that are places or bounds, whose mean over seeds has no meaning.
+# Numbers that are positions or bounds: their mean over seeds is meaningless.
 _NOT_MEASURED = {"layer", "head", "interval"}
 
-# Settings in which seeds of one configuration may differ.
+# Settings that may differ between seeds of one configuration.
 _OF_A_RUN = ("seed", "data", "eval", "runtime")
 
 
 @dataclasses.dataclass(frozen=True)
 class Seeds:
-    """Runs of one configuration that differ in the seed only; often a single run.
+    """Runs of one configuration that differ only in the seed; often a single run.
 
     Attributes:
-      name: their name on the page.
-      steps: the steps of which all of them have a checkpoint, ascending.
+      name: name on the page.
+      steps: steps at which all runs have a checkpoint, ascending.
       subjects: [seed][step].
     """
 
@@ -39,7 +39,7 @@ class Seeds:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """The mean over seeds at each step, with its 95% interval; the interval is the mean itself for one seed."""
+    """Mean over seeds at each step with its 95% interval; with one seed, the interval is the mean."""
 
     mean: np.ndarray
     low: np.ndarray
@@ -50,7 +50,7 @@ class Curve:
 
 
 def seeds_of(subjects: Sequence[Subject]) -> list[Seeds]:
-    """Return the checkpoints by configuration. Seeds without a common step stand alone."""
+    """Group checkpoints by configuration. Seeds without a common step form groups of their own."""
     runs: dict[Path, dict[int, Subject]] = {}
     for subject in subjects:
         runs.setdefault(subject.saved.folder, {})[subject.step] = subject
@@ -58,6 +58,7 @@ def seeds_of(subjects: Sequence[Subject]) -> list[Seeds]:
     for folder, checkpoints in runs.items():
         export = next(iter(checkpoints.values())).export
         identity = {key: value for key, value in export.settings.items() if key not in _OF_A_RUN}
+        # Paths of data differ between machines; the tokenizer's content does not.
         identity["tokenizer"] = export.tokenizer.fingerprint  # in place of the paths of the data
         alike.setdefault(json.dumps(identity, sort_keys=True), []).append(folder)
     groups = []
@@ -78,14 +79,15 @@ def _name(folders: Sequence[Path]) -> str:
 
 
 def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
-    """Return the numbers of a model that are scalars, or have the axes [L] or [L, H]; float64.
+    """Return a model's numbers that are scalars or have the axes [L] or [L, H]; float64.
 
-    [L + 1] are layers with the embeddings. Numbers and arrays of one name are taken once.
+    [L + 1] are layers, embeddings included. If a number and an array have the same name, the number is used.
     """
     layers, heads = subject.encoder.layers, subject.encoder.heads
     shapes = ((), (layers,), (layers + 1,), (layers, heads))
     found = dict(_leaves(_of_model(result.numbers, subject.label) or {}))
     for key, array in result.arrays.items():
+        # Array names have the model's label at some level; the rest of the path names the number.
         before, own, after = f"/{key}".partition(f"/{subject.label}/")
         if own:
             found.setdefault(tuple(part for part in f"{before}/{after}".split("/") if part), array)
@@ -99,7 +101,7 @@ def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
 
 
 def _of_model(numbers: Any, label: str) -> Any:
-    """Return what a part reports of a model: the value of its label, wherever it is."""
+    """Return the value under a model's label, at any depth."""
     if not isinstance(numbers, Mapping):
         return None
     if label in numbers:
@@ -120,12 +122,13 @@ def _leaves(numbers: Any, name: Name = ()) -> Iterator[tuple[Name, np.ndarray]]:
 
 
 def series_of(result: Result, groups: Sequence[Seeds]) -> dict[Name, dict[str, np.ndarray]]:
-    """Return {name: {name of the seeds: values [seeds, steps, ...]}} of all numbers that are not always the same."""
+    """Return {name: {name of the seeds: values [seeds, steps, ...]}} for all numbers that change."""
     series: dict[Name, dict[str, np.ndarray]] = {}
     for group in groups:
         by_seed = [[values_of(result, subject) for subject in checkpoints] for checkpoints in group.subjects]
         for name in by_seed[0][0] if by_seed[0] else ():
             everywhere = [[values.get(name) for values in row] for row in by_seed]
+            # A number must exist, with one shape, in every checkpoint of a group.
             shapes = {None if value is None else value.shape for row in everywhere for value in row}
             if len(shapes) == 1 and None not in shapes:
                 series.setdefault(name, {})[group.name] = np.array(everywhere)
@@ -133,17 +136,19 @@ def series_of(result: Result, groups: Sequence[Seeds]) -> dict[Name, dict[str, n
 
 
 def _varies(of_groups: Mapping[str, np.ndarray]) -> bool:
+    # Constants, such as the number of examples, make no curve.
     finite = [values[np.isfinite(values)] for values in of_groups.values()]
     distinct = [np.unique(values.reshape(*values.shape[:2], -1), axis=1).shape[1] for values in of_groups.values()]
     return any(count > 1 for count in distinct) and all(len(values) for values in finite)
 
 
 def curve_of(values: np.ndarray) -> Curve:
-    """Return the mean over seeds with its t interval.
+    """Return the mean over seeds with its Student t interval.
 
     Args:
-      values: [seeds, steps, ...]; a step at which a seed has no number is NaN.
+      values: [seeds, steps, ...]; NaN at steps where a seed has no number.
     """
     values = np.asarray(values, np.float64)
+    # A mean over a varying number of seeds would jump, so a step needs all of them.
     values = np.where(np.isfinite(values).all(axis=0), values, np.nan)
     return Curve(values.mean(axis=0), *interval_of_mean(values))

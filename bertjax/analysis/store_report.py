@@ -1,4 +1,4 @@
-"""The sections of a page about a token store: contents, lengths, scripts, pieces, and what was left out."""
+"""Page sections about a token store: contents, lengths, scripts, pieces, dropped documents."""
 
 import collections
 import itertools
@@ -23,7 +23,7 @@ _NO_LETTERS = ("SPACE", "SYMBOL", "OTHER")
 
 
 def sections_of(store: TokenStore) -> list[Section]:
-    """Return the sections of a store.
+    """Return the sections about a store.
 
     Raises:
       UserError: a file of the store is damaged.
@@ -97,7 +97,7 @@ def _lengths(store: TokenStore) -> Section:
 
 
 def _median(split: Split, what: str) -> float:
-    """Return the upper edge of the bin that holds the median length."""
+    """Return the upper edge of the histogram bin that contains the median length."""
     edges, counts = lengths.histogram(split, what)
     return float(edges[1:][np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
 
@@ -105,6 +105,7 @@ def _median(split: Split, what: str) -> float:
 def _scripts(store: TokenStore) -> Section:
     kinds = [collections.Counter(map(kind_of, piece)) for piece in _texts_of_pieces(store)]
     shares: dict[str, dict[str, float]] = {}
+    # Letters are counted per piece and multiplied by the piece's frequency: no text is read again.
     for source in store.manifest["counts"]["train"]:
         letters: collections.Counter[str] = collections.Counter()
         for count, kind in zip(_counts(store.split("train", source), len(kinds)).tolist(), kinds):
@@ -133,9 +134,10 @@ def _texts_of_pieces(store: TokenStore) -> Iterator[str]:
 
 
 def _counts(split: Split, vocab_size: int) -> np.ndarray:
-    """Return how often each token id occurs in the documents of a split; int64 [V]."""
+    """Return token counts in the documents of a split; int64 [V]."""
     first, last = (int(split.sentences[split.documents[end]]) for end in (0, -1))
     counts_V = np.zeros(vocab_size, np.int64)
+    # In blocks: `bincount` converts its input to int64, which would not fit in memory for a large store.
     for start in range(first, last, COUNTED_AT_ONCE):
         counts_V += np.bincount(split.tokens[start : min(start + COUNTED_AT_ONCE, last)], minlength=vocab_size)
     return counts_V
@@ -147,6 +149,7 @@ def _pieces(store: TokenStore) -> Section:
     ranked = np.sort(learned)[::-1]
     with drawing.style():
         figure, [axes] = drawing.panels(1, width=3.6)
+        # Pieces that never occur are drawn at 0.5, since a logarithmic axis has no 0.
         axes.loglog(np.arange(1, 1 + len(ranked)), np.maximum(ranked, 0.5), color=drawing.COLORS[0])
         axes.set(xlabel="rank of the piece", ylabel="times in the training text")
         svg = drawing.svg_of(figure)
@@ -196,7 +199,7 @@ def _left_out(store: TokenStore) -> Section:
 
 
 def _reasons(store: TokenStore) -> Iterator[Table]:
-    """Yield a table of the reasons for which filters dropped documents, with the first documents of each."""
+    """Yield a table with the reasons for which filters dropped documents, and examples of each."""
     numbers: collections.Counter[tuple[str, str]] = collections.Counter()
     examples: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for line in dropped.read(store.path):

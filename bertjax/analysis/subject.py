@@ -1,4 +1,4 @@
-"""The models that are analyzed, side by side."""
+"""Models under analysis, side by side."""
 
 import dataclasses
 import functools
@@ -31,13 +31,13 @@ ALL_CHECKPOINTS = "*"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """A model that is analyzed: float32, plain attention, no dropout.
+    """A model under analysis: float32, plain attention, no dropout.
 
     Attributes:
-      label: the name of the model on the page; no two subjects of an analysis share one.
-      export: all that is stored of the model.
-      saved: the folder that it is from; None for a model in memory.
-      step: the step of the checkpoint; None if the model is not one of several checkpoints of a run.
+      label: name on the page, unique within an analysis.
+      export: the stored model.
+      saved: the folder it comes from; None for a model in memory.
+      step: a checkpoint's training step; None for other models.
     """
 
     label: str
@@ -47,7 +47,8 @@ class Subject:
 
     @functools.cached_property
     def encoder(self) -> EncoderConfig:
-        """The architecture, executed by the plain attention in float32."""
+        """The architecture with default execution: plain attention in float32."""
+        # Fused kernels never form the attention probabilities, so the tap `attention` needs the plain one.
         return dataclasses.replace(self.export.encoder, execution=Execution())
 
     @property
@@ -60,7 +61,7 @@ class Subject:
 
     @functools.cached_property
     def params(self) -> dict:
-        """The parameters, a copy on each local device."""
+        """The parameters, replicated on all local devices."""
         replicated = jax.sharding.NamedSharding(local_mesh(), jax.sharding.PartitionSpec())
         return jax.device_put(self.export.params, replicated)
 
@@ -73,29 +74,29 @@ class Subject:
 
     @functools.cached_property
     def pretraining(self) -> Objective | None:
-        """The masked-LM objective, or the causal one, if the model has such a head."""
+        """The masked-LM or causal objective, if the model has such a head."""
         if self.finetuned:
             return None
         return masked_lm(self.export) or (CausalLM() if is_causal(self.export) else None)
 
     @property
     def objective(self) -> Objective | None:
-        """The fine-tuned objective, else the masked-LM or causal one; None for a model without heads."""
+        """The fine-tuned objective, or else the masked-LM or causal one; None for a model without heads."""
         return self.finetuned.objective if self.finetuned else self.pretraining
 
     def captured(self, params: dict, batch: Arrays, names: Sequence[str]) -> Arrays:
-        """Device: return the values of all layers by name, see `captured`."""
+        """Device: return values from all layers by name, see the function `captured`."""
         return captured(self.encoder, params, batch, names)
 
 
 def captured(encoder: EncoderConfig, params: dict, batch: Arrays, names: Sequence[str]) -> Arrays:
-    """Device: return what the layers of an encoder compute, {name: [L, ...]}; the names are those of the taps.
+    """Device: return layer activations {name: [L, ...]} under the names of taps.
 
     Args:
       encoder: the architecture.
       params: parameters with the root `encoder`.
       batch: the core batch.
-      names: names among `bertjax.models.taps.NAMES`.
+      names: names from `bertjax.models.taps.NAMES`.
     """
     inputs = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
     variables = {"params": params["encoder"], taps.CAPTURED: dict.fromkeys(names)}
@@ -105,7 +106,7 @@ def captured(encoder: EncoderConfig, params: dict, batch: Arrays, names: Sequenc
 
 @functools.cache
 def local_mesh() -> jax.sharding.Mesh:
-    """Return the mesh of all local devices, whose only axis shards the rows of a batch."""
+    """Return a mesh of all local devices with one axis, which shards batch rows."""
     return jax.sharding.Mesh(np.array(jax.local_devices()), ("rows",))
 
 
@@ -113,12 +114,12 @@ def open_subjects(names: Sequence[str], trust_code: bool = False, task: str = ""
     """Open models: export folders, `RUN`, `RUN@STEP`, or `RUN@*` for all kept checkpoints of a run.
 
     Args:
-      names: the models as the user names them.
-      trust_code: whether modules that a model names as `module:Class` are imported, which runs their code.
+      names: models as the user names them.
+      trust_code: whether to import modules that a model names as `module:Class`, which runs their code.
       task: the task to analyze, for models that were fine-tuned on several.
 
     Raises:
-      UserError: a model does not exist, is damaged, or has several tasks and none is named.
+      UserError: a model does not exist or is damaged, or it has several tasks and none is chosen.
     """
     names = [name for pattern in names for name in expand(pattern)]
     if repeated := [name for name in names if names.count(name) > 1]:
@@ -135,9 +136,9 @@ def open_subjects(names: Sequence[str], trust_code: bool = False, task: str = ""
 
 
 def expand(name: str) -> list[str]:
-    """Return the names of all kept checkpoints for `RUN@*`, of all seeds for the folder of a run with `--seeds`.
+    """Expand `RUN@*` to all kept checkpoints, and a folder from `--seeds` to the runs of all seeds.
 
-    Another name is returned as it is. `FOLDER@STEP` and `FOLDER@*` are the checkpoints of all seeds.
+    `FOLDER@STEP` and `FOLDER@*` apply to every seed. Any other name is returned unchanged.
 
     Raises:
       UserError: the run does not exist or has no checkpoints.
@@ -147,6 +148,7 @@ def expand(name: str) -> list[str]:
         return [each for seed in seeds for each in expand(f"{seed}@{step}" if step else str(seed))]
     if step != ALL_CHECKPOINTS:
         return [os.fspath(name)]
+    # Imported here because they load the training stack, which an export does not need.
     from bertjax.training.run.checkpoint import Checkpoints
     from bertjax.training.run.workdir import Workdir
 
@@ -160,17 +162,18 @@ def expand(name: str) -> list[str]:
 
 
 def _seeds(folder: Path) -> list[Path]:
-    """Return the workdirs of a folder of seeds, in their order; empty for any other folder."""
+    """Return the workdirs in a folder of seeds, in order; empty for any other folder."""
     if (folder / "config.json").exists():
         return []
     runs = [run for run in folder.glob("seed=*") if (run / "config.json").exists()]
+    # By length first, so that seed=10 follows seed=9.
     return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def labels_of(names: Sequence[str]) -> list[str]:
-    """Return short names that differ: the last parts of the paths, or the names if those are equal.
+    """Return short unique names: the last parts of the paths, or the full names if those are equal.
 
-    The export folder of a run has the name of the run.
+    The export folder of a run is labeled with the run's name.
     """
     short = []
     for name in names:
@@ -182,7 +185,7 @@ def labels_of(names: Sequence[str]) -> list[str]:
 
 
 def described(subject: Subject) -> Mapping[str, Any]:
-    """Return what the page and `analysis.json` report of a model, as plain values."""
+    """Return a model's description for the page and `analysis.json`, as plain values."""
     encoder = subject.encoder
     return {
         "label": subject.label,

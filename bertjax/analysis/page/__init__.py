@@ -1,1 +1,1 @@
-"""`report.html`: sections, figures, tables and a viewer of attention maps in one file that opens without a network."""
+"""`report.html`: sections, figures, tables and an attention viewer in one file that works offline."""

@@ -1,4 +1,4 @@
-"""`page(title, sections)`: one self-contained HTML file. What is on it is plain data; the template has no logic."""
+"""Renders `page(title, sections)` as one self-contained HTML file from plain data; the template has no logic."""
 
 import base64
 import dataclasses
@@ -15,10 +15,10 @@ import numpy as np
 _HERE = Path(__file__).parent
 # Points per inch of matplotlib's SVG, pixels per inch of CSS.
 _PIXELS_PER_POINT = 96 / 72
-# A cell that does not break at its commas.
+# A number with its commas: such a cell must not wrap.
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*%?")
 _REFERENCE = re.compile(r"#([^\s()\"';]+)")
-# A rule that matplotlib writes into every figure. Inline it would apply to the whole page, whose style has it once.
+# A rule that matplotlib writes into every figure. Inline SVG would apply it to the whole page, whose style has it once.
 _MATPLOTLIB_STYLE = "*{stroke-linejoin: round; stroke-linecap: butt}"
 
 
@@ -27,10 +27,10 @@ class Drawing:
     """A figure on the page.
 
     Attributes:
-      name: letters, digits and hyphens; no two figures of a page share one.
-      svg: the drawing, with ink of `currentColor` on a transparent background.
-      caption: one paragraph: what is drawn, how to read it, the paper, the number that matters.
-      alternative: text for readers who do not see the drawing.
+      name: letters, digits and hyphens, unique on the page.
+      svg: the figure, with `currentColor` ink on a transparent background.
+      caption: one paragraph: content, how to read it, the paper, the key number.
+      alternative: alternative text for readers who do not see the figure.
     """
 
     name: str
@@ -45,9 +45,9 @@ class Table:
 
     Attributes:
       caption: one paragraph above the table.
-      headings: one text for each column.
-      rows: cells, as texts; the first cell of a row is its heading.
-      marked: (row, column) of the cells that are printed bold, such as right guesses.
+      headings: one per column.
+      rows: cell texts; the first cell is the row's heading.
+      marked: (row, column) of bold cells, such as right guesses.
     """
 
     caption: str
@@ -58,12 +58,12 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token of a row of data.
+    """A token in a row of data.
 
     Attributes:
-      text: what the model reads.
-      segment: number of its segment, from 0.
-      original: what was there before masking; empty for a token that is not predicted.
+      text: the token that the model reads.
+      segment: segment number, from 0.
+      original: the token before masking; empty if the token is not predicted.
     """
 
     text: str
@@ -86,14 +86,14 @@ class TokenRow:
 
 @dataclasses.dataclass(frozen=True)
 class Maps:
-    """The maps of one sentence, for the viewer. Every map is chosen by model, kind, sentence, layer and head.
+    """One sentence's attention maps for the viewer, where readers choose model, kind, sentence, layer and head.
 
     Attributes:
-      model: label of the model.
-      sentence: the text, as the list of sentences shows it.
-      tokens: one text for each row and column of a map.
-      weights_LHTT: weights between 0 and 1, the row of a map for the token that attends. H may be 1.
-      kind: what the weights are, such as `attention` or `rollout`.
+      model: model label.
+      sentence: the text, as listed in the viewer.
+      tokens: one text per row and column.
+      weights_LHTT: weights between 0 and 1; a map's row belongs to the token that attends. H may be 1.
+      kind: meaning of the weights, such as `attention` or `rollout`.
     """
 
     model: str
@@ -106,6 +106,7 @@ class Maps:
         length = len(self.tokens)
         if self.weights_LHTT.ndim != 4 or self.weights_LHTT.shape[2:] != (length, length):
             raise ValueError(f"maps of {length} tokens have the shape {self.weights_LHTT.shape}")
+        # Written so that NaN fails as well.
         if not (np.min(self.weights_LHTT) >= 0 and np.max(self.weights_LHTT) <= 1 + 1e-3):
             raise ValueError(f"a map of {self.sentence!r} has a weight that is not between 0 and 1")
 
@@ -115,13 +116,13 @@ class Section:
     """A section of the page.
 
     Attributes:
-      name: anchor of the section: letters, digits and hyphens.
-      title: its heading.
+      name: anchor, made from letters, digits and hyphens.
+      title: heading.
       paragraphs: texts below the heading.
-      blocks: figures, tables and rows of data, in order.
-      maps: what its viewer shows; without any there is no viewer.
-      skipped: why there is nothing else in the section; empty if there is.
-      failed: the error with which its part ended; empty if it did not.
+      blocks: figures, tables and data rows, in order.
+      maps: maps for the section's viewer; without maps there is no viewer.
+      skipped: why the section is empty, if it is.
+      failed: the part's error, if it failed.
     """
 
     name: str
@@ -134,11 +135,11 @@ class Section:
 
 
 def page(title: str, sections: Sequence[Section], lead: str = "") -> str:
-    """Return the HTML of a page.
+    """Return a page as HTML.
 
     Args:
-      title: heading and title of the page.
-      sections: its sections, which the table of contents lists in this order.
+      title: heading and page title.
+      sections: sections, in the order of the table of contents.
       lead: one paragraph below the heading.
     """
     return _template().render(title=title, sections=sections, lead=lead)
@@ -146,10 +147,15 @@ def page(title: str, sections: Sequence[Section], lead: str = "") -> str:
 
 @functools.cache
 def _template():
+    # Imported on first use: only pages need it.
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        # Texts come from users and data sets, so everything is escaped unless it is marked as safe.
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"inline": inline, "data_of": data_of, "prose": prose}
     environment.tests["drawing"] = lambda block: isinstance(block, Drawing)
@@ -159,17 +165,17 @@ def _template():
 
 
 def prose(text: str) -> str:
-    """Return a text as HTML, with what stands between backticks as code."""
+    """Return a text as HTML, with text between backticks as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def inline(drawing: Drawing) -> str:
-    """Return the SVG of a drawing as an element of the page, safe for HTML.
+    """Return the SVG of a figure as an HTML-safe element.
 
-    Ids start with the name of the drawing, because a page has one name space for all of them. Ids that nothing refers
-    to, metadata and name spaces are left out. The width is that of the drawing or of the page, whichever is less.
+    Ids get the figure's name as prefix, because ids must be unique on a page. Unreferenced ids, metadata and XML
+    namespaces are dropped. The element is as wide as the figure or the page, whichever is smaller.
     """
     from markupsafe import Markup
 
@@ -203,20 +209,20 @@ def inline(drawing: Drawing) -> str:
 
 
 def _local(name: str) -> str:
-    """Return a name without its name space."""
+    """Return a name without its XML namespace."""
     return name.rpartition("}")[2]
 
 
 def _renamed(match: re.Match, prefix: str, ids: set[str]) -> str:
-    """Return a reference to an id with the prefix; what is not one of the ids, such as a color, stays as it is."""
+    """Return a reference with the prefix added; references to other things, such as colors, stay unchanged."""
     return f"#{prefix}-{match[1]}" if match[1] in ids else match[0]
 
 
 def data_of(maps: Sequence[Maps]) -> str:
-    """Return maps as JSON that `viewer.js` reads, safe within a script element.
+    """Return maps as JSON for `viewer.js`, safe within a script element.
 
-    A weight w becomes the byte 255 sqrt(w), rounded: the error is below 0.004 at 1, below 0.0004 at 0.01. The bytes
-    [L, H, T, T] are compressed (zlib) and written in base64.
+    A weight w is stored as the byte 255 sqrt(w), rounded: the error is below 0.004 at 1 and below 0.0004 at 0.01. The
+    bytes [L, H, T, T] are compressed (zlib) and encoded in base64.
     """
     from markupsafe import Markup
 
@@ -232,6 +238,7 @@ def data_of(maps: Sequence[Maps]) -> str:
         }
         for each in maps
     ]
+    # A sentence may contain `</script>`. U+2028 and U+2029 ended a line in JavaScript strings before ES2019.
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 

@@ -1,4 +1,4 @@
-"""The parts of the analysis, one file each, in the order of the page."""
+"""The parts of the analysis, one file each, in page order."""
 
 import importlib
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from bertjax.analysis.part import Part
 from bertjax.errors import UserError
 
+# Import paths instead of classes: a part and its libraries are imported only if it runs.
 PARTS: dict[str, str] = {
     "patterns": "bertjax.analysis.parts.patterns:Patterns",
     "targets": "bertjax.analysis.parts.targets:Targets",
@@ -21,7 +22,7 @@ PARTS: dict[str, str] = {
 
 
 def part_of(name: str) -> Part:
-    """Return a part by its name; only its module is imported.
+    """Return a part by name, importing only its module.
 
     Raises:
       UserError: there is no such part.
@@ -33,7 +34,7 @@ def part_of(name: str) -> Part:
 
 
 def parts_of(names: Sequence[str]) -> list[Part]:
-    """Return parts in the order of the page, each once; if no name is given, all but those with `Part.named_only`.
+    """Return parts in page order, each once; without names, all parts except those with `Part.named_only`.
 
     Raises:
       UserError: there is no such part.

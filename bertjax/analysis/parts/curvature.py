@@ -1,8 +1,8 @@
-"""How sensitive each layer is to rounding: the curvature of the loss, from which its bits follow.
+"""Sensitivity of each layer to rounding, measured by the loss curvature, and the resulting bits per layer.
 
-Shen et al. (2020, Q-BERT, arXiv 1909.05840, section 3.1): the sensitivity of a layer is |mean| + deviation of the
-largest eigenvalues of its Hessian on several parts of the data. They choose bits by hand; the rule here is that the
-more sensitive half of the layers has 4 bits and the others 2.
+Shen et al. (2020, Q-BERT, arXiv 1909.05840, section 3.1) define a layer's sensitivity as |mean| + deviation of its
+largest Hessian eigenvalue over data subsets. They choose bits by hand. Here the more sensitive half of the layers gets
+4 bits, and the others get 2.
 """
 
 import functools
@@ -20,15 +20,16 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, put
 from bertjax.analysis.subject import Subject
 
-# Parts of the data, and positions of each at most. An eigenvalue takes ten to fifty backward passes over a part.
+# Number of data subsets, and the limit on positions in each. An eigenvalue takes 10 to 50 backward passes over a
+# subset.
 SUBSETS, POSITIONS = 5, 1 << 11
 MORE_BITS, FEWER_BITS = 4, 2
 
 
 class Curvature(Part):
-    """Top eigenvalues of the Hessian of each layer's kernels, and the bits that follow.
+    """Top Hessian eigenvalue of each layer's kernels, and bits per layer.
 
-    Arrays: `<model>/<material>/eigenvalues` [L, S] for S parts of the data.
+    Arrays: `<model>/<material>/eigenvalues` [L, S] for S data subsets.
     """
 
     name = "curvature"
@@ -57,13 +58,13 @@ class Curvature(Part):
 
 
 def bits_of(sensitivity_L: np.ndarray) -> list[int]:
-    """Return the bits of each layer: more for the more sensitive half, the larger half of an odd number."""
+    """Return the bits per layer: more for the more sensitive half, which is the larger half if the number is odd."""
     more = np.argsort(-sensitivity_L, kind="stable")[: -(-len(sensitivity_L) // 2)]
     return [MORE_BITS if layer in more else FEWER_BITS for layer in range(len(sensitivity_L))]
 
 
 def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tuple[np.ndarray, int]:
-    """Return the eigenvalues, float64 [L, S], and the number of examples that they are from."""
+    """Return eigenvalues, float64 [L, S], and the number of examples used."""
     encoded = material.encoded(subject)
     batches = list(subsets(encoded))
     examples = sum(int(np.count_nonzero(batch["example_ids_BN"] >= 0)) for batch in batches)
@@ -73,6 +74,7 @@ def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tu
     title = f"{subject.label}, curvature on {material.name}"
     with progress(title, subject.encoder.layers * sum(map(_tokens, batches))) as bar:
         for number, batch in enumerate(batches):
+            # The layer is an argument, not a constant: all layers share one compiled program.
             arrays = put(batch)
             for layer in range(subject.encoder.layers):
                 values_LS[layer, number] = jax.device_get(of_batch(arrays, layer))
@@ -81,7 +83,7 @@ def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tu
 
 
 def subsets(encoded: Encoded) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of one shape, each of other random examples: fewer than `SUBSETS` if there are fewer rows."""
+    """Yield batches of one shape with disjoint random examples: `SUBSETS`, or fewer if there are fewer rows."""
     rows_RN, seq_len = packed_rows(encoded)
     rows_RN = np.random.default_rng(SEED).permutation(rows_RN)  # rows of long examples come first
     devices = jax.local_device_count()

@@ -1,4 +1,4 @@
-"""What is lost with one head off, and with all heads of a layer off but one (Michel et al., 2019, section 3)."""
+"""Masks one head at a time, or all heads of a layer except one, and measures the loss (Michel et al., 2019, section 3)."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ from bertjax.resampling import Difference
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-# The level of Michel et al. (2019, table 1).
+# Significance level of Michel et al. (2019, table 1).
 LEVEL = 0.01
 _PAPER = "Michel et al. (2019, arXiv 1905.10650)"
 
 
 class Disabling(Part):
-    """The change of the loss, and of the metric of a fine-tuned model, with heads off.
+    """Loss changes, and a fine-tuned model's metric changes, with heads masked.
 
-    Arrays, all [L, H]: `<model>/<material>/one_off_<number>` is the change of the loss or the metric with this head
-    off, `one_kept_<number>` that with all other heads of its layer off; `..._p` are the p-values.
+    Arrays, all [L, H]: `<model>/<material>/one_off_<number>` is the change in loss or metric if this head is masked,
+    and `one_kept_<number>` the change if all other heads in its layer are masked. `..._p` are p-values.
     """
 
     name = "disabling"
@@ -58,7 +58,7 @@ class Disabling(Part):
 
 
 def masks_with_one_kept(shape: tuple[int, int]) -> list[np.ndarray]:
-    """Return the masks [L, H] that keep one head of one layer, and all heads of the others, in the order of heads."""
+    """Return masks [L, H], one per head, that keep this head alone in its layer and leave other layers whole."""
     layers, heads = shape
     numbers = np.arange(layers * heads)
     return [mask_without(shape, numbers[(numbers // heads == n // heads) & (numbers != n)]) for n in numbers]
@@ -75,11 +75,12 @@ def _base(ablation: Ablation) -> dict:
 
 
 def _changes(ablation: Ablation, scores: Sequence[Scores], shape: tuple[int, int]) -> tuple[dict, dict]:
-    """Return ({number: summary}, {number or number_p: [L, H]}) of changes with masks in the order of heads."""
+    """Return ({number: summary}, {number or number_p: [L, H]}) of changes under one mask per head."""
     numbers, arrays = {}, {}
     for name, change in ablation.changes(scores).items():
         values_LH, p_LH = change.value.reshape(shape), change.p.reshape(shape)
         arrays |= {name: values_LH, f"{name}_p": p_LH}
+        # A higher loss is worse, a higher metric is better.
         harm_LH = values_LH if name == "loss" else -values_LH
         numbers[name] = {
             "significant": int(np.count_nonzero(p_LH < LEVEL)),
@@ -100,7 +101,7 @@ def _cell(change: Difference, shape: tuple[int, int], index: int) -> dict:
 
 
 def _number(numbers: Mapping) -> str:
-    """Return the number that a figure shows: the metric if there is one, else the loss."""
+    """Return the name of the number shown in figures: the metric if there is one, else the loss."""
     return numbers["metric"] or "loss"
 
 
@@ -182,6 +183,7 @@ def _text(numbers: Mapping) -> str:
             replaced = sum(cell["p"] >= LEVEL for cell in kept)
             score = values["loss"] if number == "loss" else values["value"]
             start = f"{label} on {material} ({values['examples']:,} examples): {number} {score:.4f}."
+            # With fewer units, `Ablation.changes` leaves p-values as NaN.
             if values["units"] < resampling.LEAST_EXAMPLES:
                 lines.append(f"{start} The number of rows, {values['units']}, is too small for p-values.")
                 continue

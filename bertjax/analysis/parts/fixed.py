@@ -1,4 +1,4 @@
-"""Fixed patterns (Raganato et al., 2020): how much of the attention of each head a fixed pattern also has."""
+"""Similarity between each head's attention and fixed patterns (Raganato et al., 2020)."""
 
 import dataclasses
 import functools
@@ -20,16 +20,16 @@ from bertjax.models.visibility import Visibility
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
 
-# Bars of more models would not be told apart.
+# With more models the bars become indistinguishable.
 MOST_MODELS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Overlap:
-    """Device: the overlap of two maps is sum_j min(A_ij, P_ij), from 0 to 1, averaged over the tokens i.
+    """Device: overlap between two attention maps, sum_j min(A_ij, P_ij), from 0 to 1, averaged over tokens i.
 
-    It is 1 minus the total variation distance. `overlap` [L, H, P] is that of each head with each pattern, `uniform`
-    [P] that of equal attention to all tokens of the example.
+    It equals 1 minus the total variation distance. `overlap` [L, H, P] compares each head with each pattern. `uniform`
+    [P] compares equal attention to all tokens in the example with each pattern.
     """
 
     encoder: EncoderConfig
@@ -42,6 +42,7 @@ class Overlap:
         uniform_BTT = mask_BTT / mask_BTT.sum(axis=-1, keepdims=True)
         real_BT = (batch["examples_BT"] > 0).astype(jnp.float32)
 
+        # Padding has a row in every map, so it is left out of the mean.
         def shared(attention, map_BTT):
             return jnp.einsum("...bt,bt->...", jnp.minimum(attention, map_BTT).sum(axis=-1), real_BT)
 
@@ -53,7 +54,7 @@ class Overlap:
 
 
 class Fixed(Part):
-    """The overlap of every head with the patterns that `model.fixed_heads` can be."""
+    """Overlap of every head with the patterns available in `model.fixed_heads`."""
 
     name = "fixed"
     title = "Heads beside fixed patterns"
@@ -81,10 +82,11 @@ class Fixed(Part):
 
 
 def likeness(overlap_LHP: np.ndarray, uniform_P: np.ndarray) -> np.ndarray:
-    """Return overlaps above that of equal attention, as a share of the most that is possible: 1 is the pattern itself.
+    """Return the overlap rescaled so that equal attention is 0 and the pattern itself is 1.
 
-    Equal attention has 0, and a head that avoids the tokens of a pattern is below 0.
+    It is negative for a head that avoids the tokens of a pattern.
     """
+    # In short sentences equal attention overlaps with any pattern, so raw overlaps are not comparable across lengths.
     return (overlap_LHP - uniform_P) / (1 - uniform_P)
 
 

@@ -1,4 +1,4 @@
-"""Part `identifiability`: how much of the attention of each head its output depends on (Brunner et al., 2020)."""
+"""Part `identifiability`: how much of each head's attention affects its output (Brunner et al., 2020)."""
 
 import dataclasses
 import functools
@@ -23,19 +23,19 @@ from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
 
-# The most tokens of the examples of a corpus. Each length has the same number of tokens.
+# Maximum lengths of corpus examples. Each length gets the same number of tokens.
 LENGTHS = (64, 128, 256, 512)
-# Examples are counted together if their tokens are above one of these numbers and at most the next one.
+# Edges of length bins: an example falls between one edge (exclusive) and the next (inclusive).
 EDGES = (0, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-# Kinds of tokens, as figure 2 of Clark et al. (2019) and figure 1 of Brunner et al. (2020) have them.
+# Token kinds, as in figure 2 of Clark et al. (2019) and figure 1 of Brunner et al. (2020).
 KINDS = ("[CLS]", "[SEP]", "period or comma", "other")
 MAPS = ("raw", "effective", "constrained")
-# Maps of a layer that are in memory at once, beside those of all layers.
+# Raw, effective and constrained maps of one layer are in memory beside the raw maps of all layers.
 _SHARE = 0.5
 
 
 class Identifiability(Part):
-    """Rank of T = E W^V H, effective attention, and its correlation with raw attention, by layer, head and length."""
+    """Rank of T = E W^V H, effective attention, and its correlation with raw attention, per layer, head and length."""
 
     name = "identifiability"
     title = "How much of attention has an effect"
@@ -48,7 +48,7 @@ class Identifiability(Part):
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        """Return the results; see the guide for the arrays."""
+        """Return the results; the guide describes the arrays."""
         materials = [Lengths.of(material) for material in materials]
         numbers: dict[str, Any] = {subject.label: {} for subject in subjects}
         results = {}
@@ -66,7 +66,7 @@ class Identifiability(Part):
 
 
 def _one_blas_thread() -> AbstractContextManager:
-    """Return a context in which LAPACK, which JAX calls on a CPU, does not split a matrix among threads.
+    """Return a context in which LAPACK, which JAX calls on CPU, does not split a matrix among threads.
 
     The matrices are small: on two busy cores, 12 decompositions of [512, 32] take 0.005 s instead of 0.8 s.
     """
@@ -78,7 +78,7 @@ def _one_blas_thread() -> AbstractContextManager:
 
 @dataclasses.dataclass(frozen=True)
 class Lengths(Material):
-    """A corpus in examples of several lengths, with as many tokens in total as it has otherwise.
+    """A corpus at several example lengths, with the same total number of tokens as the plain corpus.
 
     Attributes:
       material: the corpus.
@@ -88,7 +88,7 @@ class Lengths(Material):
 
     @classmethod
     def of(cls, material: Material) -> Material:
-        """Return a corpus in several lengths; given texts and labeled files as they are."""
+        """Return a corpus at several lengths; given texts and labeled files are returned unchanged."""
         if not isinstance(material, Corpus):
             return material
         return cls(material.name, material.examples, max(LENGTHS), material=material)
@@ -98,6 +98,7 @@ class Lengths(Material):
         lengths = [length for length in LENGTHS if length <= most] or [most]
         parts = []
         for length in lengths:
+            # Longer examples are fewer, so that each length costs the same number of tokens.
             examples = max(1, self.examples * LENGTH // (len(lengths) * length))
             material = dataclasses.replace(self.material, examples=examples, length=length)
             parts.append(material.encoded(subject).ragged)
@@ -107,7 +108,7 @@ class Lengths(Material):
 
 
 def kinds_of(tokenizer: Tokenizer) -> bytes:
-    """Return the kind of each id, its place in `KINDS`, as bytes."""
+    """Return the kind of each token id, an index into `KINDS`, as bytes."""
     kinds = np.full(tokenizer.vocab_size, KINDS.index("other"), np.uint8)
     for token in range(tokenizer.vocab_size):
         if tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ") in (".", ","):
@@ -118,7 +119,7 @@ def kinds_of(tokenizer: Tokenizer) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Statistics:
-    """(params, batch) -> the sums over a batch of all statistics; see the guide for their axes.
+    """(params, batch) -> sums of all statistics over a batch; the guide describes their axes.
 
     Attributes:
       encoder: the architecture.
@@ -136,6 +137,7 @@ class Statistics:
         bins_BNK = ((tokens_BN[..., None] > jnp.array(EDGES)) & (tokens_BN[..., None] <= upper)).astype(jnp.float32)
         kinds_BT = jnp.asarray(np.frombuffer(self.kinds, np.uint8))[batch["tokens_BT"]]
         kind_BTK = jax.nn.one_hot(kinds_BT, len(KINDS), dtype=jnp.float32)
+        # Effective attention differs from raw attention only if a sentence has more tokens than the head is wide.
         is_long_BN = (tokens_BN > self.encoder.head_channels).astype(jnp.float32)
         queries_BT = jnp.einsum("bn,bnt->bt", is_long_BN, member_BNT)
 
@@ -155,6 +157,7 @@ class Statistics:
             ]
             return {name: _by_length(each, bins_BNK) for name, each in statistics.items()}, jnp.stack(attention_MKH)
 
+        # One layer at a time: the SVDs and three maps of all layers would not fit in memory.
         by_length, attention_LMKH = jax.lax.map(of_layer, values | {"outputs": self._outputs(params)})
         return {
             "tokens": (jnp.einsum("bn,bnk->k", tokens_BN, bins_BNK), bins_BNK.sum(axis=(0, 1))),
@@ -162,7 +165,7 @@ class Statistics:
         } | {name: jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), sums) for name, sums in by_length.items()}
 
     def _outputs(self, params: dict) -> jax.Array:
-        """Return the output projection's kernel of each layer and head, [L, H, R, D] with R = D / H."""
+        """Return the output projection kernel per layer and head, [L, H, R, D] with R = D / H."""
         config = self.encoder
         kernel = params["encoder"]["layers"]["attention"]["output"]["kernel"]
         kernel_LDD = jnp.repeat(kernel, config.layers // len(kernel), axis=0)  # groups of layers may share it
@@ -170,7 +173,8 @@ class Statistics:
 
 
 def _by_length(values_BNH: jax.Array, bins_BNK: jax.Array) -> Sums:
-    """Return the sums and counts of the values that are finite, [lengths, H] each."""
+    """Return sums and counts of the finite values, [lengths, H] each."""
+    # The correlation of a constant map is NaN and must not spoil the mean.
     is_finite_BNH = jnp.isfinite(values_BNH)
     sums_KH = jnp.einsum("bnh,bnk->kh", jnp.where(is_finite_BNH, values_BNH, 0.0), bins_BNK)
     return sums_KH, jnp.einsum("bnh,bnk->kh", is_finite_BNH.astype(jnp.float32), bins_BNK)
@@ -189,7 +193,7 @@ def _numbers(results: dict[str, np.ndarray], encoder: EncoderConfig) -> dict[str
 
 
 def _figures(results: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
-    """Return figure 1a of the paper, the same by layer and head, and figures 1b and 1c for each model and material."""
+    """Return figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material."""
     lines, bands, longest = {}, {}, {}
     for name, arrays in results.items():
         used = np.isfinite(arrays["tokens"])

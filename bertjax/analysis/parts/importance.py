@@ -1,10 +1,9 @@
-"""How important heads and neurons are, and what is left when the least important are pruned.
+"""Importance of heads and neurons, and scores while the least important ones are pruned.
 
-Michel et al. (2019, section 4, arXiv 1905.10650): the importance of a head is I_h = E|d L(x) / d xi_h| over examples x,
-where xi_h is a factor on its output. The importance of a feed-forward neuron is that of a factor on its activation.
-The absolute value is taken of the derivative of an example, as in that formula. The code of the authors
-(are-16-heads-really-better-than-1) takes it of each token before it sums them, which gives larger numbers and nearly
-the same order.
+Michel et al. (2019, section 4, arXiv 1905.10650): a head's importance is I_h = E|d L(x) / d xi_h| over examples x,
+where xi_h multiplies its output. For a feed-forward neuron, the factor multiplies its activation. As in that formula,
+the absolute value is taken per example. The authors' code (are-16-heads-really-better-than-1) takes it per token before
+summing, which gives larger numbers in nearly the same order.
 """
 
 import functools
@@ -23,7 +22,7 @@ from bertjax.analysis.subject import Subject
 from bertjax.importance import FILE, Importance
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 
-# Tokens that a backward pass costs, in those of a forward pass.
+# Cost of forward plus backward pass, in forward passes.
 _BACKWARD = 3
 _PAPER = "Michel et al. (2019, arXiv 1905.10650)"
 _CURVES = {
@@ -34,11 +33,12 @@ _CURVES = {
 
 
 class ImportanceOfParts(Part):
-    """Importance of heads and neurons, and the scores of the model while they are pruned.
+    """Importance of heads and neurons, and scores during pruning.
 
     Arrays: `<model>/<material>/heads` [L, H] and `neurons` [L, F], and for each curve `<curve>_loss` and
-    `<curve>_<metric>` [11], at each tenth that is pruned. The file `importance.json` has the first two
-    (`bertjax.importance`); several models or materials have a file each, `importance-<model>-<material>.json`.
+    `<curve>_<metric>` [11], one value per pruned tenth. The file `importance.json` has the first two
+    (`bertjax.importance`). With several models or materials, each has a file of its own,
+    `importance-<model>-<material>.json`.
     """
 
     name = "importance"
@@ -77,7 +77,7 @@ class ImportanceOfParts(Part):
 
 
 def _passes(ablation: Ablation) -> int:
-    """Return the forward passes over all examples that a model takes, a backward pass counted as `_BACKWARD`."""
+    """Return the number of forward passes over all examples; a backward pass counts as `_BACKWARD`."""
     layers, heads = ablation.shapes[HEAD_MASK]
     return layers * heads + len(_CURVES) * (len(SHARES) - 1) + _BACKWARD * (1 + 2 * (len(SHARES) - 2))
 
@@ -87,9 +87,10 @@ def _slow(update: Update) -> Update:
 
 
 def _curves(ablation: Ablation, importance: Mapping[str, np.ndarray], update: Update) -> dict[str, list[Scores]]:
-    """Return {curve: the scores at each of `SHARES`}."""
+    """Return {curve: scores at each of `SHARES`}."""
 
     def importance_of(name: str, mask: np.ndarray) -> np.ndarray:
+        # The first step prunes from the whole model, for which importance is already known.
         if mask.all():
             return importance[name]
         return ablation.importance({name: mask}, _slow(update))[name]
@@ -99,6 +100,7 @@ def _curves(ablation: Ablation, importance: Mapping[str, np.ndarray], update: Up
         for curve, name in (("heads_by_importance", HEAD_MASK), ("neurons_by_importance", FEEDFORWARD_MASK))
     }
     changes = [_harm(ablation, scores) for scores in ablation.without_each_head(update)]
+    # The metric decides first and the loss breaks ties: on few examples many heads change the metric equally.
     order = least_first(*np.array(changes).T)
     masks["heads_by_difference"] = HEAD_MASK, in_order(ablation.shapes[HEAD_MASK], order)
     return {
@@ -108,13 +110,13 @@ def _curves(ablation: Ablation, importance: Mapping[str, np.ndarray], update: Up
 
 
 def _harm(ablation: Ablation, scores: Scores) -> tuple[float, float]:
-    """Return by how much the metric falls and the loss rises; the loss twice without a metric."""
+    """Return how much the metric falls and the loss rises; without a metric, the rise twice."""
     rise = scores.loss - ablation.unmasked.loss
     return (ablation.unmasked.metric - scores.metric if ablation.metric else rise), rise
 
 
 def _numbers(ablation: Ablation, curve: Sequence[Scores]) -> dict:
-    """Return the loss and the metric at each share, and the largest share up to which the model keeps its score."""
+    """Return loss and metric at each share, and the largest share up to which the model keeps its score."""
     numbers = {"loss": [scores.loss for scores in curve]}
     if ablation.metric:
         numbers[ablation.metric] = [scores.metric for scores in curve]

@@ -1,4 +1,4 @@
-"""What layers know: logit lens, linear and structural probes, word senses, contextuality and CKA, by layer."""
+"""Knowledge by layer: logit lens, linear and structural probes, word senses, contextuality and CKA."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 
-# Rows of B of the structural probe.
+# Rank of the structural probe: rows of its matrix B.
 RANK = 64
-# Models whose layers are compared with those of the first one.
+# Maximum number of models compared with the first one by CKA.
 _MOST_COMPARED = 8
 
 
@@ -28,10 +28,11 @@ class Layers(Part):
     """The part `layers`.
 
     Attributes:
-      heldout: a labeled file that scores the probes, which are trained on the labeled file of the analysis; if empty,
-        a third of that file is held out.
-      rank: rows of B of the structural probe.
-      pooling: state of a word or text, one of `tasks.POOLINGS`; empty for `first` of words and `mean` of texts.
+      heldout: labeled file that scores the probes trained on the analyzed file; if empty, a third of that file is held
+        out.
+      rank: the structural probe's rank.
+      pooling: representation of a word or text, from `tasks.POOLINGS`; if empty, `first` for words and `mean` for
+        texts.
     """
 
     heldout: str = ""
@@ -79,7 +80,7 @@ class Layers(Part):
         return Result(numbers, arrays, drawn, " ".join(notes))
 
     def _task(self, subject: Subject, material: Material) -> LabeledTask | None:
-        """Return the labels of a material that probes can learn: classes of words or of texts."""
+        """Return a material's labels if probes can learn them: word classes or text classes."""
         if not isinstance(material, Labeled):
             return None
         format = material.format_of(subject)
@@ -91,11 +92,12 @@ class Layers(Part):
     def _probe(
         self, subjects: Sequence[Subject], task: LabeledTask, numbers: dict[str, Numbers], progress: Progress
     ) -> list[str]:
-        """Add the probes of a task to the numbers of each model; return sentences about them."""
+        """Add the probes of a task to each model's numbers; return sentences about them."""
         baselines: dict[Any, Numbers] = {}
         for subject in subjects:
             key = subject.encoder, subject.tokenizer.fingerprint
             if key not in baselines:  # the checkpoints of a run share one
+                # Probes on random weights are the baseline: they show what words and their order alone give.
                 random = findings.with_random_weights(subject)
                 baselines[key] = findings.on_task(random, task, self.rank, progress)
             found, random = findings.on_task(subject, task, self.rank, progress), baselines[key]
@@ -111,7 +113,7 @@ def _by_layer(numbers: Numbers) -> Numbers:
 
 
 def _similarities(texts: Mapping[str, Texts]) -> dict[str, np.ndarray]:
-    """Return the CKA of the layers of each model, and of the first model with the others on the same tokens."""
+    """Return CKA between the layers of each model, and between the first model and others with equal tokens."""
     similarities = {f"cka/{label}": similarity.cka(found.grams, found.grams) for label, found in texts.items()}
     (first, own), *others = texts.items()
     for label, found in others[:_MOST_COMPARED]:

@@ -1,4 +1,4 @@
-"""Self-attention patterns: the share of each class of maps, by layer and head (Kovaleva et al., 2019)."""
+"""Shares of attention map classes, by layer and head (Kovaleva et al., 2019)."""
 
 import functools
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _PAPER = "Kovaleva et al. (2019, section 4.1 and figure 2)"
 
 
 class Patterns(Part):
-    """Each map of an example is one of five classes; the shares of the classes are over all examples.
+    """Sorts each example's maps into five classes, and averages over examples.
 
-    Arrays: `<model>/<material>/shares` [5, L, H] in the order of `CLASSES`, and `features` [3, L, H], the means.
+    Arrays: `<model>/<material>/shares` [5, L, H] in the order of `CLASSES`, and mean `features` [3, L, H].
     """
 
     name = "patterns"
@@ -42,13 +42,14 @@ class Patterns(Part):
 
 @functools.lru_cache
 def shares_of_maps(encoder: EncoderConfig, special_ids: tuple[int, ...]) -> Function:
-    """Return the function whose quotients are `shares` [5, L, H] and `features` [3, L, H], means over examples."""
+    """Return the function that computes `shares` [5, L, H] and `features` [3, L, H], means over examples."""
 
     def function(params, batch):
         is_special_V = jnp.zeros(encoder.padded_vocab_size, bool).at[jnp.array(special_ids)].set(True)
         attention_LBHTT = captured(encoder, params, batch, ["attention"])["attention"]
         is_special_BT = is_special_V[batch["tokens_BT"]]
         of_layer = functools.partial(features, batch=batch, is_special_BT=is_special_BT)
+        # One layer at a time: the features take several products as large as a map.
         features_3LBHN = jnp.moveaxis(jax.lax.map(of_layer, attention_LBHTT), 0, 1)
         is_example_BN = (batch["example_ids_BN"] >= 0).astype(jnp.float32)
         classes_LBHN = classify(features_3LBHN)
@@ -64,7 +65,7 @@ def shares_of_maps(encoder: EncoderConfig, special_ids: tuple[int, ...]) -> Func
 
 
 def _numbers(sums: dict[str, np.ndarray], examples: int) -> dict:
-    """Return the numbers of a model on a material: shares of all maps, and of each layer."""
+    """Return a model's numbers on a material: shares over all maps, and per layer."""
     shares_5LH = sums["shares"]
     return {
         "examples": examples,

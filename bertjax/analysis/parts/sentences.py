@@ -1,4 +1,4 @@
-"""Part `sentences`: a few sentences with the map of every head, rollout, attributions and predictions by layer."""
+"""Part `sentences`: attention maps, rollout, attributions and per-layer predictions for a few sentences."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from bertjax.analysis.subject import Subject
 from bertjax.data.examples import add_special_tokens
 from bertjax.models.pooling import summary_columns
 
-# Given sentences, and those that are taken from a corpus or a labeled file.
+# Maximum number of given sentences, and of sentences taken from a corpus or labeled file.
 MOST, TAKEN = 20, 6
-# Most tokens of a sentence that is taken; of a given one, whose maps would fill the page: a map has their square.
+# Maximum tokens of a sentence from a corpus, and of a given one. A map grows with the square and would fill the page.
 LENGTH, LONGEST = 64, 128
-# Models whose maps are on the page, the last ones: a run may have dozens of checkpoints.
+# The page shows the maps of the last few models only: a run may have dozens of checkpoints.
 SHOWN = 4
 
 
 class Sentences(Part):
-    """Up to 20 sentences, each with the map of every head for the viewer of the page.
+    """Shows all heads' maps for up to 20 sentences in the page's viewer.
 
-    Each has attention rollout (Abnar & Zuidema, 2020). If the model has a head for single sentences, it also has the
-    integrated gradients of the answer (Sundararajan et al., 2017) and what the head predicts from each layer.
+    Each sentence has attention rollout (Abnar & Zuidema, 2020). If the model has a head for single sentences, the part
+    adds integrated gradients of the answer (Sundararajan et al., 2017) and the head's prediction from each layer.
     """
 
     name = "sentences"
@@ -46,7 +46,7 @@ class Sentences(Part):
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        """Return the results; see the guide for `numbers`."""
+        """Return the results; the guide describes `numbers`."""
         material = _material(materials)
         numbers: dict[str, Any] = {}
         maps, tables, figures, notes = [], [], [], []
@@ -76,18 +76,18 @@ class Sentences(Part):
 
 
 def _material(materials: Sequence[Material]) -> Material:
-    """Return the given texts, or the first material if there are none."""
+    """Return the given texts, or else the first material."""
     return next((material for material in materials if isinstance(material, Texts)), materials[0])
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """The results of one sentence and one model.
+    """Results for one sentence and one model.
 
     Attributes:
       tokens: its pieces.
-      numbers: what `analysis.json` holds of it.
-      maps: the attention of all heads, and the rollout.
+      numbers: its entry in `analysis.json`.
+      maps: attention of all heads, and rollout.
     """
 
     tokens: list[str]
@@ -96,11 +96,12 @@ class Sentence:
 
 
 def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
-    """Return the sentences of a material for a model, and how many given ones are too long for the page."""
+    """Return a material's sentences for a model, and how many given ones are too long."""
     if not isinstance(material, Texts):
         return dataclasses.replace(material, examples=TAKEN, length=LENGTH).encoded(subject), 0
     encoded = dataclasses.replace(material, examples=MOST).encoded(subject)  # checks the texts
     texts = [record["text"] for record in encoded.records]
+    # In given sentences, [MASK] means the mask token. Elsewhere it is ordinary text.
     ids = subject.tokenizer.encode_masked(texts)
     kept = [number for number, tokens in enumerate(ids) if len(tokens) + 2 <= min(LONGEST, encoded.longest)]
     ragged = add_special_tokens([ids[number] for number in kept], None, subject.vocabulary, labels={})
@@ -111,7 +112,7 @@ def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
 
 
 def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
-    """Yield the results of the sentences, which all have rows of one length: each program is compiled once."""
+    """Yield the results per sentence. All rows have one length, so each program is compiled once."""
     lengths = encoded.ragged.lengths
     seq_len = 1 << int(max(32, lengths.max()) - 1).bit_length()
     capture = jax.jit(lambda params, batch: subject.captured(params, batch, ("attention",))["attention"])
@@ -140,9 +141,10 @@ def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
 
 
 def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tuple[dict[str, Any], int]:
-    """Return the answer for a row with one example, its attributions and the answers by layer; and the column read.
+    """Return the answer for a row with one example, with its attributions and per-layer answers, and the column it is
+    read from.
 
-    Without a [MASK], the token in the middle of the sentence is masked for a masked LM, and is the answer.
+    If a masked LM's sentence has no [MASK], the token in the middle is masked and becomes the answer.
     """
     subject, answer = answers.subject, -1
     column = _summary_column(subject, batch)
@@ -155,6 +157,7 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
             ordinary = np.flatnonzero(~subject.vocabulary.is_special[tokens_T])
             column = int(ordinary[len(ordinary) // 2])
             answer = int(tokens_T[column])
+            # A copy: the caller's batch still has the word.
             batch = batch | {"tokens_BT": batch["tokens_BT"].copy()}
             batch["tokens_BT"][0, column] = subject.vocabulary.mask_id
     batch = batch | answers.features(np.array([column]))
@@ -170,6 +173,7 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
     }
     if answers.is_number:
         return numbers | {"layers": [{"number": float(logits[0])} for logits in logits_LC]}, column
+    # Softmax in float64; the largest logit is subtracted against overflow.
     log_LC = logits_LC - logits_LC.max(axis=1, keepdims=True)
     probability_LC = np.exp(log_LC) / np.exp(log_LC).sum(axis=1, keepdims=True)
     layers = [
@@ -181,13 +185,13 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
 
 
 def _summary_column(subject: Subject, batch: dict[str, np.ndarray]) -> int:
-    """Return the column of the state that stands for the only example: [CLS], or the last token if [CLS] sees less."""
+    """Return the column that summarizes the only example: [CLS], or the last token if [CLS] does not see all of it."""
     columns_BM = summary_columns(subject.encoder, batch["examples_BT"], batch["summary_positions_BN"])
     return int(columns_BM[0, 0])
 
 
 def _table(sentence: Sentence, label: str) -> Table:
-    """Return the numbers of a sentence, token by token."""
+    """Return a sentence's numbers, token by token."""
     numbers = sentence.numbers
     has_answer = "attributions" in numbers
     caption = f"{label}: {numbers['text']}"
@@ -209,7 +213,7 @@ def _table(sentence: Sentence, label: str) -> Table:
 
 
 def _by_layer(sentences: Sequence[Sentence], subject: Subject, number: int, answers: Answers) -> Figure:
-    """Return the figure of the predictions of one model by layer."""
+    """Return the figure with one model's predictions by layer."""
     key = "number" if answers.is_number else "probability"
     lines = {}
     for index, sentence in enumerate(sentences, 1):

@@ -1,4 +1,4 @@
-"""Where heads look: targets, entropy and distance of attention, groups of heads, and [SEP] (Clark et al., 2019)."""
+"""Attention targets per head: entropy, distance, groups of similar heads, and [SEP] (Clark et al., 2019)."""
 
 import dataclasses
 import functools
@@ -25,16 +25,17 @@ from bertjax.analysis.subject import Subject
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-# Divergences take time in the square of the number of heads; their mean over so many examples is stable.
+# Divergences cost the square of the number of heads. Their mean is stable over this many examples.
 DIVERGENCE_EXAMPLES = 100
 MOST_GROUPS = 8
 
 
 class Targets(Part):
-    """Attention by target, entropy, distance, groups of heads by divergence, gradients of attention by kind of token.
+    """Attention by target, entropy, distance, groups of heads by divergence, and attention gradients by token kind.
 
     Arrays: `<model>/<texts>/` and `target` [7, L, H], `entropy`, `distance` [L, H], `divergence` [L * H, L * H],
-    `gradient` [4, L, H], in the order of `TARGETS` and `KINDS`; `groups` [L, H] and `map` [2, L, H] of the divergences.
+    `gradient` [4, L, H], in the order of `TARGETS` and `KINDS`; `groups` [L, H] and `map` [2, L, H] from the
+    divergences.
     """
 
     name = "targets"
@@ -66,22 +67,23 @@ class Targets(Part):
 
 
 def groups_of(divergence_GG: np.ndarray, layers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return groups of heads and a map of them in two dimensions, by their divergences.
+    """Cluster heads by divergence and place them in two dimensions.
 
-    Groups are those of average linkage, with the number between 2 and `MOST_GROUPS` that has the best silhouette. The
-    map is classical scaling of the square roots of the divergences.
+    Clusters come from average linkage; the number between 2 and `MOST_GROUPS` with the best silhouette is chosen. The
+    map applies classical scaling to the square roots of the divergences.
 
     Args:
-      divergence_GG: divergences of all heads, layer by layer.
+      divergence_GG: divergences between all heads, layer by layer.
       layers: L.
 
     Returns:
-      The group of each head, numbered from 1 by first occurrence, int [L, H], and the coordinates, float64 [2, L, H].
+      Each head's group, numbered from 1 by first occurrence, int [L, H], and the coordinates, float64 [2, L, H].
     """
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform
     from sklearn.metrics import silhouette_score
 
+    # Rounding can leave divergences slightly asymmetric or negative. Distances must be neither.
     distances = np.maximum((divergence_GG + divergence_GG.T) / 2, 0.0)
     np.fill_diagonal(distances, 0.0)
     heads = len(distances)
@@ -95,12 +97,15 @@ def groups_of(divergence_GG: np.ndarray, layers: int) -> tuple[np.ndarray, np.nd
         if 1 < len(set(cut)) < heads
     }
     best = cuts[max(scores, key=scores.get)] if scores else np.ones(heads, int)
+    # Cluster numbers from SciPy are arbitrary; numbers by first occurrence do not change between runs.
     order = {group: number for number, group in enumerate(dict.fromkeys(best.tolist()), 1)}
     return np.array([order[group] for group in best]).reshape(layers, -1), _scaled(distances).reshape(2, layers, -1)
 
 
 def _scaled(squares_GG: np.ndarray) -> np.ndarray:
-    """Return points in two dimensions whose squared distances are close to `squares_GG`; float64 [2, G]."""
+    """Return points in two dimensions with squared distances close to `squares_GG`; float64 [2, G]."""
+    # Classical scaling: double centering turns squared distances into inner products, and their top eigenvectors are
+    # the axes. A square root of the Jensen-Shannon divergence is a metric.
     centering = np.eye(len(squares_GG)) - 1 / len(squares_GG)
     values, vectors = np.linalg.eigh(-0.5 * centering @ squares_GG @ centering)
     points_2G = (vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))).T[::-1]
@@ -110,6 +115,7 @@ def _scaled(squares_GG: np.ndarray) -> np.ndarray:
 def _numbers(sums: dict[str, np.ndarray]) -> dict[str, Any]:
     layers, heads = sums["entropy"].shape
     divergence = sums["divergence"].reshape(layers, heads, layers, heads)
+    # Masks over pairs of heads: both in one layer, and a head with itself.
     own = np.eye(layers, dtype=bool)[:, None, :, None] & np.ones((1, heads, 1, heads), bool)
     itself = np.eye(layers * heads, dtype=bool).reshape(layers, heads, layers, heads)
     numbers = {

@@ -1,4 +1,4 @@
-"""Over training: the loss of the checkpoints of a run, and the numbers of all other parts at each of them."""
+"""Part `training`: loss and all other parts' numbers over the checkpoints of a run."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,16 @@ from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.losses import Sums
 
-# The most figures of one part, and the most curves of a figure. All numbers are in analysis.json.
+# Maximum number of figures per part and of curves per figure. `analysis.json` has all numbers.
 MOST_FIGURES, MOST_CURVES = 8, 8
 
 _BANDS = "Bands are 95% intervals of the mean over seeds, by Student's t distribution: they are wide with few seeds."
 
 
 class Training(Part):
-    """The numbers of checkpoints over the steps of training, with an interval where a configuration has several seeds.
+    """Numbers of checkpoints over training steps, with an interval if a configuration has several seeds.
 
-    The numbers are those of the parts before this one; if there are none, of all parts that serve the models.
+    The numbers come from the parts before this one, or, if there are none, from all parts that can serve the models.
     """
 
     name = "training"
@@ -39,7 +39,7 @@ class Training(Part):
         return "" if subject.step is not None else "is not a checkpoint of a run; name RUN@* for all that it kept"
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        """Return the loss and the numbers of other parts at each step; see the guide for the arrays."""
+        """Return the loss and the other parts' numbers at each step; the guide describes the arrays."""
         groups = series.seeds_of(subjects)
         results = self.results or _run_others(subjects, materials, progress)
         losses = {material.name: _losses(groups, material, progress) for material in materials}
@@ -77,12 +77,12 @@ def _run_others(subjects, materials, progress) -> dict[str, Result]:
 
 @functools.partial(jax.jit, static_argnames=("objective", "model", "term"))
 def row_losses(objective: Objective, model: Model, term: str, params: dict, batch: Arrays) -> Sums:
-    """Device: return (S, W) of a term for each row, float32 [B]."""
+    """Device: return (S, W) of a term per row, float32 [B]."""
     return row_sums(objective, model, params, None, batch, {})[f"{term}_loss"]
 
 
 def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> dict[str, Curve]:
-    """Return the loss of the first term by the name of the seeds; empty if no objective can be scored."""
+    """Return loss curves by name of the seeds, for the first loss term; empty if no objective applies."""
     curves = {}
     for group in groups:
         sums = [[_sums(subject, material, progress) for subject in checkpoints] for checkpoints in group.subjects]
@@ -92,6 +92,7 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         sums_TSMC = sums_TSMC[:, :, sums_TSMC[..., 1].all(axis=(0, 1))]  # without those in which nothing is predicted
         if not sums_TSMC.size:
             continue
+        # Several seeds give an interval over seeds. One run has only the interval over its examples.
         if len(group.subjects) > 1:
             curves[group.name] = series.curve_of(resampling.ratio(sums_TSMC.sum(axis=2)).T)
         else:
@@ -100,7 +101,7 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
 
 
 def _sums(subject: Subject, material: Material, progress: Progress) -> np.ndarray | None:
-    """Return sum and weight of the loss of each row, float64 [M, 2]."""
+    """Return sum and weight of the loss per row, float64 [M, 2]."""
     encoded = material.encoded(subject)
     if encoded.objective is None or encoded.objective.frozen_params(subject.encoder) is not None:
         return None
@@ -109,6 +110,7 @@ def _sums(subject: Subject, material: Material, progress: Progress) -> np.ndarra
         for batch in encoded.batches(subject.encoder, with_objective=True):
             term = next(iter(encoded.objective.weights(batch)))
             sums, weights = row_losses(encoded.objective, model, term, subject.params, put(batch))
+            # Rows that only fill up a batch do not count.
             is_used_B = (batch["example_ids_BN"] >= 0).any(axis=1)
             rows.append(np.stack([np.asarray(sums, np.float64), np.asarray(weights, np.float64)], axis=-1)[is_used_B])
             bar.update(int((batch["examples_BT"] > 0).sum()))
@@ -124,7 +126,7 @@ def _as_dicts(curves: Mapping[str, Curve]) -> dict[str, Any]:
 
 
 def _drawn(curves: Mapping[str, Curve], steps: Mapping[str, Sequence[int]], y: str):
-    """Return the factory of a drawing; steps are by the name of the curve."""
+    """Return a function that draws the curves; steps are given by curve name."""
     lines = {name: (steps[name], curve.mean) for name, curve in curves.items()}
     bands = {name: (curve.low, curve.high) for name, curve in curves.items()}
     return functools.partial(drawing.curves, lines, "step", y, bands, log_x=True)
@@ -147,7 +149,7 @@ def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds
 
 
 def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], groups: Sequence[Seeds]) -> list[Figure]:
-    """Return the figures of a part: scalars of one place together, and a figure for each number by layer."""
+    """Return a part's figures: related scalars together, and one figure per number that has layers."""
     steps_of = {group.name: group.steps for group in groups}
     places: dict[Name, dict[tuple[str, str], np.ndarray]] = {}
     for name, of_groups in names.items():
@@ -155,7 +157,9 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
             if values.ndim == 2:
                 places.setdefault(name[:-1], {})[name[-1] if name else "", group] = values
             else:
+                # [seeds, steps, L, H] is averaged over heads.
                 by_layer = values.mean(axis=-1) if values.ndim == 4 else values
+                # L + 1 entries include the embeddings, as layer 0.
                 first = 0 if by_layer.shape[-1] > _layers(groups) else 1
                 for layer in range(by_layer.shape[-1]):
                     places.setdefault((*name, group), {})[f"layer {first + layer}", group] = by_layer[..., layer]
@@ -196,7 +200,7 @@ def _figure(
 
 
 def _slug(words: Sequence[str]) -> str:
-    """Return words in lower-case letters, digits and hyphens."""
+    """Return words as lower-case letters, digits and hyphens."""
     text = "-".join(words).lower()
     return "-".join(filter(None, "".join(c if c.isascii() and c.isalnum() else "-" for c in text).split("-")))
 

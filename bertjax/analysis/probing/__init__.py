@@ -1,1 +1,1 @@
-"""What the layers of a model know: lenses, probes and measures of their states; the part `layers` uses all of them."""
+"""Lenses, probes and measures for hidden states, by layer; the part `layers` uses them all."""

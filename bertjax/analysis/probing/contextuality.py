@@ -1,10 +1,10 @@
-"""How much the vectors of a word depend on its context (Ethayarajh, 2019, section 3, arXiv 1909.00512).
+"""Contextuality of word vectors: how much they depend on context (Ethayarajh, 2019, section 3, arXiv 1909.00512).
 
 Words whose vectors all point in about the same direction look similar whatever they mean. Each measure is therefore
-adjusted: the same measure of words drawn from different sentences is subtracted (section 3.4). The variance is that
-around the mean, and the random words are one from each sentence, as in the published code, kawine/contextual.
+adjusted by subtracting its value for words drawn from different sentences (section 3.4). As in the published code
+(kawine/contextual), variance is taken around the mean, and the random words are one per sentence.
 
-The measures read a sample of words of bounded size, which is drawn before anything is computed.
+The measures read a sample of bounded size, which is drawn before anything is computed.
 """
 
 import dataclasses
@@ -14,19 +14,19 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
 
-# Sizes of the sample. A word counts if it is in at least `_CONTEXTS` sentences, as in the paper (section 3.1).
+# Sample sizes. A word counts if at least `_CONTEXTS` sentences contain it, as in the paper (section 3.1).
 _CONTEXTS, _TYPES, _OCCURRENCES, _SENTENCES, _RANDOM = 5, 300, 16, 200, 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Words of examples that the measures read.
+    """Words that the measures read.
 
     Attributes:
-      tokens: int64 [n], index of the first piece of each word in the tokens of the examples, ascending.
-      types: int64 [n], the number of the word type that an occurrence counts for, -1 for none.
-      sentences: int64 [n], the number of the sentence that a word counts for, -1 for none.
-      is_random: bool [n], one word from each of many sentences.
+      tokens: int64 [n], index of each word's first piece among all tokens, ascending.
+      types: int64 [n], word type of each occurrence, -1 for none.
+      sentences: int64 [n], sentence that a word counts for, -1 for none.
+      is_random: bool [n], marks one word in each of many sentences.
     """
 
     tokens: np.ndarray
@@ -36,15 +36,15 @@ class Sample:
 
 
 class Contextuality(NamedTuple):
-    """Measures of one layer, before the adjustment, and the baselines that adjust them.
+    """One layer's unadjusted measures, and the baselines that adjust them.
 
     Attributes:
-      self_similarity: mean cosine of two occurrences of a word, averaged over word types.
-      intra_sentence_similarity: mean cosine of a word and the mean of its sentence, averaged over sentences.
-      explained_variance: share of the variance of a word's vectors along their first principal component, averaged over
-        word types: the most that one static vector could explain.
-      anisotropy: mean cosine of words from different sentences; it adjusts both similarities.
-      random_variance: `explained_variance` of words from different sentences, which adjusts that measure.
+      self_similarity: mean cosine between two occurrences of a word, averaged over word types.
+      intra_sentence_similarity: mean cosine between a word and its sentence mean, averaged over sentences.
+      explained_variance: variance share along the first principal component of a word's vectors, averaged over word
+        types. It bounds what one static vector could explain.
+      anisotropy: mean cosine between words from different sentences; adjusts both similarities.
+      random_variance: `explained_variance` for words from different sentences; adjusts that measure.
     """
 
     self_similarity: float
@@ -55,7 +55,7 @@ class Contextuality(NamedTuple):
 
     @property
     def adjusted(self) -> dict[str, float]:
-        """The three measures without what words from different sentences also have."""
+        """The three measures minus their baselines."""
         return {
             "self_similarity": self.self_similarity - self.anisotropy,
             "intra_sentence_similarity": self.intra_sentence_similarity - self.anisotropy,
@@ -66,13 +66,14 @@ class Contextuality(NamedTuple):
 def sample(ragged: Ragged, vocabulary: Vocabulary, seed: int) -> Sample:
     """Draw the words that `measure` reads.
 
-    A word is its first piece. Occurrences are compared for words of one piece only, whose type is that piece. Each
-    occurrence of a type is from another example.
+    The first piece represents a word. Only one-piece words are compared across occurrences, and the piece is the word
+    type. Each occurrence of a type is in a different example.
     """
     random = np.random.default_rng(seed)
     starts = np.flatnonzero(word_starts(ragged, vocabulary))
     types, sentences, is_random = (np.full(len(ragged.tokens), fill, np.int64) for fill in (-1, -1, 0))
 
+    # Words of several pieces are left out: their first piece is shared with other words.
     whole = starts[~_is_continued(ragged, vocabulary)[starts]]
     whole = random.permutation(whole)
     _, first = np.unique(np.stack([ragged.tokens[whole], ragged.token_examples[whole]]), axis=1, return_index=True)
@@ -81,6 +82,7 @@ def sample(ragged: Ragged, vocabulary: Vocabulary, seed: int) -> Sample:
     for number, token in enumerate(random.permutation(ids[counts >= _CONTEXTS])[:_TYPES]):
         types[whole[ragged.tokens[whole] == token][:_OCCURRENCES]] = number
 
+    # `unique` returns first indices, so shuffling first picks a random word in each example.
     order = random.permutation(starts)
     examples, first = np.unique(ragged.token_examples[order], return_index=True)
     chosen = random.permutation(len(examples))
@@ -99,12 +101,12 @@ def word_starts(ragged: Ragged, vocabulary: Vocabulary) -> np.ndarray:
 
 
 def _is_continued(ragged: Ragged, vocabulary: Vocabulary) -> np.ndarray:
-    """Return whether the token after each token continues its word; bool [n]."""
+    """Return whether the next token continues the word; bool [n]."""
     return np.append(vocabulary.continues_word[ragged.tokens[1:]] & ~ragged.special[1:], False)
 
 
 def measure(states: np.ndarray, words: Sample) -> Contextuality:
-    """Return the measures of one layer; nan for one whose words the sample lacks.
+    """Return the measures for one layer; a measure is NaN if the sample has no words for it.
 
     Args:
       states: float [n, D], the states of `words.tokens`.
@@ -123,20 +125,22 @@ def measure(states: np.ndarray, words: Sample) -> Contextuality:
 
 
 def mean_cosine(vectors: np.ndarray) -> float:
-    """Return the mean cosine of all pairs of different vectors [n, D], from their sum; nan for fewer than two."""
+    """Return the mean cosine over pairs of different vectors in [n, D]; NaN for fewer than two vectors."""
     count = len(vectors)
     if count < 2:
         return float("nan")
+    # |sum of unit vectors|^2 is the sum of all cosines, n of them 1 on the diagonal: O(n D) instead of O(n^2 D).
     total = _unit(vectors).sum(axis=0)
     return float((total @ total - count) / (count * (count - 1)))
 
 
 def explained_variance(vectors: np.ndarray) -> float:
-    """Return the share of the variance of vectors [n, D] along their first principal component.
+    """Return the variance share along the first principal component of vectors [n, D].
 
-    It is nan for fewer than two vectors, and if all are the same: there is no variance to explain.
+    It is NaN for fewer than two vectors, and for equal vectors, which have no variance to explain.
     """
     centered = vectors - vectors.mean(axis=0) if len(vectors) > 1 else np.zeros((1, 1))
+    # Both products have the same nonzero eigenvalues; take the smaller matrix.
     gram = centered @ centered.T if len(centered) < centered.shape[1] else centered.T @ centered
     total = np.trace(gram)
     floor = np.finfo(np.float32).eps ** 2 * np.sum(vectors**2)  # states are float32
@@ -152,6 +156,6 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean of the values that are not nan."""
+    """Return the mean of the values that are not NaN."""
     known = [value for value in values if not np.isnan(value)]
     return float(np.mean(known)) if known else float("nan")

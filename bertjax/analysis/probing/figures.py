@@ -1,4 +1,4 @@
-"""Figures of the part `layers`: curves over layers, and CKA as matrices."""
+"""Figures for the part `layers`: curves over layers, and CKA matrices."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from bertjax.analysis.probing.findings import Numbers
 
 
 def best(values: Sequence[float]) -> tuple[int, float]:
-    """Return the layer of the highest value, and the value; (0, nan) if none is known."""
+    """Return the layer with the highest value, and the value; (0, NaN) if all are NaN."""
     if np.all(np.isnan(values)):
         return 0, float("nan")
     layer = int(np.nanargmax(values))
@@ -23,7 +23,7 @@ def _lines(values: Mapping[str, Sequence[float]]) -> dict[str, tuple[Sequence[fl
 
 
 def _curves(name: str, values: Mapping[str, Sequence[float]], y: str, caption: str) -> Figure:
-    """Return a figure of curves over layers; its alternative text names each curve's first, best and last value."""
+    """Draw curves over layers; the alternative text lists first, best and last value per curve."""
     parts = [
         f"{label}: {line[0]:.3f} on layer 0, {line[-1]:.3f} on layer {len(line) - 1}, "
         f"highest {np.nanmax(line):.3f} on layer {int(np.nanargmax(line))}"
@@ -35,6 +35,7 @@ def _curves(name: str, values: Mapping[str, Sequence[float]], y: str, caption: s
 
 
 def of_texts(material: str, numbers: dict[str, Numbers], arrays: dict[str, np.ndarray]) -> list[Figure]:
+    """Return figures of measures that need no labels: lens, contextuality, variance and CKA."""
     figures = []
     if lenses := {label: found["lens"] for label, found in numbers.items() if "lens" in found}:
         first = next(iter(lenses.values()))
@@ -114,6 +115,7 @@ def of_texts(material: str, numbers: dict[str, Numbers], arrays: dict[str, np.nd
 
 
 def of_probes(material: str, numbers: dict[str, Numbers]) -> list[Figure]:
+    """Return figures of probes: accuracy, code length and, with syntax trees, UUAS and rank correlation."""
     probes = {label: found["probe"] for label, found in numbers.items()}
     label, first = next(iter(probes.items()))
     figures = [
@@ -164,7 +166,7 @@ def of_probes(material: str, numbers: dict[str, Numbers]) -> list[Figure]:
 def _beside(
     found: Mapping[str, Numbers], measure: str, others: Sequence[str], constant: str = ""
 ) -> dict[str, np.ndarray]:
-    """Return the curves of a measure, of its baselines, and of one that is the same for all layers."""
+    """Return curves of a measure, its baselines, and one baseline that is constant over layers."""
     lines = {}
     for label, numbers in found.items():
         lines[label] = numbers[measure]
@@ -174,6 +176,7 @@ def _beside(
     if constant:
         longest = max(len(line) for line in lines.values())
         value = next(iter(found.values()))[constant]
+        # One line serves all models: the majority class and the chain of words depend on the labels only.
         lines[constant.replace("_uuas", "").replace("_spearman", "")] = np.full(longest, value)
     return lines
 

@@ -1,4 +1,4 @@
-"""What one model knows by layer: the measures and probes of this package on a `Subject`. Results are plain numbers."""
+"""Measures and probes of this package applied to one `Subject`. Results are plain numbers."""
 
 import contextlib
 import dataclasses
@@ -29,23 +29,23 @@ from bertjax.models.heads import MaskedLMHead
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
-# The seed of samples, control tasks, random weights and the order of batches.
+# Seed for samples, control tasks, random weights and batch order.
 SEED = 0
-# Words that are compared by CKA.
+# Number of words compared by CKA.
 _COMPARED = 4096
-# Share of the usual rows of a batch: the states of all layers are copied to the host.
+# Fraction of the usual batch rows, because the states of all layers are copied to the host.
 _SHARE = 0.25
 
 Numbers = dict[str, Any]
 
 
 class Texts(NamedTuple):
-    """What was measured on texts.
+    """Measurements on texts.
 
     Attributes:
-      grams: what `similarity.cka` compares.
-      key: models of equal keys were measured on the same tokens.
-      numbers: measures by layer, `contextuality` and `lens` if the model has a masked-LM head.
+      grams: input of `similarity.cka`.
+      key: equal keys mean that models were measured on the same tokens.
+      numbers: measures by layer: `contextuality`, and `lens` if the model has a masked-LM head.
     """
 
     grams: list[np.ndarray]
@@ -54,7 +54,7 @@ class Texts(NamedTuple):
 
 
 def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
-    """Measure states of the texts of a material: contextuality, what CKA needs, and the logit lens.
+    """Measure a model's states on the texts of a material: contextuality, input for CKA, and logit lens.
 
     Raises:
       UserError: a text does not suit the model.
@@ -63,6 +63,7 @@ def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
     words = contextuality.sample(encoded.ragged, encoded.vocabulary, SEED)
     starts = np.flatnonzero(contextuality.word_starts(encoded.ragged, encoded.vocabulary))
     compared = np.random.default_rng(SEED).permutation(starts)[:_COMPARED]
+    # Only states that some measure reads are stored.
     tokens = np.union1d(words.tokens, compared)
     unit_of = np.full(len(encoded.ragged.tokens), -1, np.int64)
     unit_of[tokens] = np.arange(len(tokens))
@@ -92,21 +93,22 @@ def without_lens(subject: Subject, objective: Objective | None) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _lens_function(objective: MaskedLM, encoder: EncoderConfig) -> Function:
-    """Return one function object for all models of an architecture, so that it is compiled once."""
+    """Return one function object per architecture and objective, so that it is compiled once."""
     return functools.partial(lens, objective, encoder)
 
 
 def _lens_numbers(means: dict[str, np.ndarray]) -> Numbers:
     means = dict(means)
+    # The geometric mean of the ranks is the exponential of their mean logarithm.
     return means | {"geometric_mean_rank": np.exp(means.pop("log_rank"))}
 
 
 def on_task(subject: Subject, task: LabeledTask, rank: int, progress: Progress) -> dict[str, Numbers]:
-    """Probe the states of a model, which are computed once.
+    """Probe a model's states, which are computed once.
 
     Returns:
-      `probe`, linear probes for the labels and, if units are words, for a control task; `trees`, structural probes of
-      this rank if the task has trees.
+      `probe`: linear probes for the labels and, if units are words, for a control task. `trees`: structural probes with
+      this rank, if the task has trees.
     """
     if task.reads_cls and (direction := subject.encoder.direction) != BIDIRECTIONAL:
         raise UserError(
@@ -134,6 +136,7 @@ def _labels(task: LabeledTask, units: tuple[Units, Units], states: tuple, on_wor
     train, heldout = units
     labels = [part.labels[:, None] for part in units]
     if train.types:
+        # Both files together: a word must have the same random label in training and in evaluation.
         control = linear_probe.control_labels(train.types + heldout.types, train.labels, SEED)
         parts = np.split(control[:, None], [len(train.labels)])
         labels = [np.concatenate(pair, axis=1) for pair in zip(labels, parts, strict=True)]
@@ -174,7 +177,7 @@ def _trees(task: LabeledTask, states: tuple, rank: int, on_words: Callable[[int]
 
 
 def on_senses(subject: Subject, name: str, records: list[Record], progress: Progress) -> Numbers:
-    """Tell the senses of words apart by nearest neighbors."""
+    """Predict word senses by nearest neighbors."""
     ragged, places = senses.encode(records, subject.tokenizer, subject.encoder.max_positions)
     unit_of = np.full(len(ragged.tokens), -1, np.int64)
     unit_of[places] = np.arange(len(places))
@@ -184,7 +187,7 @@ def on_senses(subject: Subject, name: str, records: list[Record], progress: Prog
 
 
 def with_random_weights(subject: Subject) -> Subject:
-    """Return the encoder of a model as it is initialized, before any training."""
+    """Return the model with freshly initialized weights, the baseline of a probe."""
     tokens_BT = np.zeros((1, 8), np.int32)
     params = jax.jit(Encoder(subject.encoder).init)(jax.random.key(SEED), tokens_BT)["params"]
     export = subject.export._replace(params={"encoder": jax.device_get(params)})

@@ -1,8 +1,8 @@
-"""Logit lens: what the masked-LM head would predict from the states after each layer.
+"""Logit lens: predictions of the masked-LM head from the states after each layer.
 
-The head of the model reads the states of every layer as if they were those of the last one (nostalgebraist, 2020,
-"interpreting GPT: the logit lens"; for masked models the untrained case of Belrose et al., 2023, arXiv 2303.08112). An
-encoder with a norm after its last layer applies it to each layer's states first.
+The model's head reads every layer's states as if they were the last ones (nostalgebraist, 2020, "interpreting GPT: the
+logit lens"; for masked models, the untrained case of Belrose et al., 2023, arXiv 2303.08112). In an encoder with a norm
+after its last layer, that norm is applied to each layer's states first.
 """
 
 import jax
@@ -20,21 +20,22 @@ from bertjax.objectives.pretraining.mlm import MaskedLM, take_columns
 def lens(objective: MaskedLM, encoder: EncoderConfig, params: dict, batch: Arrays) -> dict[str, Sums]:
     """Device: return sums over masked tokens and their number, for the embeddings and each layer; [L + 1].
 
-    `accuracy`: whether the masked token is the most probable one. `reciprocal_rank`: 1 / rank, 1 for the most probable
-    token; tokens of equal logits share the best rank. `log_rank`: natural logarithm of the rank, whose mean gives the
-    geometric mean of the ranks. `loss`: cross-entropy in nats.
+    `accuracy`: whether the masked token is the most probable one. `reciprocal_rank`: 1 / rank, where the most probable
+    token has rank 1 and equal logits share the best rank. `log_rank`: natural logarithm of the rank; its mean gives the
+    geometric mean rank. `loss`: cross-entropy in nats.
 
     Args:
-      objective: the masked-LM objective of the model.
+      objective: the model's masked-LM objective.
       encoder: the architecture.
       params: parameters with the roots `encoder` and `heads`.
-      batch: the core batch with the features of the objective.
+      batch: the core batch with the objective's features.
     """
     model, variables = objective.model(encoder), {"params": params}
     columns_BK, labels_BK, weights_BK = (
         batch[f"{objective.term}_{name}_BK"] for name in ("positions", "labels", "weights")
     )
     hidden_LBTD, _ = model.apply(variables | CAPTURES, batch, method=encode_layers, mutable=[taps.CAPTURED])
+    # Only masked positions are predicted: a head on all T tokens would cost T / K times as much.
     states_LBKD = jax.vmap(take_columns, in_axes=(0, None))(hidden_LBTD, columns_BK)
     is_last = jnp.arange(len(states_LBKD)) == encoder.layers
 
@@ -47,7 +48,7 @@ def lens(objective: MaskedLM, encoder: EncoderConfig, params: dict, batch: Array
         scores = _scores(model.apply(variables, *layer, method=head), labels_BK)
         return {name: jnp.sum(value * weights_BK) for name, value in scores.items()}
 
-    # One layer after the other: the logits of all layers at once would take L times the memory.
+    # One layer at a time: the logits of all layers at once would take L + 1 times the memory.
     totals = jax.lax.map(sums, (states_LBKD, is_last))
     return {name: (total_L, jnp.sum(weights_BK)) for name, total_L in totals.items()}
 

@@ -1,13 +1,15 @@
-"""Linear probes of all layers at once: how well a softmax regression on frozen states predicts labels.
+"""Linear probes on all layers at once: how well softmax regression on frozen states predicts labels.
 
-Three answers come from the same probes. The accuracy on held-out words (Alain & Bengio, 2017, arXiv 1610.01644). The
-selectivity: what remains of it after the accuracy on a control task is subtracted, whose labels are random but the same
-for each occurrence of a word, so that only memorizing words helps (Hewitt & Liang, 2019, section 2, arXiv 1909.03368).
-The description length of the labels given the states, as an online code (Voita & Titov, 2020, section 2.2.2, arXiv
-2003.12298): labels are sent in portions, each with the code of the probe that was trained on the portions before.
+The same probes give three results:
 
-States are computed once and stored; the probes of all layers, tasks and penalties are one jitted step, which reads
-`_BATCH` words. The penalty of a layer is the one with the shortest code, which takes the training labels only.
+- Accuracy on held-out words (Alain & Bengio, 2017, arXiv 1610.01644).
+- Selectivity: accuracy minus accuracy on a control task (Hewitt & Liang, 2019, section 2, arXiv 1909.03368). Control
+  labels are random but equal for all occurrences of a word, so only memorizing words helps.
+- Description length of the labels given the states, as an online code (Voita & Titov, 2020, section 2.2.2, arXiv
+  2003.12298). Labels are sent in portions, each coded by the probe that was trained on the portions before.
+
+States are computed once and stored. The probes for all layers, tasks and penalties are one jitted step over `_BATCH`
+words. Each layer uses the penalty with the shortest code, which depends on training labels only.
 """
 
 import functools
@@ -20,20 +22,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-# L2 penalties that are tried, as factors of the squared norm of the kernel beside the mean cross-entropy in nats.
+# L2 penalties to try: factors of the squared kernel norm, added to the mean cross-entropy in nats.
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
-# Shares of the labels after which a new probe is trained (the authors' ones). The first portion is sent without one.
+# Label fractions after which a new probe is trained, as in the authors' code. The first portion is sent without a
+# probe.
 FRACTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 _SMALLEST_PORTION = 16
 _BATCH, _EPOCHS, _FEWEST_STEPS, _LEARNING_RATE = 256, 8, 150, 0.01
 
 
 class Labels(NamedTuple):
-    """The labels of words for several tasks of the same classes.
+    """Word labels for several tasks with the same classes.
 
     Attributes:
-      states: float32 [n, L, D], such as a memory-mapped file; it is read in slices.
-      numbers: int32 [n, K], the class of each word in each of K tasks.
+      states: float32 [n, L, D], for example a memory-mapped file; read in slices.
+      numbers: int32 [n, K], each word's class in each of K tasks.
     """
 
     states: np.ndarray
@@ -41,13 +44,13 @@ class Labels(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What the probes of L layers found, for K tasks.
+    """Probe results for L layers and K tasks.
 
     Attributes:
-      accuracy: float64 [L, K], share of held-out words that are classified correctly.
-      bits: float64 [L, K], length of the online code of all training labels.
-      uniform_bits: its length if every class were equally probable.
-      majority: float64 [K], accuracy of the most frequent class of the training labels.
+      accuracy: float64 [L, K], on held-out words.
+      bits: float64 [L, K], online code length for all training labels.
+      uniform_bits: code length if all classes were equally probable.
+      majority: float64 [K], accuracy of the most frequent training class.
     """
 
     accuracy: np.ndarray
@@ -57,12 +60,12 @@ class Probed(NamedTuple):
 
     @property
     def compression(self) -> np.ndarray:
-        """How many times shorter the code is than the uniform one; float64 [L, K]."""
+        """Ratio of the uniform code length to the online code length; float64 [L, K]."""
         return self.uniform_bits / self.bits
 
 
 class _Probes(NamedTuple):
-    """kernel [L, D, K * R * C] and bias [L, K * R * C] for R penalties, mean and scale [L, D] of the states."""
+    """kernel [L, D, K * R * C] and bias [L, K * R * C] for R penalties; mean and scale [L, D] of the states."""
 
     kernel: jax.Array
     bias: jax.Array
@@ -71,11 +74,11 @@ class _Probes(NamedTuple):
 
 
 def control_labels(types: Sequence[str], labels: np.ndarray, seed: int) -> np.ndarray:
-    """Return a random label for each word, the same for each occurrence of its type; int32 [n].
+    """Return a random label per word, equal for all occurrences of a type; int32 [n].
 
     Args:
-      types: the n words, those of all files together.
-      labels: int, the training labels of the task; types have labels with these frequencies (as in the paper).
+      types: the n words, from all files together.
+      labels: int, training labels of the task; random labels have the same frequencies, as in the paper.
     """
     distinct, number = np.unique(np.asarray(types), return_inverse=True)
     return np.random.default_rng(seed).choice(labels, len(distinct))[number].astype(np.int32)
@@ -89,13 +92,14 @@ def probe(
     Args:
       train: words in random order, or sentences in random order.
       heldout: other words, with the same tasks.
-      classes: number of classes C.
-      seed: of the order of the batches.
-      on_words: called with the number of words that a step has read.
+      classes: C.
+      seed: seed for batch order.
+      on_words: called after each step with the number of words read.
     """
     count, tasks = train.numbers.shape
     fitter = _Fitter(train, classes, seed, on_words)
     sizes = portions(count)
+    # Without a probe, each label of the first portion costs log2(C) bits.
     bits = np.full((train.states.shape[1], tasks, len(PENALTIES)), sizes[0] * math.log2(classes))
     for size, following in zip(sizes, [*sizes[1:], None]):
         probes = fitter.fit(size)
@@ -106,6 +110,7 @@ def probe(
     constant = np.array([np.bincount(train.numbers[:, task], minlength=classes).argmax() for task in range(tasks)])
     return Probed(
         accuracy=np.take_along_axis(correct, best, axis=-1)[..., 0] / len(heldout.numbers),
+        # The chosen penalty must be sent too: log2(R) bits.
         bits=np.take_along_axis(bits, best, axis=-1)[..., 0] + math.log2(len(PENALTIES)),
         uniform_bits=count * math.log2(classes),
         majority=np.mean(heldout.numbers == constant, axis=0),
@@ -113,22 +118,23 @@ def probe(
 
 
 def portions(count: int) -> list[int]:
-    """Return the numbers of words after which a probe is trained, ascending, the last one `count`."""
+    """Return the word counts after which a probe is trained, ascending; the last one is `count`."""
     sizes = {math.ceil(fraction * count) for fraction in FRACTIONS}
     return sorted(size for size in sizes if size >= min(count, _SMALLEST_PORTION))
 
 
 def work(count: int) -> int:
-    """Return the number of words that the steps of `probe` read, for a bar of its progress."""
+    """Return the number of words that `probe` reads during training, for its progress bar."""
     return sum(_steps(size) for size in portions(count)) * _BATCH
 
 
 def _steps(count: int) -> int:
+    # Early probes have few words: without a minimum of steps they would stay near zero.
     return max(_FEWEST_STEPS, _EPOCHS * math.ceil(count / _BATCH))
 
 
 class _Fitter:
-    """Trains probes on the first words of `train`, each time from zeros."""
+    """Trains probes on the first words of `train`, from zeros each time."""
 
     def __init__(self, train: Labels, classes: int, seed: int, on_words: Callable[[int], object]):
         self._train, self._classes, self._on_words = train, classes, on_words
@@ -143,6 +149,7 @@ class _Fitter:
         state = _OPTIMIZER.init(zeros)
         steps, batches = _steps(size), self._order(size)
         for step in range(steps):
+            # Cosine decay to 0.
             rate = _LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
             batch = _batch(self._train, next(batches))
             probes, state = _update(probes, state, *batch, rate, classes=self._classes)
@@ -150,7 +157,8 @@ class _Fitter:
         return probes
 
     def _order(self, size: int) -> Iterator[slice]:
-        """Yield slices of the first words forever, in a new order in each epoch."""
+        """Yield slices of the first words forever, reordered in each epoch."""
+        # Slices instead of single words: a memory-mapped file is fast only for contiguous reads.
         starts = np.arange(0, size, _BATCH)
         while True:
             for start in self._random.permutation(starts):
@@ -158,7 +166,7 @@ class _Fitter:
 
 
 def _moments(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of each feature; float32 [L, D]."""
+    """Return mean and standard deviation per feature; float32 [L, D]."""
     total = squares = 0.0
     for start in range(0, len(states), 16 * _BATCH):
         part = states[start : start + 16 * _BATCH].astype(np.float64)
@@ -169,8 +177,9 @@ def _moments(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _batch(labels: Labels, words: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return states [B, L, D], labels [B, K] and weights [B]; empty places have the weight 0."""
+    """Return states [B, L, D], labels [B, K] and weights [B]; padding has weight 0."""
     states, numbers = labels.states[words], labels.numbers[words]
+    # Padded to a fixed size: one shape is one compilation.
     missing = _BATCH - len(states)
     weights = np.repeat(np.float32([1, 0]), [len(states), missing])
     return (
@@ -195,6 +204,8 @@ def _update(probes: _Probes, state, states_BLD, numbers_BK, weights_B, rate, cla
     def loss(trained):
         log_p = _log_probabilities(_Probes(*trained, probes.mean, probes.scale), states_BLD, classes)
         chosen = jnp.take_along_axis(log_p, numbers_BK[None, :, :, None, None], axis=-1)[..., 0]
+        # The loss is a sum over layers, tasks and penalties. They share no parameters, so each probe gets exactly its
+        # own gradient.
         fit = -jnp.einsum("lbkr,b->", chosen, weights_B) / weights_B.sum()
         squares = jnp.square(trained[0]).reshape(*trained[0].shape[:2], -1, len(PENALTIES), classes)
         return fit + jnp.einsum("ldkrc,r->", squares, jnp.asarray(PENALTIES))
@@ -206,7 +217,7 @@ def _update(probes: _Probes, state, states_BLD, numbers_BK, weights_B, rate, cla
 
 
 def _scores(probes: _Probes, labels: Labels, words: slice, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bits of the labels of words, and how many are the most probable class; float64 [L, K, R]."""
+    """Return the code length in bits, and how many predictions are correct; float64 [L, K, R]."""
     bits = correct = np.zeros(())
     for start in range(words.start, words.stop, _BATCH):
         part = _batch(labels, slice(start, min(words.stop, start + _BATCH)))

@@ -1,4 +1,4 @@
-"""Minimal pairs of several models: what each one prefers, pair by pair."""
+"""Minimal pairs for several models: preferences pair by pair."""
 
 import sys
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def check(subjects: Sequence[Subject]) -> None:
 
 
 def judge(subject: Subject, pairs: list[Record]) -> list[Record]:
-    """Return the judgments of a model (`bertjax.inference.minimal_pairs.judge`), with a bar on stderr."""
+    """Return a model's judgments (`bertjax.inference.minimal_pairs.judge`), with a progress bar on stderr."""
     predictor = Predictor(subject.export)
     request = minimal_pairs.request(predictor, pairs)
     with bar(request.tokens) as progress:
@@ -40,9 +40,10 @@ def judge(subject: Subject, pairs: list[Record]) -> list[Record]:
 
 
 def scores_of(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Scores]:
-    """Return the accuracy by pair: of all, and of each group of the coarsest grouping that the pairs have."""
+    """Return accuracy per pair: overall, and for each group in the coarsest grouping that the pairs have."""
     points = [(pair, judgment["point"], 1.0) for pair, judgment in zip(pairs, judged, strict=True)]
     scores = {"accuracy": scores_of_records(points)}
+    # The finest grouping, BLiMP's 67 paradigms, would be too many rows for a comparison.
     grouping = next((name for name in reversed(GROUPINGS) if any(name in pair for pair in pairs)), None)
     for group in dict.fromkeys(str(pair[grouping]) for pair in pairs if grouping in pair):
         members = [point for point in points if str(point[0].get(grouping)) == group]

@@ -1,8 +1,8 @@
-"""Word senses: whether the nearest occurrence of a word has the same sense.
+"""Word senses: whether a word's nearest occurrence has the same sense.
 
-Each occurrence takes the sense of its nearest neighbor among the other occurrences of the word, by cosine (Wiedemann et
-al., 2019, arXiv 1909.10430; Coenen et al., 2019, arXiv 1906.02715, use the nearest mean of a sense). The baseline
-answers the most frequent sense of the word. Layer 0, the embeddings, knows the position of a word but not its sentence.
+Each occurrence takes the sense of its nearest neighbor, by cosine, among the word's other occurrences (Wiedemann et
+al., 2019, arXiv 1909.10430; Coenen et al., 2019, arXiv 1906.02715, use the nearest sense mean). The baseline predicts
+the word's most frequent sense. Layer 0, the embeddings, encodes a word's position but not its sentence.
 """
 
 import re
@@ -24,7 +24,7 @@ def read(path: str) -> list[Record]:
     """Return the records {`word`, `sense`, `sentence`} of a table with these columns.
 
     Raises:
-      UserError: the file is no such table, a field is blank, a sentence lacks its word, or no word has two senses.
+      UserError: the file is not such a table, a field is blank, a sentence lacks its word, or no word has two senses.
     """
     records = tables.read(path, COLUMNS)
     for record in records:
@@ -41,7 +41,7 @@ def read(path: str) -> list[Record]:
 
 
 def is_senses(path: str) -> bool:
-    """Return whether the header of a table, or its first object, has the three columns."""
+    """Return whether a table's header, or its first object, has the three columns."""
     if not {".tsv", ".csv", ".jsonl"} & set(PurePath(path).suffixes):
         return False
     try:
@@ -52,17 +52,18 @@ def is_senses(path: str) -> bool:
 
 
 def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tuple[Ragged, np.ndarray]:
-    """Return an example of each sentence, and the index of the first piece of its word among all tokens; int64 [M].
+    """Return one example per sentence, and the index of its word's first piece among all tokens; int64 [M].
 
-    The first occurrence counts if a sentence has several. A sentence that is too long keeps the text around its word.
+    If a word occurs several times in its sentence, the first occurrence counts. Long sentences are cut around the word.
 
     Args:
-      records: what `read` returned.
-      tokenizer: the tokenizer of the model.
-      longest: the most tokens of an example.
+      records: result of `read`.
+      tokenizer: the model's tokenizer.
+      longest: maximum tokens per example.
     """
     places = [_place(record) for record in records]
     texts = [record["sentence"] for record in records]
+    # The word is encoded separately, so that its first piece is known in every tokenizer.
     before, word, after = (
         tokenizer.encode([text[part].strip() or " " for text, part in zip(texts, parts, strict=True)])
         for parts in zip(*((slice(0, place.start), place, slice(place.stop, None)) for place in places))
@@ -71,6 +72,7 @@ def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tup
     for left, middle, right in zip(before, word, after, strict=True):
         middle = middle or [tokenizer.unk_id]
         room = max(longest - 2 - len(middle), 0)
+        # Half of the free places go to the left, and more if the right side needs fewer.
         kept_left = min(len(left), max(room // 2, room - len(right)))
         left = left[len(left) - kept_left :]
         encoded.append([*left, *middle, *right][: longest - 2])
@@ -80,12 +82,12 @@ def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tup
 
 
 def score(states: np.ndarray, records: Sequence[Record]) -> tuple[np.ndarray, float]:
-    """Return the share of occurrences whose nearest neighbor has their sense, float64 [L], and the baseline.
+    """Return the fraction of occurrences whose nearest neighbor has the same sense, float64 [L], and the baseline.
 
-    Only words with two senses or more count, and of them only occurrences whose sense has another one.
+    Only words with at least two senses count, and only occurrences whose sense occurs at least twice.
 
     Args:
-      states: float [M, L, D], the states of the words of the records.
+      states: float [M, L, D], states of the records' words.
       records: their words and senses.
     """
     keys = np.array([_key(record) for record in records])
@@ -101,6 +103,7 @@ def score(states: np.ndarray, records: Sequence[Record]) -> tuple[np.ndarray, fl
         vectors = np.moveaxis(np.asarray(states[members], np.float64), 1, 0)
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), np.finfo(np.float64).tiny)
         cosines = vectors @ np.swapaxes(vectors, 1, 2)
+        # An occurrence must not be its own nearest neighbor.
         cosines[:, np.arange(len(members)), np.arange(len(members))] = -np.inf
         correct += np.sum((of[np.argmax(cosines, axis=-1)] == of)[:, scored], axis=1)
         frequent += int(counts.max())
@@ -115,13 +118,13 @@ def _key(record: Record) -> str:
 
 
 def _place(record: Record) -> slice:
-    """Return the characters of the word in its sentence.
+    """Return the characters of the word in its sentence, as a slice.
 
     Raises:
-      UserError: the sentence does not have the word.
+      UserError: the sentence does not contain the word.
     """
     word = record["word"].strip()
-    # A word in a language that writes endings or particles directly after it is a part of the written word.
+    # First as a whole word. Some languages attach endings or particles to a word, so any substring is second.
     for pattern in (rf"(?<!\w){re.escape(word)}(?!\w)", re.escape(word)):
         if match := re.search(pattern, record["sentence"], re.IGNORECASE):
             return slice(*match.span())

@@ -1,8 +1,8 @@
-"""Linear CKA between sets of states: how similar two representations of the same words are.
+"""Linear CKA: similarity between two representations of the same words.
 
-Kornblith et al., 2019, arXiv 1905.00414: 1 for representations that differ by a rotation and a factor, whatever their
-widths. HSIC is estimated without bias (Song et al., 2012, equation 5), so that its mean over minibatches estimates that
-of all words (Nguyen et al., 2021, section 3.1, arXiv 2010.15327). The usual biased estimate is near 1 for any two
+CKA is 1 if the representations differ by a rotation and a factor, whatever their widths (Kornblith et al., 2019, arXiv
+1905.00414). HSIC is estimated without bias (Song et al., 2012, equation 5), so its mean over minibatches estimates HSIC
+on all words (Nguyen et al., 2021, section 3.1, arXiv 2010.15327). The usual biased estimate is near 1 for any two
 representations with more dimensions than words.
 """
 
@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-# Words of a minibatch.
+# Words per minibatch.
 WORDS = 256
 
 
 def centered_grams(states: np.ndarray) -> np.ndarray:
-    """Return a centered Gram matrix of each layer; float32 [L, n, n].
+    """Return one centered Gram matrix per layer; float32 [L, n, n].
 
-    The inner product of two of them, divided by n (n - 3), is the unbiased HSIC (Szekely & Rizzo, 2014, section 2.2,
-    whose U-centering this is, applied to the dot products of different words).
+    The inner product of two such matrices, divided by n (n - 3), is the unbiased HSIC. This is U-centering (Szekely &
+    Rizzo, 2014, section 2.2), applied to dot products between different words.
 
     Args:
       states: float [n, L, D], n words, at least 4.
@@ -30,6 +30,7 @@ def centered_grams(states: np.ndarray) -> np.ndarray:
     states = states - states.mean(axis=1, keepdims=True)  # changes nothing but the rounding
     grams = states @ np.swapaxes(states, 1, 2)
     off_diagonal = 1 - np.eye(count)
+    # The unbiased estimate leaves out products of a word with itself.
     grams *= off_diagonal
     sums = grams.sum(axis=2) / (count - 2)
     totals = grams.sum(axis=(1, 2)) / ((count - 1) * (count - 2))
@@ -37,9 +38,9 @@ def centered_grams(states: np.ndarray) -> np.ndarray:
 
 
 def grams_of(states: np.ndarray) -> list[np.ndarray]:
-    """Return the centered Gram matrices of minibatches of `WORDS` words; a last one with fewer than 4 is left out.
+    """Return centered Gram matrices for minibatches of `WORDS` words; a last one with fewer than 4 words is dropped.
 
-    They are all that CKA needs of a model: D does not matter, and models need not be in memory together.
+    CKA needs nothing else from a model: D does not matter, and models need not be in memory together.
 
     Args:
       states: float [n, L, D], words in random order.
@@ -49,10 +50,10 @@ def grams_of(states: np.ndarray) -> list[np.ndarray]:
 
 
 def cka(first: Iterable[np.ndarray], second: Iterable[np.ndarray]) -> np.ndarray:
-    """Return the CKA of each layer of one model and each layer of another on the same words; float64 [L, L'].
+    """Return the CKA between all layer pairs of two models, on the same words; float64 [L, L'].
 
     Args:
-      first, second: their `grams_of`. The HSICs of the minibatches are averaged before they are divided.
+      first, second: results of `grams_of`. HSIC is averaged over minibatches before the division.
     """
     cross = norms_first = norms_second = 0.0
     for a, b in zip(first, second, strict=True):

@@ -1,11 +1,11 @@
-"""The structural probe: a linear map after which squared distances of words are distances in the syntax tree.
+"""Structural probe: a linear map under which squared distances between words match distances in the syntax tree.
 
-Hewitt & Manning, 2019 (aclanthology.org/N19-1419): d(i, j) = |B (h_i - h_j)|^2 with B of a given rank, trained on the
-L1 difference to the number of edges between two words, divided by the squared length of the sentence. UUAS is the share
-of the edges of the tree that the minimum spanning tree of d has, punctuation left out. Spearman correlates d and the
-tree's distances for each word, averages over the words of all sentences of a length, then over lengths 5 to 50.
+Hewitt & Manning, 2019 (aclanthology.org/N19-1419): d(i, j) = |B (h_i - h_j)|^2, with a low-rank B. Training minimizes
+the L1 difference to the number of edges between two words, divided by the squared sentence length. UUAS is the fraction
+of tree edges that the minimum spanning tree under d contains, punctuation excluded. Spearman correlates d with tree
+distances per word. It is averaged over words in sentences with equal length, then over lengths 5 to 50.
 
-The probes of all layers are one jitted step. A word is its first piece; the paper averages its pieces.
+The probes for all layers are one jitted step. A word is its first piece; the paper averages its pieces.
 """
 
 import functools
@@ -21,7 +21,7 @@ import optax
 from scipy.sparse import csgraph
 from scipy.stats import rankdata
 
-# Places for words of a batch: a sentence takes as many as the bucket of its length has.
+# Word positions per batch. A sentence takes as many as its length bucket has.
 _PLACES = 640
 _SHORTEST = 8
 _EPOCHS, _FEWEST_STEPS, _LEARNING_RATE = 10, 600, 1e-2
@@ -32,9 +32,9 @@ class Sentence(NamedTuple):
     """A sentence with its tree.
 
     Attributes:
-      start: the index of its first word among the states; the others follow.
-      distances: int32 [W, W], edges between two words in the tree.
-      is_word: bool [W], False for punctuation, which UUAS leaves out.
+      start: position of the first word among the states; the other words follow.
+      distances: int32 [W, W], tree edges between two words.
+      is_word: bool [W], False for punctuation, which UUAS excludes.
     """
 
     start: int
@@ -43,16 +43,16 @@ class Sentence(NamedTuple):
 
     @property
     def words(self) -> slice:
-        """The places of its words among the states."""
+        """Positions of its words among the states."""
         return slice(self.start, self.start + len(self.distances))
 
 
 class Parsed(NamedTuple):
-    """Scores of L layers.
+    """Scores per layer.
 
     Attributes:
-      uuas: share of correct edges.
-      spearman: mean rank correlation of distances.
+      uuas: [L], fraction of correct edges.
+      spearman: [L], mean rank correlation between distances.
     """
 
     uuas: np.ndarray
@@ -60,10 +60,10 @@ class Parsed(NamedTuple):
 
 
 def tree_distances(heads: Sequence[int]) -> np.ndarray:
-    """Return the number of edges between each two words of a tree; int32 [W, W].
+    """Return the number of tree edges between all pairs of words; int32 [W, W].
 
     Args:
-      heads: the number of the head of each word, counted from 1; 0 for the root.
+      heads: each word's head, counted from 1; 0 for the root.
     """
     edges = np.zeros((len(heads), len(heads)))
     for word, head in enumerate(heads):
@@ -79,19 +79,19 @@ def fit(
     seed: int,
     on_words: Callable[[int], object] = lambda words: None,
 ) -> np.ndarray:
-    """Return B of each layer; float32 [L, D, rank].
+    """Train B for each layer; return float32 [L, D, rank].
 
     Args:
-      states: float32 [n, L, D], such as a memory-mapped file; it is read in slices.
-      sentences: the trees of its words.
-      rank: rows of B; at most D are of use.
-      seed: of the initial B and the order of batches.
-      on_words: called with the number of words of each step.
+      states: float32 [n, L, D], for example a memory-mapped file; read in slices.
+      sentences: trees over these words.
+      rank: rows of B; more than D have no use.
+      seed: seed for the initial B and batch order.
+      on_words: called with the word count of each step.
     """
     _, layers, width = states.shape
     random = np.random.default_rng(seed)
     scale = _scale(states)
-    # Uniform in [-0.05, 0.05], as in the authors' code, for states whose features have a variance of about 1.
+    # Uniform in [-0.05, 0.05], as in the authors' code, for states with a feature variance of about 1.
     projections = jnp.asarray(random.uniform(-0.05, 0.05, (layers, width, min(rank, width))), jnp.float32)
     optimizer_state = _OPTIMIZER.init(projections)
     plan = [batch for _ in range(_epochs(sentences)) for batch in _batches(sentences, random)]
@@ -100,16 +100,17 @@ def fit(
         arrays = _arrays(states, batch, scale)
         projections, optimizer_state = _update(projections, optimizer_state, *arrays, rate)
         on_words(sum(len(sentence.distances) for sentence in batch))
+    # B was trained on scaled states; dividing it by the scale makes it apply to the raw ones.
     return np.asarray(projections) / scale[:, None, None]
 
 
 def work(sentences: Sequence[Sentence]) -> int:
-    """Return the number of words that the steps of `fit` read, for a bar of its progress."""
+    """Return the number of words that `fit` reads during training, for its progress bar."""
     return _epochs(sentences) * sum(len(sentence.distances) for sentence in sentences if len(sentence.distances) > 1)
 
 
 def _epochs(sentences: Sequence[Sentence]) -> int:
-    """Return the number of epochs: more for a small treebank, so that the probes converge."""
+    """Return the number of epochs; a small treebank gets more, so that the probes converge."""
     batches = len(list(_batches(sentences, np.random.default_rng(0))))
     return max(_EPOCHS, math.ceil(_FEWEST_STEPS / max(batches, 1)))
 
@@ -119,13 +120,13 @@ def score(states: np.ndarray, sentences: Sequence[Sentence], projections: np.nda
 
     Args:
       states: float [n, L, D].
-      projections: what `fit` returned.
+      projections: result of `fit`.
     """
     return _parsed(sentences, len(projections), lambda sentence: _distances(states[sentence.words], projections))
 
 
 def score_chain(sentences: Sequence[Sentence]) -> Parsed:
-    """Score the tree in which each word hangs on the one before it: the baseline without a model; L is 1."""
+    """Score a chain in which each word is attached to the one before: the model-free baseline; L is 1."""
     return _parsed(sentences, 1, lambda sentence: _chain(len(sentence.distances))[None])
 
 
@@ -152,7 +153,7 @@ def _parsed(sentences: Sequence[Sentence], layers: int, distances_of: Callable[[
 
 
 def spanning_tree(distances: np.ndarray, is_word: np.ndarray) -> set[tuple[int, int]]:
-    """Return the edges (i < j) of the minimum spanning tree of words; punctuation is no part of it.
+    """Return the edges (i < j) of the minimum spanning tree over words; punctuation is excluded.
 
     Args:
       distances: [W, W], symmetric.
@@ -160,13 +161,13 @@ def spanning_tree(distances: np.ndarray, is_word: np.ndarray) -> set[tuple[int, 
     """
     words = np.flatnonzero(is_word)
     among = distances[np.ix_(words, words)].astype(np.float64)
-    # The library takes 0 for the absence of an edge.
+    # SciPy reads 0 as a missing edge, so distances are shifted above 0. A constant does not change the tree.
     tree = csgraph.minimum_spanning_tree(among + 1 + max(0.0, -among.min(initial=0))).tocoo()
     return {tuple(sorted((int(words[i]), int(words[j])))) for i, j in zip(tree.row, tree.col)}
 
 
 def rank_correlations(predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Return Spearman's correlation of rows; float64 [L, W]. It is 0 for a row of equal values.
+    """Return Spearman's correlation per row; float64 [L, W]. It is 0 for a row of equal values.
 
     Args:
       predicted: [L, W, W].
@@ -179,15 +180,16 @@ def rank_correlations(predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 
 def _distances(states: np.ndarray, projections: np.ndarray) -> np.ndarray:
-    """Return squared distances, float64 [L, W, W], of the states [W, L, D] of a sentence."""
+    """Return squared distances, float64 [L, W, W], between a sentence's states [W, L, D]."""
     projected = np.einsum("wld,ldr->lwr", states, projections, optimize=True).astype(np.float64)
+    # |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, which avoids an array [L, W, W, R]. Rounding may leave it slightly negative.
     squares = np.sum(projected**2, axis=-1)
     gram = projected @ np.swapaxes(projected, 1, 2)
     return np.maximum(squares[:, :, None] + squares[:, None, :] - 2 * gram, 0)
 
 
 def _scale(states: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of the features of each layer around their means; float32 [L]."""
+    """Return the standard deviation of each layer's features around their means; float32 [L]."""
     total = squares = 0.0
     for start in range(0, len(states), 4096):
         part = states[start : start + 4096].astype(np.float64)
@@ -197,7 +199,7 @@ def _scale(states: np.ndarray) -> np.ndarray:
 
 
 def _batches(sentences: Sequence[Sentence], random: np.random.Generator) -> Iterator[list[Sentence]]:
-    """Yield sentences of about one length in a new order; single words, which have no tree, are left out."""
+    """Yield sentences of similar length in random order; single words, which have no tree, are dropped."""
     buckets = defaultdict(list)
     for index in random.permutation(len(sentences)):
         if len(sentences[index].distances) > 1:
@@ -211,12 +213,12 @@ def _batches(sentences: Sequence[Sentence], random: np.random.Generator) -> Iter
 
 
 def _width(length: int) -> int:
-    """Return the length of the bucket of a sentence: a power of two."""
+    """Return the bucket length for a sentence: a power of two."""
     return max(_SHORTEST, 1 << (length - 1).bit_length())
 
 
 def _arrays(states: np.ndarray, batch: list[Sentence], scale: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return states [S, W, L, D], tree distances [S, W, W] and lengths [S], 0 for a place without a sentence."""
+    """Return states [S, W, L, D], tree distances [S, W, W] and lengths [S], 0 for an empty place."""
     width = _width(len(batch[0].distances))
     size = max(1, _PLACES // width)
     padded = np.zeros((size, width, *states.shape[1:]), np.float32)
@@ -235,6 +237,7 @@ _OPTIMIZER = optax.scale_by_adam()
 def _update(projections, state, states_SWLD, distances_SWW, lengths_S, rate):
     is_word_SW = jnp.arange(distances_SWW.shape[1]) < lengths_S[:, None]
     is_pair = is_word_SW[:, :, None] & is_word_SW[:, None, :]
+    # Each sentence counts the same, whatever its number of word pairs.
     weights_S = (lengths_S > 0) / jnp.maximum(lengths_S, 1) ** 2 / jnp.sum(lengths_S > 0)
 
     def loss(projections):

@@ -1,4 +1,4 @@
-"""What probes predict: the labels of words or texts of a labeled file, and trees of CoNLL-U."""
+"""Probing tasks: labels of words or texts from a labeled file, and trees from CoNLL-U."""
 
 import dataclasses
 import itertools
@@ -16,11 +16,11 @@ from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# The tag of punctuation in Universal Dependencies.
+# Tag of punctuation in Universal Dependencies.
 PUNCTUATION = "PUNCT"
-# The state of a word or a text: that of its first token, or the mean of its tokens.
+# State of a word or text: its first token, or the mean over its tokens.
 POOLINGS = FIRST, MEAN = "first", "mean"
-# Share of the records that are held out if there is no second file.
+# Fraction of records held out if there is no second file.
 _HELDOUT = 1 / 3
 
 
@@ -29,7 +29,7 @@ class Units(NamedTuple):
 
     Attributes:
       ragged: their examples.
-      unit_of: int64 [n], the unit of each token, -1 for none: the first piece of a word, or all tokens of a text.
+      unit_of: int64 [n], the unit of each token, -1 for none: a word's first piece, or all tokens of a text.
       labels: int32 [units], their classes.
       types: the words; empty for texts, which do not repeat.
     """
@@ -42,17 +42,17 @@ class Units(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LabeledTask:
-    """A labeled file that is probed.
+    """A labeled file to probe.
 
     Attributes:
-      name: its name on the page.
-      format: how it is read.
-      classes: the labels, in the order of their numbers.
-      train: records in random order that train the probes.
-      heldout: records that score them; those with labels that the training records lack are left out.
-      has_trees: whether the records are sentences of CoNLL-U with their `heads`, and `upos`.
-      pooling: one of `POOLINGS`; empty for `first` of words and `mean` of texts.
-      without_trees: why a file of CoNLL-U has no trees; empty if it has, and for other files.
+      name: name on the page.
+      format: its format.
+      classes: the labels, by class number.
+      train: training records for the probes, in random order.
+      heldout: records that score the probes; records with labels unseen in training are left out.
+      has_trees: whether records are CoNLL-U sentences with `heads` and `upos`.
+      pooling: one of `POOLINGS`; if empty, `first` for words and `mean` for texts.
+      without_trees: why a CoNLL-U file has no trees; otherwise empty.
     """
 
     name: str
@@ -66,7 +66,7 @@ class LabeledTask:
 
     @property
     def reads_cls(self) -> bool:
-        """Whether the unit of a text is its [CLS]."""
+        """Whether a text is represented by its [CLS]."""
         return self.pooling == FIRST and not isinstance(self.format, Tagged)
 
 
@@ -77,10 +77,10 @@ def labeled_task(
 
     Args:
       name: its name.
-      format: how it is read, with the file as its `heldout`.
-      examples: the most records of a file, drawn at random; 0 for all.
-      seed: of that draw and of the order of the training records.
-      heldout: a second file that scores the probes; if empty, they are scored on a third of the first.
+      format: its format, with the file as `heldout`.
+      examples: maximum records per file, drawn at random; 0 for all.
+      seed: seed for this draw and the order of training records.
+      heldout: second file, which scores the probes; if empty, a third of the first file does.
       pooling: see `LabeledTask`.
 
     Raises:
@@ -92,6 +92,7 @@ def labeled_task(
     if has_trees:
         try:
             files = [_with_heads(records, path) for records, path in zip(files, (format.heldout, heldout))]
+        # A damaged tree costs the structural probe only; tags can still be probed.
         except UserError as error:
             without_trees, has_trees = str(error), False
     train, *others = (_drawn(records, examples, seed) for records in files)
@@ -112,8 +113,8 @@ def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, lon
     Args:
       task: the task.
       records: its `train` or `heldout`.
-      tokenizer: the tokenizer of the model.
-      longest: the most tokens of an example; longer sentences are read in windows, longer texts are cut.
+      tokenizer: the model's tokenizer.
+      longest: maximum tokens per example; longer sentences are split into windows, longer texts are cut.
     """
     examples = task.format.encode(records, tokenizer, longest, task.classes)
     ragged = examples.ragged
@@ -131,14 +132,15 @@ def units_of(task: LabeledTask, records: list[Record], tokenizer: Tokenizer, lon
 
 
 def _with_continuations(unit_of: np.ndarray, ragged: Ragged, vocabulary: Vocabulary) -> np.ndarray:
-    """Return the units with all pieces of their words: those that continue a word have the unit of its first piece."""
+    """Extend each word's unit to all its pieces."""
     continues = vocabulary.continues_word[ragged.tokens] & ~ragged.special & (unit_of < 0)
+    # Running maximum over the indices of tokens that start something: each piece finds the token that it continues.
     first = np.maximum.accumulate(np.where(continues, 0, np.arange(len(unit_of))))
     return np.where(continues, unit_of[first], unit_of)
 
 
 def sentences_of(records: Sequence[Record]) -> list[Sentence]:
-    """Return the trees of sentences, whose words are the units of `units_of`."""
+    """Return trees whose words are the units of `units_of`."""
     lengths = [len(record["words"]) for record in records]
     starts = np.cumsum([0, *lengths[:-1]])
     return [
@@ -152,12 +154,12 @@ def sentences_of(records: Sequence[Record]) -> list[Sentence]:
 
 
 def is_conllu(path: str) -> bool:
-    """Return whether a file is CoNLL-U, by its name."""
+    """Return whether a file is CoNLL-U, judged by name."""
     return conllu.SUFFIX in PurePath(path).suffixes
 
 
 def _with_heads(records: list[Record], path: str) -> list[Record]:
-    """Return sentences of CoNLL-U with the trees of their file."""
+    """Add the trees of their file to CoNLL-U sentences."""
     trees = conllu.read_trees(path)
     return [
         record | {"heads": tree["heads"], "upos": tree["tags"]} for record, tree in zip(records, trees, strict=True)
@@ -165,6 +167,6 @@ def _with_heads(records: list[Record], path: str) -> list[Record]:
 
 
 def _drawn(records: list[Record], examples: int, seed: int) -> list[Record]:
-    """Return records in random order, at most `examples` of them; all if it is 0."""
+    """Return at most `examples` records in random order; all if it is 0."""
     order = np.random.default_rng(seed).permutation(len(records))
     return [records[index] for index in order[: examples or None]]
