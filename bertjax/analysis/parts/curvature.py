@@ -47,6 +47,8 @@ class Curvature(Part):
         for subject in subjects:
             for material in scored(subject, materials):
                 values_LS, examples = _eigenvalues(subject, material, progress)
+                # A layer may have flat curvature on average and steep curvature on some data, so the deviation counts
+                # too.
                 sensitivity_L = np.abs(values_LS.mean(axis=1)) + values_LS.std(axis=1)
                 numbers.setdefault(subject.label, {})[material.name] = {
                     "examples": examples,

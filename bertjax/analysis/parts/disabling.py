@@ -1,4 +1,4 @@
-"""Masks one head at a time, or all heads of a layer except one, and measures the loss (Michel et al., 2019, section 3)."""
+"""Masks one head, or all heads of a layer but one, and measures the loss (Michel et al., 2019, section 3)."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -48,6 +48,7 @@ class Disabling(Part):
                 layers, heads = shape = ablation.shapes[HEAD_MASK]
                 with progress(f"{subject.label}, {material.name}", 2 * layers * heads * ablation.tokens) as bar:
                     one_off = ablation.without_each_head(bar.update)
+                    # A layer that loses nothing with a single head left needs no other head.
                     one_kept = [ablation.scores({HEAD_MASK: m}, bar.update) for m in masks_with_one_kept(shape)]
                 numbers.setdefault(subject.label, {})[material.name] = _base(ablation)
                 for name, scores in (("one_off", one_off), ("one_kept", one_kept)):
@@ -86,6 +87,7 @@ def _changes(ablation: Ablation, scores: Sequence[Scores], shape: tuple[int, int
             "significant": int(np.count_nonzero(p_LH < LEVEL)),
             "worse": int(np.count_nonzero((p_LH < LEVEL) & (harm_LH > 0))),
             "most_harmful": _cell(change, shape, int(harm_LH.argmax())),
+            # In `one_kept`, this is the head that replaces its layer best.
             "least_harmful_by_layer": [
                 _cell(change, shape, layer * shape[1] + int(row_H.argmin())) for layer, row_H in enumerate(harm_LH)
             ],
@@ -180,6 +182,7 @@ def _text(numbers: Mapping) -> str:
             off, kept = values["one_off"][number], values["one_kept"][number]["least_harmful_by_layer"]
             heads = values["one_off"]["loss"]
             total = values["heads"]
+            # Not significant is weak evidence: with few examples, everything is replaceable.
             replaced = sum(cell["p"] >= LEVEL for cell in kept)
             score = values["loss"] if number == "loss" else values["value"]
             start = f"{label} on {material} ({values['examples']:,} examples): {number} {score:.4f}."

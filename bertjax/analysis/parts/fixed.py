@@ -37,6 +37,7 @@ class Overlap:
     def __call__(self, params: dict, batch: Arrays) -> dict[str, Sums]:
         attention_LBHTT = captured(self.encoder, params, batch, ["attention"])["attention"]
         visibility = Visibility(batch["examples_BT"])
+        # The same function that fixes heads in a model, so likeness 1 means exactly such a head.
         maps_BPTT = fixed_maps(FIXED_PATTERNS, visibility)
         mask_BTT = visibility.mask_BQT()
         uniform_BTT = mask_BTT / mask_BTT.sum(axis=-1, keepdims=True)

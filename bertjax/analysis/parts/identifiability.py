@@ -199,6 +199,7 @@ def _figures(results: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
         used = np.isfinite(arrays["tokens"])
         correlation_KLH, tokens_K = arrays["correlation"][used], arrays["tokens"][used]
         lines[name] = tokens_K, correlation_KLH.mean(axis=(1, 2))
+        # The band spans the middle 80% of the heads.
         bands[name] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
         longest[f"{name} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
     ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
@@ -223,6 +224,7 @@ def _figures(results: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
     for number, (name, arrays) in enumerate(results.items(), 1):
         if not np.isfinite(arrays["attention"]).all():
             continue  # no sentence has more tokens than a head is wide
+        # Maps are raw, effective, constrained; the caption compares the first two.
         raw, effective = (dict(zip(KINDS, arrays["attention"][m].mean(axis=(1, 2)), strict=True)) for m in (0, 1))
         separators = f"{raw['[SEP]']:.2f} raw and {effective['[SEP]']:.2f} effective"
         figures.append(

@@ -27,6 +27,7 @@ _BACKWARD = 3
 _PAPER = "Michel et al. (2019, arXiv 1905.10650)"
 _CURVES = {
     "heads_by_importance": "heads, by importance",
+    # Two orders for heads: by gradient, and by the score with each head masked alone.
     "heads_by_difference": "heads, by single differences",
     "neurons_by_importance": "neurons, by importance",
 }
@@ -134,6 +135,7 @@ def _files(importances: Mapping[tuple[str, str], Importance]) -> dict[str, bytes
         return {FILE: importance.to_json()}
     files = {}
     for key, importance in importances.items():
+        # Labels may contain slashes and spaces; a file name must not.
         pair = re.sub(r"[^\w.@-]+", "-", "-".join(key))
         files[FILE.replace(".", f"-{pair}.")] = importance.to_json()
     return files

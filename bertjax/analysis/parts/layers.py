@@ -61,6 +61,7 @@ class Layers(Part):
     def _of_material(self, subjects: Sequence[Subject], material: Material, progress: Progress) -> Result:
         if isinstance(material, Labeled) and senses.is_senses(material.path):
             records = senses.read(material.path)
+            # A table of senses has labels but no running text: only the nearest-neighbor test applies.
             numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
             return Result(numbers, figures=[figures.of_senses(material.name, numbers)], text=_senses_text(numbers))
         task = self._task(subjects[0], material)  # before the models run: its files may be bad
@@ -117,6 +118,7 @@ def _similarities(texts: Mapping[str, Texts]) -> dict[str, np.ndarray]:
     similarities = {f"cka/{label}": similarity.cka(found.grams, found.grams) for label, found in texts.items()}
     (first, own), *others = texts.items()
     for label, found in others[:_MOST_COMPARED]:
+        # CKA compares states of the same tokens, so both models must read the same pieces.
         if found.key == own.key:
             similarities[f"cka/{first} and {label}"] = similarity.cka(own.grams, found.grams)
     return {name: array for name, array in similarities.items() if np.ndim(array) == 2}

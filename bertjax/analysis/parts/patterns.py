@@ -45,6 +45,7 @@ def shares_of_maps(encoder: EncoderConfig, special_ids: tuple[int, ...]) -> Func
     """Return the function that computes `shares` [5, L, H] and `features` [3, L, H], means over examples."""
 
     def function(params, batch):
+        # A lookup table in the vocabulary: one gather per batch finds special tokens.
         is_special_V = jnp.zeros(encoder.padded_vocab_size, bool).at[jnp.array(special_ids)].set(True)
         attention_LBHTT = captured(encoder, params, batch, ["attention"])["attention"]
         is_special_BT = is_special_V[batch["tokens_BT"]]
@@ -97,6 +98,7 @@ def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> list[Figure]:
     for label, material in pairs:
         shares_5LH = arrays[f"{label}/{material}/shares"]
         matrices = dict(zip(CLASSES, shares_5LH))
+        # Heads whose class hardly depends on the example: a fixed behavior rather than a reaction to the text.
         stable = float((shares_5LH.max(axis=0) >= 0.9).mean())
         figures.append(
             Figure(

@@ -62,6 +62,7 @@ class Sentences(Part):
                     results.append(sentence)
                     bar.update(len(sentence.tokens))
             numbers[subject.label] = [sentence.numbers for sentence in results]
+            # Numbers are kept for all models; maps, tables and figures only for the last ones.
             if number < len(subjects) - SHOWN:
                 continue
             for sentence in results:
@@ -133,6 +134,7 @@ def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
         numbers["rollout"] = rollout_LTT[-1, column].tolist()
         numbers["rollout_of"] = column
         entry = {"model": subject.label, "sentence": text, "tokens": tuple(tokens)}
+        # Half precision is enough: the page stores each weight in one byte.
         maps = [
             Maps(weights_LHTT=attention_LHTT.astype(np.float16), **entry),
             Maps(weights_LHTT=rollout_LTT[:, None].astype(np.float16), kind="rollout", **entry),
@@ -141,8 +143,7 @@ def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
 
 
 def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tuple[dict[str, Any], int]:
-    """Return the answer for a row with one example, with its attributions and per-layer answers, and the column it is
-    read from.
+    """Return the answer for a one-example row, with attributions and per-layer answers, and the column it is read from.
 
     If a masked LM's sentence has no [MASK], the token in the middle is masked and becomes the answer.
     """

@@ -48,6 +48,7 @@ class Targets(Part):
         for subject in subjects:
             encoder, kinds = subject.encoder, kinds_of(subject.tokenizer)
             for material in materials:
+                # Fewer examples for the divergences only; all other statistics use all of them.
                 few = dataclasses.replace(material, examples=min(material.examples, DIVERGENCE_EXAMPLES))
                 sums = reduce(subject, material, target_sums(encoder, kinds, subject.vocabulary.special_ids), progress)
                 sums |= reduce(subject, few, divergence_sums(encoder), progress, share=0.5)
@@ -138,6 +139,7 @@ def _figures(arrays: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
     figures = []
     for title, sums in arrays.items():
         number = len(figures)
+        # Index 1 of TARGETS is [SEP]: the head that attends to it most is named.
         means = _listed(dict(zip(TARGETS, sums["target"].mean(axis=(1, 2)))), ".0%")
         top = np.unravel_index(np.argmax(sums["target"][1]), sums["target"][1].shape)
         share = sums["target"][1][top]

@@ -41,6 +41,7 @@ class Training(Part):
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         """Return the loss and the other parts' numbers at each step; the guide describes the arrays."""
         groups = series.seeds_of(subjects)
+        # Called by name or from Python, there are no earlier parts: run all of them here.
         results = self.results or _run_others(subjects, materials, progress)
         losses = {material.name: _losses(groups, material, progress) for material in materials}
         losses = {material: curves for material, curves in losses.items() if curves}
@@ -165,6 +166,7 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
                     places.setdefault((*name, group), {})[f"layer {first + layer}", group] = by_layer[..., layer]
     figures = []
     for place, members in places.items():
+        # A curve that is NaN at every step draws nothing.
         keys = [key for key, values in members.items() if np.isfinite(values).all(axis=0).any()]
         for start in range(0, len(keys), MOST_CURVES):
             chosen = keys[start : start + MOST_CURVES]
@@ -187,6 +189,7 @@ def _figure(
     steps = {titles[key]: steps_of[key[1]] for key in members}
     what = f"{part}: {', '.join(place)}" if place else part
     ends_of = {name: curve.mean[np.isfinite(curve.mean)][[0, -1]] for name, curve in curves.items()}
+    # The caption names the curve that changes most: the reader sees where to look.
     moved = max(ends_of, key=lambda name: abs(ends_of[name][1] - ends_of[name][0]))
     ends = f"{moved} changes most, from {ends_of[moved][0]:.3f} to {ends_of[moved][1]:.3f}"
     has_seeds = any(len(values) > 1 for values in members.values())
