@@ -94,8 +94,7 @@ def target_sums(encoder: EncoderConfig, kinds: bytes, special_ids: tuple[int, ..
 
 @functools.lru_cache
 def divergence_sums(encoder: EncoderConfig) -> Function:
-    """Return the function that computes `divergence` [L * H, L * H]: Jensen-Shannon divergence between two heads, in
-    nats.
+    """Return the function that computes `divergence` [L * H, L * H], Jensen-Shannon between heads, in nats.
 
     It compares the attention of one token and is averaged over tokens and examples. The paper sums over both (section
     6).
@@ -142,8 +141,7 @@ def without_gradient(objective: Objective | None, encoder: EncoderConfig) -> str
 
 @functools.lru_cache
 def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) -> Function:
-    """Return the function that computes `gradient` [4, L, H]: mean |dL / dA_ij| over tokens i, for tokens j of each
-    kind.
+    """Return the function that computes `gradient` [4, L, H]: mean |dL / dA_ij| over tokens i, by kind of token j.
 
     It accepts objectives for which `without_gradient` is empty.
 

@@ -93,9 +93,7 @@ class Part:
         return self.missing(subject, materials)
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        """Return the requirement that a model or the materials do not meet, as the end of `patterns: ...`; empty if
-        none.
-        """
+        """Return the unmet requirement of a model or the materials, as the end of `patterns: ...`; empty if none."""
         return ""
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:

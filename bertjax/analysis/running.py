@@ -117,8 +117,7 @@ def materials_of(
     texts: Sequence[str] = (),
     examples: int = 0,
 ) -> list[Material]:
-    """Return the materials named by the user. By default, return the held-out corpus or the development set of the
-    models.
+    """Return the materials that the user names, or by default the models' corpus or development set.
 
     Raises:
       UserError: a labeled file does not exist, a text is blank, or nothing is named and a model is an export without

@@ -1,1 +1,1 @@
-"""The comparison of runs: their settings, numbers and curves."""
+"""Compare runs: settings, numbers and curves."""

@@ -1,4 +1,4 @@
-"""The curves of several runs in one figure."""
+"""Draw the curves of several runs in one figure."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metric
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Value of --x -> key in `metrics.jsonl`, and key -> label of the axis.
+# Value of --x -> key in `metrics.jsonl`, and key -> axis label.
 AXES = {"steps": "step", "tokens": "tokens", "flops": "flops", "seconds": "seconds"}
 _AXIS_LABELS = {"step": "training step", "tokens": "training tokens", "flops": "FLOPs", "seconds": "seconds"}
 FORMATS = (".png", ".svg", ".pdf")
@@ -26,11 +26,11 @@ _STYLES = {HELDOUT: {"marker": "o", "markersize": 4}, TRAIN: {"alpha": 0.5, "lin
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """How curves are drawn.
+    """Drawing options.
 
     Attributes:
-      smooth: number of logged points over which a training curve is averaged, around each; 1 for none.
-      log: axes with a logarithmic scale: `x`, `y`, `xy` or empty.
+      smooth: window of the moving average over a training curve, in logged points; 1 for none.
+      log: logarithmic axes: `x`, `y`, `xy` or empty.
     """
 
     smooth: int = 1
@@ -47,7 +47,7 @@ _PLAIN = Look()
 
 
 class Curve(NamedTuple):
-    """A metric over the runs of an entry; all arrays are [points]."""
+    """A metric over an entry's runs; all arrays are [points]."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -56,26 +56,28 @@ class Curve(NamedTuple):
 
 
 def curve_of(runs: Sequence[Run], key: str, axis: str) -> Curve | None:
-    """Return the mean, minimum and maximum of a metric over runs with different seeds.
+    """Return mean, minimum and maximum of a metric over runs with different seeds.
 
-    Held-out metrics are averaged evaluation by evaluation, and so is their x: an epoch may have one more step with
-    another seed. Training metrics are averaged at equal steps, with linear interpolation between the steps of each run.
-    A curve ends with the shortest run.
+    Held-out metrics and their x are averaged evaluation by evaluation, because an epoch may have one more step with
+    another seed. Training metrics are averaged at equal steps, with linear interpolation between a run's steps. The
+    curve ends with the shortest run.
 
     Args:
-      runs: the runs; those that lack the metric are left out.
+      runs: the runs; runs without the metric are left out.
       key: the metric's key in `metrics.jsonl`.
-      axis: the key of the x axis.
+      axis: key of the x axis.
 
     Returns:
-      The curve, or None if no run has both keys, or the runs have no steps in common.
+      The curve, or None if no run has both keys or the runs have no steps in common.
     """
     points = [np.array(values, np.float64) for run in runs if (values := points_of(run.records, "step", axis, key))]
+    # Held-out points are aligned by their number, training points by their step.
     positions = [np.arange(len(values)) if key.startswith(HELDOUT) else values[:, 0] for values in points]
     if not points or (first := max(of_run[0] for of_run in positions)) > (
         last := min(of_run[-1] for of_run in positions)
     ):
         return None
+    # All positions that some run has, within the range that all runs cover.
     grid = np.unique(np.concatenate(positions))
     grid = grid[(grid >= first) & (grid <= last)]
     xs, ys = (
@@ -86,7 +88,8 @@ def curve_of(runs: Sequence[Run], key: str, axis: str) -> Curve | None:
 
 
 def smoothed(values: np.ndarray, points: int) -> np.ndarray:
-    """Return the means of the `points` values around each; at the ends, of those that are there."""
+    """Centered moving average over `points` values, truncated at the ends."""
+    # Dividing by the number of values in each window, not by `points`, keeps the ends from dropping to 0.
     window = np.ones(min(points, len(values)))
     return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
 
@@ -95,7 +98,7 @@ def check_axis(entries: Sequence[Entry], x: str) -> str:
     """Return the key of an x axis in `metrics.jsonl`.
 
     Raises:
-      UserError: the axis is unknown, or an entry has no value of it.
+      UserError: the axis is unknown, or an entry has no values for it.
     """
     available = [name for name, key in AXES.items() if all(points_of(entry.records, key) for entry in entries)]
     if x not in available:
@@ -105,9 +108,9 @@ def check_axis(entries: Sequence[Entry], x: str) -> str:
 
 
 def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[str]:
-    """Return the metrics to draw: the requested ones, by default the losses that at least two entries have.
+    """Return the metrics to draw: the requested ones, or else the losses that at least two entries share.
 
-    If no two share one, as different objectives do not, all losses are drawn, each in its own panel.
+    If no loss is shared, as with different objectives, all losses are drawn, each in its own panel.
 
     Raises:
       UserError: no entry has a requested metric, or none has a loss.
@@ -120,22 +123,24 @@ def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[s
     shared = [name for name in losses if sum(name in names for names in by_entry) >= 2]
     if not requested and not losses:
         raise UserError(f"no run has logged a loss; set --metric to one of {', '.join(available)}")
+    # `dict.fromkeys` drops duplicates and keeps the order.
     return list(dict.fromkeys(requested)) or shared or losses
 
 
 def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path, look: Look = _PLAIN) -> None:
-    """Draw one panel for each metric, with all entries.
+    """Draw one panel per metric, with all entries.
 
     Args:
-      entries: the entries; each has its color.
-      metrics: names of metrics without `train/` or `eval/heldout/`.
-      axis: the key of the x axis in `metrics.jsonl`.
-      target: the file to write, one of `FORMATS`; its folder is created.
+      entries: the entries, each in its own color.
+      metrics: metric names without `train/` or `eval/heldout/`.
+      axis: key of the x axis in `metrics.jsonl`.
+      target: file to write, in one of `FORMATS`; its folder is created.
       look: smoothing and scales.
     """
     from matplotlib.figure import Figure
 
     columns = min(len(metrics), _COLUMNS)
+    # Ceiling division.
     rows = -(-len(metrics) // columns)
     figure = Figure(figsize=(5 * columns, 4 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flat
@@ -143,6 +148,7 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
         title = "held out: points, training: thin"
         for index, entry in enumerate(entries):
             mark = ""
+            # Scores on different held-out tasks are drawn together but marked: their levels cannot be compared.
             if _is_score(entry, metric) and task_changes(metric, entries[0], entry):
                 mark = OTHER_TASK
                 title = f"held out: points, training: thin\n{OTHER_TASK} another held-out task than {entries[0].name}"
@@ -164,9 +170,10 @@ def _is_score(entry: Entry, metric: str) -> bool:
 
 
 def draw_entry(axes: "Axes", entry: Entry, metric: str, axis: str, color: str, smooth: int = 1, mark: str = "") -> None:
-    """Draw training as a thin line, held-out rows with points, and seeds as a band from minimum to maximum."""
+    """Draw training as a thin line, held-out rows as points, and seeds as a band from minimum to maximum."""
     label = f"{entry.name}{mark}, {len(entry.runs)} seeds" if len(entry.runs) > 1 else f"{entry.name}{mark}"
     if label.startswith("_"):  # matplotlib leaves such labels out of the legend
+        # A zero-width space in front hides the underscore from matplotlib, not from the reader.
         label = f"\u200b{label}"
     for prefix, style in _STYLES.items():
         if curve := curve_of(entry.runs, f"{prefix}{metric}", axis):

@@ -1,4 +1,4 @@
-"""The settings of a configuration that differ from the defaults of their classes."""
+"""Settings that differ from the defaults of their classes."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -7,14 +7,14 @@ from typing import Any
 from bertjax.config import Config, plain
 
 _UNSET = object()
-# What follows from `runtime`, and is not a setting of its own.
+# Derived from `runtime`, so not a setting on its own.
 _DERIVED = "execution"
 
 
 def changes_of(config: Config) -> dict[str, tuple[Any, Any]]:
-    """Return {dotted name of a setting: (value, default)} of the settings that differ; the default None if none exists.
+    """Return {dotted setting name: (value, default)} for settings that differ; a missing default is None.
 
-    Every stage is compared with the default stage, and what a `kind` chooses with the defaults of its own class.
+    Every stage is compared with the default stage, and settings under a `kind` with the defaults of its own class.
     """
     return {name: (plain(value), plain(default)) for name, value, default in _changes(config, Config(), "")}
 
@@ -22,6 +22,7 @@ def changes_of(config: Config) -> dict[str, tuple[Any, Any]]:
 def _changes(value: Any, default: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     if dataclasses.is_dataclass(value):
         if type(value) is not type(default):
+            # Another class than the default one: its fields are compared with its own defaults.
             if (kind := _kind_of(value)) is not None:
                 yield f"{path}.kind", kind, _kind_of(default)
             default = None
@@ -35,6 +36,7 @@ def _changes(value: Any, default: Any, path: str) -> Iterator[tuple[str, Any, An
             yield from _changes(entry, known.get(key, _UNSET), f"{path}.{key}")
     elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         for index, entry in enumerate(value):
+            # The default has one entry (one stage): each entry is compared with it.
             yield from _changes(entry, default[0] if default else None, f"{path}.{index}")
     elif value != default:
         yield path, value, None if default is _UNSET else default

@@ -1,4 +1,4 @@
-"""The results and costs of runs: the numbers of the newest step, over the seeds of an entry."""
+"""Results and costs of runs at their newest step, aggregated over an entry's seeds."""
 
 import dataclasses
 import statistics
@@ -18,8 +18,8 @@ class Spread:
     """A number over the runs of an entry that have it.
 
     Attributes:
-      values: the values of the runs, at least one.
-      scores: the scores of each run by example; empty if not all runs have them.
+      values: one value per run, at least one.
+      scores: scores by example for each run; empty unless all runs have them.
     """
 
     values: tuple[float, ...]
@@ -31,18 +31,20 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of a sample; 0 for a single value."""
+        """Sample standard deviation; 0 for a single value."""
         return deviation(self.values)
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95% interval: of the mean over other seeds, by the t distribution; for one run, over other examples.
+        """95% interval: over other seeds (of the mean, by the t distribution), or over other examples if there is one
+        run.
 
-        None if seeds do not vary, and for a single value without scores of enough examples.
+        None if seeds do not vary, and for a single value with too few example scores.
         """
         if len(self.values) > 1:
             low, high = interval_of_mean(self.values)
             return (float(low), float(high)) if low < high else None
+        # A single run does not show how seeds vary, but its examples can be resampled.
         if not self.scores or not are_paired(self.scores):
             return None
         _, low, high = resampling.estimate(self.scores[0].sums, resampling.ratio)
@@ -51,12 +53,12 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """The numbers of an entry, by name.
+    """An entry's numbers, by name.
 
     Attributes:
-      heldout: metrics of the last evaluation.
-      probes: metrics of probes, by `probe/metric`.
-      baselines: baselines of the runs on the same rows, and of probes, which do not depend on the model.
+      heldout: metrics from the last evaluation.
+      probes: probe metrics, by `probe/metric`.
+      baselines: model-free baselines, on the same rows and for probes.
       spent: `parameters`, `evaluated_at` (a step), `steps`, `tokens`, `flops`, `seconds`, `tokens_per_second`.
     """
 
@@ -67,14 +69,15 @@ class Numbers:
 
     @property
     def measured(self) -> dict[str, Spread]:
-        """What is compared: held-out metrics and those of probes."""
+        """The numbers to compare: held-out metrics and probe metrics."""
         return self.heldout | self.probes
 
 
 def numbers_of(entry: Entry) -> Numbers:
-    """Return the numbers of an entry."""
+    """Return an entry's numbers."""
     evaluations = [_last_evaluation(run) for run in entry.runs]
     probes = _of_probes(entry)
+    # A probe's majority class depends on the labels only, so it is a baseline.
     of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
         heldout={
@@ -90,9 +93,9 @@ def numbers_of(entry: Entry) -> Numbers:
 
 
 def are_paired(scores: Sequence[Scores]) -> bool:
-    """Return whether scores are of the same examples, enough of them to be resampled, and each with a weight.
+    """Return whether scores cover the same examples, enough to resample, each with a weight.
 
-    A metric such as precision has no weight where nothing was predicted, and no value on such examples only.
+    A metric such as precision has no weight where nothing was predicted, and no value if all examples are of this kind.
     """
     first = scores[0].ids
     are_same = all(np.array_equal(first, of_run.ids) for of_run in scores[1:])
@@ -117,6 +120,7 @@ def _scores(entry: Entry, metric: str) -> tuple[Scores, ...]:
 
 
 def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
+    # Not every record has an evaluation: find the newest one that has.
     for record in reversed(run.records):
         metrics = {key.removeprefix(HELDOUT): value for key, value in record.items() if key.startswith(HELDOUT)}
         if metrics:
@@ -125,16 +129,17 @@ def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
 
 
 def _size(run: Run) -> dict[str, float]:
-    """Return the number of trained parameters, as the run has printed it; it is in the summary of an evaluation."""
+    """Return the number of trained parameters, which the summary of an evaluation has."""
     return {"parameters": run.summary["parameters"]} if "parameters" in run.summary else {}
 
 
 def _spent(run: Run) -> dict[str, float]:
-    """Return what a run spent up to its newest line of metrics, by its summary if that is of the same step."""
+    """Return a run's costs up to its newest record, taken from its summary if that has the same step."""
     newest = run.records[-1] if run.records else {}
     spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
     if run.summary and run.summary.get("steps") == newest.get("step"):
         return spent | {name: run.summary[name] for name in ("seconds", "tokens_per_second")}
+    # Without a summary, the speed is the average over the whole run.
     if rates := [tokens / seconds for tokens, seconds in points_of([newest], "tokens", "seconds") if seconds]:
         spent["tokens_per_second"] = rates[0]
     return spent
@@ -142,5 +147,6 @@ def _spent(run: Run) -> dict[str, float]:
 
 def _over(by_run: list[dict[str, float | None]]) -> dict[str, Spread]:
     names = dict.fromkeys(name for numbers in by_run for name in numbers)
+    # None marks a number that was not finite; it is left out.
     values = {name: tuple(numbers[name] for numbers in by_run if numbers.get(name) is not None) for name in names}
     return {name: Spread(of_runs) for name, of_runs in values.items() if of_runs}

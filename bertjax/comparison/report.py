@@ -1,4 +1,4 @@
-"""A comparison as tables, and as plain data."""
+"""Comparisons as tables and as plain data."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ def as_dict(
     numbers: Sequence[Numbers],
     effects: Sequence[dict[str, Effect]],
 ) -> dict[str, Any]:
-    """Return all differences and numbers, without shortening.
+    """Return all differences and numbers, unabridged.
 
     Returns:
       {`runs`: {name: {`path`, `runs`, `finished`, `planned_steps`}}, `differences`: {half: {setting: {name: value}}},
       `numbers`: {name: {part: {number: {`values`, `mean`, `deviation`, `interval`}}}}, `effects`: {name: {metric: the
-      fields of `Effect`}}, without the first entry, from which they are differences}. A value is None if the entry
-      lacks the setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of
-      `Differences` and `Numbers`; `interval` is over seeds, and for one run over examples.
+      fields of `Effect`}}}. Effects are differences from the first entry, which has none itself. A value is None if the
+      entry lacks the setting, and {`each`: distinct values} if its seeds differ. Halves and parts are the fields of
+      `Differences` and `Numbers`. `interval` is over seeds or, for one run, over examples.
     """
     names = [entry.name for entry in entries]
     return {
@@ -81,7 +81,7 @@ def print_comparison(
     effects: Sequence[dict[str, Effect]],
     console: Console | None = None,
 ) -> None:
-    """Print the settings that differ, the numbers and their differences, with one column for each entry."""
+    """Print the differing settings, the numbers and their differences, one column per entry."""
     console = console or Console()
     for title, rows, width in (
         ("settings that differ: what is trained", differences.identity, None),
@@ -100,12 +100,12 @@ def print_comparison(
 
 
 def mark_of(effects: dict[str, Effect], metric: str) -> str:
-    """Return `OTHER_TASK` if a metric of an entry is not comparable with that of the first, else an empty text."""
+    """Return `OTHER_TASK` if a metric is not comparable with the first entry's, else an empty text."""
     return OTHER_TASK if metric in effects and effects[metric].task_changes else ""
 
 
 def other_tasks(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> list[str]:
-    """Return a line for each entry and reason why metrics are not compared with those of the first entry."""
+    """Return one line per entry and reason why metrics are not compared with the first entry's."""
     lines = []
     for entry, of_entry in zip(entries[1:], effects):
         reasons: dict[tuple[str, ...], list[str]] = {}
@@ -150,6 +150,7 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects
 
     def add(title: str, pattern: str, part: str, name: str) -> None:
         spreads = [getattr(values, part).get(name) for values in numbers]
+        # Effects start at the second entry; the first one is the reference and has no mark.
         marks = [""] + [mark_of(of_entry, name) for of_entry in effects]
         cells = [_cell(spread, pattern, len(entry.runs), mark) for spread, entry, mark in zip(spreads, entries, marks)]
         if part in ("heldout", "probes"):
@@ -164,6 +165,7 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects
     table.add_row("finished", *map(_finished, entries))
     for name, (title, pattern) in _SPENT.items():
         add(title, pattern, "spent", name)
+    # The caption explains only the kinds of interval that the table has.
     with_interval = [spread for values in numbers for spread in values.measured.values() if spread.interval]
     kinds = {len(spread.values) > 1 for spread in with_interval}
     meanings = {True: "with several seeds, of the mean over other seeds", False: "with one run, over other examples"}
@@ -181,7 +183,7 @@ def _effects_table(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]
 
 
 def _basis(effect: Effect) -> str:
-    """Return what an interval is computed from, and what it generalizes to."""
+    """Return the basis of an interval and the scope to which it generalizes."""
     if effect.task_changes:
         return f"{OTHER_TASK} another held-out task, see below"
     if effect.covers == EXAMPLES:
@@ -201,6 +203,7 @@ def _effect_cell(effect: Effect | None) -> str:
         text += f" [{effect.low:+.4f}, {effect.high:+.4f}]"
     if effect.p is not None:
         text += " p<0.001" if effect.p < 0.001 else f" p={effect.p:.3f}"
+    # The numbers of seeds on both sides, unless each side is a single run.
     return text if effect.seeds == (1, 1) else f"{text} {effect.sizes}"
 
 
@@ -208,6 +211,7 @@ def _cell(spread: Spread | None, pattern: str, runs: int, mark: str = "") -> str
     if spread is None:
         return "-"
     text, count = pattern.format(spread.mean) + mark, len(spread.values)
+    # Equal values, such as the number of steps, have no deviation worth printing.
     if len(set(spread.values)) > 1:
         text += f" ± {pattern.format(spread.deviation)}"
     if pattern == _METRIC and (interval := spread.interval):

@@ -1,4 +1,4 @@
-"""The runs to compare: a workdir each, a folder of `--seeds` with several, or several workdirs of one name."""
+"""Runs to compare: a workdir, a folder of `--seeds` with several, or several workdirs under one name."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ class Run:
     """A run, as recorded in its workdir.
 
     Attributes:
-      settings: the configuration as plain dicts, with the values that were filled in from the data.
-      identity: what a resumed run must share, including fingerprints of its data.
-      records: the lines of `metrics.jsonl`.
-      summary: `summary.json`, of the newest evaluation or of the end; empty without one.
-      probes: metrics of probes of the run, by `probe/metric`.
+      settings: configuration as plain dicts, including values filled in from the data.
+      identity: settings and data fingerprints that a resumed run must share.
+      records: lines of `metrics.jsonl`.
+      summary: `summary.json`, written by the newest evaluation or at the end; empty if missing.
+      probes: probe metrics, by `probe/metric`.
       scores: metrics of the last evaluation by example; empty unless the run is finished.
     """
 
@@ -33,7 +33,7 @@ class Run:
 
     @property
     def planned_steps(self) -> int:
-        """Steps of all stages."""
+        """Steps over all stages."""
         return sum(stage["steps"] for stage in self.settings["stages"])
 
     @property
@@ -47,9 +47,9 @@ class Entry:
     """One side of a comparison.
 
     Attributes:
-      name: the name before `=` on the command line, or else the path without the folders that all such paths share.
-      path: the path on the command line; several are joined by commas.
-      runs: one run, or one for each seed.
+      name: name before `=` on the command line, or else the path without the folders that all such paths share.
+      path: path on the command line; several are joined by commas.
+      runs: one run, or one per seed.
     """
 
     name: str
@@ -58,20 +58,20 @@ class Entry:
 
     @property
     def records(self) -> list[dict]:
-        """The lines of `metrics.jsonl` of all runs."""
+        """Lines of `metrics.jsonl` from all runs."""
         return [record for run in self.runs for record in run.records]
 
 
 def open_entries(arguments: Sequence[str]) -> list[Entry]:
-    """Read workdirs, and folders with a workdir `seed=N` for each seed. No module that a run names is imported.
+    """Read workdirs, and folders with a workdir `seed=N` per seed. Modules named by a run are not imported.
 
     Args:
-      arguments: paths, or `NAME=PATH` for an entry with a name of your choice. Several paths of one name are the seeds
-        of one entry. A path that exists is never split, so folders such as `runs/tiny-seed=1` need no name.
+      arguments: paths, or `NAME=PATH` for an entry with a chosen name. Several paths under one name are the entry's
+        seeds. A path that exists is never split, so folders such as `runs/tiny-seed=1` need no name.
 
     Raises:
-      UserError: one is named twice, one is not a run or has logged nothing, or runs of one name differ in more than the
-        seed.
+      UserError: a run is named twice, a path is not a run or has logged nothing, or runs under one name differ in more
+        than the seed.
     """
     names, paths = zip(*(_split(argument) for argument in arguments))
     roots = [Workdir.at(path).root for path in paths]
@@ -88,8 +88,9 @@ def open_entries(arguments: Sequence[str]) -> list[Entry]:
 
 
 def _split(argument: str) -> tuple[str, str]:
-    """Return (name, path) of `NAME=PATH`; the name is empty for a path."""
+    """Split `NAME=PATH` into (name, path); a plain path has an empty name."""
     name, equals, path = argument.partition("=")
+    # `runs/a=b` and existing folders with an equals sign are paths, not names.
     if not equals or "/" in name or Workdir.at(argument).root.is_dir():
         return "", argument
     if not name.strip() or not path:
@@ -98,7 +99,7 @@ def _split(argument: str) -> tuple[str, str]:
 
 
 def _one_arm(name: str, paths: Sequence[str]) -> tuple[Run, ...]:
-    """Read the runs of an entry; those of several folders must be seeds of one configuration."""
+    """Read an entry's runs; runs from several folders must be seeds of one configuration."""
     runs = tuple(run for path in paths for run in open_runs(path))
     if len(paths) == 1:
         return runs
@@ -111,7 +112,7 @@ def _one_arm(name: str, paths: Sequence[str]) -> tuple[Run, ...]:
 
 
 def open_runs(path: str) -> tuple[Run, ...]:
-    """Read a workdir, or each workdir `seed=N` of a folder; see `open_entries` for the errors."""
+    """Read a workdir, or each workdir `seed=N` in a folder; see `open_entries` for the errors."""
     workdir = Workdir.at(path)
     if not workdir.root.is_dir():
         raise UserError(f"{path!r} does not exist; name a workdir, the folder of a run with --seeds, or NAME=WORKDIR")
@@ -119,6 +120,7 @@ def open_runs(path: str) -> tuple[Run, ...]:
         runs = (_read(workdir),)
     else:
         seeds = [folder for folder in workdir.root.glob("seed=*") if Workdir(folder).config.exists()]
+        # By length first, so that seed=10 follows seed=9.
         runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
     if not runs:
         raise UserError(
@@ -141,12 +143,14 @@ def _read(workdir: Workdir) -> Run:
     except Untrusted:  # the file has every setting that was known when the run started
         pass
     run = Run(settings, identity, read_jsonl(workdir.metrics), summary, probes=read_probes(workdir.root))
+    # Scores of an unfinished run belong to some earlier step.
     return dataclasses.replace(run, scores=read_scores(workdir.scores)) if run.finished else run
 
 
 def _names(paths: Sequence[str]) -> list[str]:
     """Return paths without their common folders: `a/x`, `b/x` for `runs/a/x`, `runs/b/x`."""
     parts = [path.rstrip("/").split("/") for path in paths]
+    # Drop the first folder while all paths share it; the last part always stays.
     while all(len(path) > 1 for path in parts) and len({path[0] for path in parts}) == 1:
         parts = [path[1:] for path in parts]
     return ["/".join(path) for path in parts]

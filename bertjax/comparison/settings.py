@@ -1,4 +1,4 @@
-"""The differences between the configurations of runs."""
+"""Differences between run configurations."""
 
 import dataclasses
 import json
@@ -9,24 +9,24 @@ from typing import Any
 from bertjax.comparison.runs import Entry, Run
 
 _WIDTH = 32
-# Characters that are shown before the first difference of long texts.
+# Characters shown before the first difference in long texts.
 _SHOWN_BEFORE = 8
 
-# Parts of an identity that follow from settings and data, and the one that has the name of a setting and is content.
+# Identity entries that follow from settings and data, and one that has the name of a setting but holds content.
 _NO_CONTENT, _START = ("plans", "skip_rows", "task_order"), "init_from"
 
-# Setting -> for each entry the distinct values of its runs; None if a run lacks the setting.
+# Setting -> distinct values per entry, over its runs; None if a run lacks the setting.
 Rows = dict[str, list[tuple[Any, ...]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Differences:
-    """Settings whose values are not the same in all entries, by dotted name.
+    """Settings with different values between entries, by dotted name.
 
     Attributes:
-      identity: settings of the run's identity.
-      execution: settings of its execution: `eval`, `runtime`, and the paths of data.
-      content: fingerprints of data, which may differ for one path.
+      identity: settings that are part of the run's identity.
+      execution: other settings: `eval`, `runtime`, and data paths.
+      content: data fingerprints, which may differ under one path.
     """
 
     identity: Rows
@@ -48,12 +48,13 @@ def differences_of(entries: Sequence[Entry]) -> Differences:
 
 
 def leaves(nested: Any, path: str = "") -> dict[str, Any]:
-    """Return {`a.0.b`: value} of nested dicts and lists, with the names of overrides.
+    """Flatten nested dicts and lists to {`a.0.b`: value}, with the names of overrides.
 
-    A list of plain values is one value; an empty dict has none.
+    A list of plain values is one value. An empty dict or list has no leaf.
     """
     if isinstance(nested, Mapping):
         inner = nested.items()
+    # Lists of plain values stay whole, as a user would write them; lists of settings, such as stages, are indexed.
     elif isinstance(nested, list) and not (nested and isinstance(nested[0], str | int | float)):
         inner = enumerate(nested)
     else:
@@ -66,19 +67,20 @@ def leaves(nested: Any, path: str = "") -> dict[str, Any]:
 
 
 def shorten(texts: Sequence[str], width: int = _WIDTH) -> list[str]:
-    """Cut long texts around their first difference; none is cut if two would look the same.
+    """Cut long texts around their first difference, unless two would then look the same.
 
     A single text keeps its end, the most informative part of a path.
     """
     distinct = set(texts)
     long = [text for text in distinct if len(text) > width]
+    # With one distinct text the common prefix is the text itself, so the window moves to its end.
     start = max(len(os.path.commonprefix(long)) - _SHOWN_BEFORE, 0)
     short = {text: _window(text, start, width) for text in distinct}
     return [short[text] for text in texts] if len(set(short.values())) == len(distinct) else list(texts)
 
 
 def text_of(values: tuple[Any, ...]) -> str:
-    """Return the values of an entry as text; a dash for None."""
+    """Return an entry's values as text; a dash for None."""
     return ", ".join(
         "-" if value is None else value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
         for value in values
@@ -94,23 +96,25 @@ def _window(text: str, start: int, width: int) -> str:
 
 
 def _content_of(run: Run) -> dict[str, Any]:
-    """Return the identity without the configuration, and without plans, which follow from configuration and store."""
+    """Return the identity without settings, and without plans, which follow from settings and store."""
     identity = {name: value for name, value in run.identity.items() if name not in _NO_CONTENT}
+    # Settings in the identity are compared as settings; only fingerprints remain here.
     stated = _identifying(run)
     return {name: value for name, value in leaves(identity).items() if name not in stated}
 
 
 def _identifying(run: Run) -> set[str]:
-    """Return the names of the settings that are part of the identity."""
+    """Return the names of settings that are part of the identity."""
     return (leaves(run.identity).keys() & leaves(run.settings).keys()) - {_START}
 
 
 def _differing(entries: Sequence[Sequence[Mapping[str, Any]]]) -> Rows:
+    # A dict as an ordered set: settings keep the order of the configuration.
     names = dict.fromkeys(name for runs in entries for settings in runs for name in settings)
     rows = {name: [tuple(_distinct([settings.get(name) for settings in runs])) for runs in entries] for name in names}
     return {name: cells for name, cells in rows.items() if any(cell != cells[0] for cell in cells)}
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    """Return the distinct values in order; they may be lists, which cannot be hashed."""
+    """Return the distinct values in order; lists cannot be hashed, so no set is used."""
     return [value for index, value in enumerate(values) if value not in values[:index]]

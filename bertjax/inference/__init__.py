@@ -1,7 +1,7 @@
-"""Use of a trained model: records go in, one prediction for each comes out, in the same order.
+"""Inference: one prediction per record, in order.
 
     records --encode--> examples --buckets--> batches --outputs--> arrays --predictions--> one dict per record
 
-A pipeline is one way to use a model (`base.Pipeline`), one frozen dataclass each: to fill masks, to embed, to score
-sentences, or to predict what a fine-tuned model was trained for.
+A pipeline (`base.Pipeline`) is one way to use a model: fill masks, embed texts, score sentences, or predict what a
+model was fine-tuned for. Each pipeline is a frozen dataclass.
 """

@@ -1,4 +1,4 @@
-"""The contract of a pipeline: which examples a model computes for records, and how its outputs become predictions."""
+"""The pipeline interface: encode records, compute outputs on the device, turn outputs into predictions."""
 
 import dataclasses
 import functools
@@ -20,20 +20,20 @@ Arrays = dict[str, jax.Array]
 
 
 def config_of(model: Export) -> Config:
-    """Return the configuration that a model is used with: what is read of the settings of an export.
+    """Return the configuration of a stored model.
 
     Raises:
       UserError: the settings are damaged.
-      Untrusted: they name a module that is not imported.
+      Untrusted: they name a module that has not been imported.
     """
     return from_dict(model.read_settings)
 
 
 class EncodedExamples(Examples, Protocol):
-    """Examples that were made of records; those of a group have at most T tokens together.
+    """Examples made from records; a group has at most T tokens in total.
 
     Attributes:
-      notes: {what was done to records: number of records}, such as texts that were cut.
+      notes: {what was changed, such as texts that were cut: number of records}.
     """
 
     notes: dict[str, int]
@@ -41,9 +41,9 @@ class EncodedExamples(Examples, Protocol):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pipeline:
-    """One way to use a model. A subclass has `encode`, and `outputs` and `predictions` unless an objective has them.
+    """One way to use a model. A subclass defines `encode`, and outputs and predictions unless its objective has them.
 
-    The further fields of a subclass are its options.
+    Further fields of a subclass are its options.
 
     Attributes:
       model: the model that computes the outputs.
@@ -53,12 +53,12 @@ class Pipeline:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields that a record must have, each a text."""
+        """Names of required record fields, each a text."""
         return ("text",)
 
     @property
     def quoted(self) -> bool:
-        """Whether fields of a .tsv may be in double quotes."""
+        """Whether fields in a .tsv file may be in double quotes."""
         return False
 
     @functools.cached_property
@@ -68,21 +68,22 @@ class Pipeline:
 
     @property
     def seq_len(self) -> int:
-        """T, the most tokens of a row: of a group of examples that share it."""
+        """T, the maximum tokens per row: a group of examples shares it."""
+        # Positions restart in each example, so a row may be longer than the model's position table.
         return self.group * self.model.encoder.max_positions
 
     @property
     def objective(self) -> Objective:
-        """The objective of the model that has the outputs and predictions of this pipeline, unless it has its own."""
+        """The objective that provides outputs and predictions, unless the pipeline overrides both."""
         raise TypeError(f"{type(self).__name__} has no objective")
 
     @property
     def group(self) -> int:
-        """Number of consecutive examples that share a row because they are computed together."""
+        """Number of consecutive examples in one row, computed together."""
         return 1
 
     def encode(self, records: list[Record]) -> EncodedExamples:
-        """Host: return the examples of records.
+        """Host: return the examples for records.
 
         Raises:
           UserError: a record is unusable; the message names its place.
@@ -90,20 +91,21 @@ class Pipeline:
         raise TypeError(f"{type(self).__name__} has no encode()")
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """Host: return what `outputs` reads in addition to the core batch; each row holds one group of examples."""
+        """Host: return inputs of `outputs` beyond the core batch; each row holds one group of examples."""
         return {}
 
     def outputs(self, params: dict, batch: Arrays) -> dict[str, Output]:
-        """Device: return arrays with declared axes; N, the examples of a row, is `group`."""
+        """Device: return arrays with declared axes; N, the examples per row, is `group`."""
         return self.objective.outputs(self.objective.model(self.model.encoder), params, batch)
 
     def predictions(self, outputs: dict[str, np.ndarray], examples: EncodedExamples) -> list[dict[str, Any]]:
-        """Host: return one prediction per record, fit for JSON.
+        """Host: return one prediction per record, as JSON values.
 
         Args:
-          outputs: the arrays of `outputs` as `bertjax.inference.buckets.run` returns them.
-          examples: the result of `encode`.
+          outputs: arrays from `outputs`, as `bertjax.inference.buckets.run` returns them.
+          examples: result of `encode`.
         """
+        # A long text may have several examples; objectives merge those with the same record.
         records = [examples.records[number] for number in examples.record_of]
         return self.objective.predictions(outputs, examples.ragged, records)
 
@@ -111,8 +113,8 @@ class Pipeline:
         """Return one example `[CLS] text [SEP]` of at most T tokens per record, without labels.
 
         Args:
-          records: the records that the texts are from.
-          encoded: the token ids of each text.
+          records: the records behind the texts.
+          encoded: token ids per text.
         """
         segments, _, notes = truncate(encoded, None, self.seq_len)
         ragged = add_special_tokens(segments, None, self.vocabulary, labels={})

@@ -1,7 +1,7 @@
-"""A jitted function of batches on examples of any length, or on groups of examples: a few shapes, each compiled once.
+"""Apply a jitted function to examples of any length, in a few shapes that are compiled once.
 
-Examples are sorted into buckets whose lengths double. All batches of a bucket have one shape. The results are returned
-in the order of the examples.
+Examples, or groups of examples, are sorted into buckets with doubling lengths. All batches in a bucket have one shape.
+Results are returned in the order of the examples.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.inference.base import Arrays
 from bertjax.objectives.outputs import Output, regroup
 
 SHORTEST = 32
-# Positions of a full batch. Larger batches are hardly faster on a CPU; an activation of BERT-base takes 24 MiB.
+# Positions per full batch. Larger batches are hardly faster on a CPU; one BERT-base activation takes 24 MiB.
 POSITIONS = 1 << 13
 
 Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
@@ -24,12 +24,12 @@ Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Groups of examples, usually of one example, that are computed in batches of one shape.
+    """Groups of examples, usually one example each, that are computed in batches of one shape.
 
     Attributes:
       seq_len: T.
       rows: B.
-      members: int64, indices of the groups, ascending; the last batch may have empty rows.
+      members: int64, group indices, ascending; the last batch may have empty rows.
     """
 
     seq_len: int
@@ -43,17 +43,19 @@ class Bucket:
 
 
 def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
-    """Return the buckets of groups; each group is in the shortest bucket that holds it.
+    """Sort groups into buckets; each group goes to the shortest bucket that holds it.
 
-    A bucket that fills no batch has fewer rows, a power of two: one sentence must not cost as much as hundreds.
+    A bucket with less than a full batch gets fewer rows, a power of two: one sentence must not cost as much as
+    hundreds.
 
     Args:
-      lengths: tokens of each group, int [M], at most `longest`.
+      lengths: tokens per group, int [M], at most `longest`.
       longest: T of the last bucket.
     """
     seq_lens = [SHORTEST]
     while seq_lens[-1] < longest:
         seq_lens.append(2 * seq_lens[-1])
+    # The last bucket ends at the model's limit, which need not be a power of two.
     seq_lens[-1] = longest
     buckets, bucket_of = [], np.searchsorted(seq_lens, lengths)
     for bucket in np.unique(bucket_of):
@@ -73,21 +75,21 @@ def run(
     on_tokens: Callable[[int], object],
     group: int = 1,
 ) -> dict[str, np.ndarray]:
-    """Apply a function to examples, one group of them per row.
+    """Apply a function to examples, one group per row.
 
     Args:
       function: jitted, (params, batch) -> {name: `Output`}.
-      params: the first argument of `function`.
-      examples: M examples, in the order of the results.
+      params: first argument to `function`.
+      examples: M examples.
       vocabulary: the vocabulary of their tokens.
-      longest: the most tokens of a group.
-      features: returns the arrays of a batch that are not in the core batch.
-      on_tokens: called with the number of tokens of each batch when it is done.
-      group: N, the number of consecutive examples in a row.
+      longest: maximum tokens per group.
+      features: returns the batch arrays beyond the core batch.
+      on_tokens: called after each batch with its token count.
+      group: N, consecutive examples per row.
 
     Returns:
-      {name: array}, without padding, in the order of the examples: [M, ...] per example, [tokens of all M, ...] per
-      token, [M / 2, ...] per pair and [M / N, ...] per row.
+      {name: array} without padding, in example order: [M, ...] per example, [tokens of all M, ...] per token,
+      [M / 2, ...] per pair and [M / N, ...] per row.
     """
     lengths = examples.lengths().astype(np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -98,11 +100,13 @@ def run(
         for groups in bucket.batches():
             members = (groups[:, None] * group + np.arange(group)).ravel()
             ragged = examples.take(members)
+            # Rows beyond the last group stay empty (-1), so that the last batch has the same shape.
             places_BN = np.arange(bucket.rows * group).reshape(bucket.rows, group)
             rows_BN = np.where(places_BN < len(members), places_BN, -1)
             placed = place(ragged, rows_BN, bucket.seq_len, vocabulary)
             batch = core(placed) | features(placed)
             outputs = jax.device_get(function(params, batch))
+            # Batches are sorted by length. These indices write each result back to its original position.
             cells = {
                 "example": members,
                 "token": ragged.spread(starts[members]) + ragged.token_index,

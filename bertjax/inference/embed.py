@@ -1,6 +1,6 @@
-"""Texts as vectors: the mean of a text's hidden states, [CLS] and [SEP] included, or those of its tokens.
+"""Text embeddings: the mean over a text's hidden states, [CLS] and [SEP] included, or one vector per token.
 
-This is the MEAN strategy of Sentence-BERT (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084). Several layers are
+The mean is Sentence-BERT's MEAN strategy (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084). Several layers are
 concatenated, as in BERT's feature-based approach (Devlin et al., 2019, section 5.3, table 7).
 """
 
@@ -25,9 +25,9 @@ class Embed(Pipeline):
     """One vector per text, or one per token.
 
     Attributes:
-      normalize: whether vectors have length 1, so that their dot products are cosines.
-      layers: the layers whose states are concatenated: 0 for the embeddings, L for the output; the output if empty.
-      per_token: whether each token has a vector, those of [CLS] and [SEP] among them.
+      normalize: whether vectors have length 1, so that dot products are cosines.
+      layers: layers whose states are concatenated: 0 for the embeddings, L for the output; only the output if empty.
+      per_token: whether to return one vector per token, including [CLS] and [SEP].
     """
 
     normalize: bool = False
@@ -47,14 +47,17 @@ class Embed(Pipeline):
         return self.add_special_tokens(records, encoded)
 
     def outputs(self, params, batch):
-        """`embedding`, float32 [B, 1, D], or [B, T, D] per token; of several layers [..., D times their number]."""
+        """`embedding`, float32 [B, 1, D], or [B, T, D] per token; D is multiplied by the number of layers."""
         names = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
+        # Hidden states are captured only if a layer is named: capturing keeps L + 1 activations in memory.
         captures = {taps.CAPTURED: {"hidden": None}} if self.layers else {}
         encoded, state = Encoder(self.model.encoder).apply(
             {"params": params["encoder"]} | captures, *(batch[name] for name in names), mutable=list(captures)
         )
         hidden_BTD = encoded.hidden
         if self.layers:
+            # The captured last layer lacks the final norm of a pre-norm encoder; `all_layers` replaces it by the
+            # output.
             hidden_LBTD = all_layers(state[taps.CAPTURED]["hidden"], encoded.hidden)
             hidden_BTD = jnp.concatenate([hidden_LBTD[layer] for layer in self.layers], axis=-1)
         vectors = hidden_BTD.astype(jnp.float32)
@@ -66,10 +69,11 @@ class Embed(Pipeline):
     def predictions(self, outputs, examples) -> list[dict[str, Any]]:
         """{`embedding`: D numbers, each the shortest decimal with the same float32 value}.
 
-        Per token {`pieces`: the tokens, `embeddings`: D numbers for each of them}.
+        With `per_token`: {`pieces`: the tokens, `embeddings`: D numbers for each token}.
         """
 
         def numbers(row: np.ndarray) -> list[float]:
+            # `float(number)` would print float32 0.1 as 0.10000000149011612.
             return [float(str(number)) for number in row]
 
         if not self.per_token:

@@ -1,4 +1,4 @@
-"""Several fine-tuned models of one task in use, such as the seeds of a recipe: their outputs are averaged."""
+"""Ensembles: average the outputs of several models fine-tuned on one task, such as seeds of a recipe."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,23 +12,23 @@ from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor, Request
 
-# Settings of examples that do not change how a record without a label is encoded.
+# Example settings that do not affect how a record without a label is encoded.
 _FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record")
-# Settings of objectives that change how a model is trained or compared, not what it predicts.
+# Objective settings that affect training or comparison, but not predictions.
 _OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric")
 _OF_TRAINING += ("teacher", "teacher_losses", "own_factor", "replacing")
 
 
 class Ensemble(Predictor):
-    """Predicts the mean of what its models predict: of probabilities, numbers or, for questions, logits of the spans.
+    """Predicts the mean over its models: of probabilities, numbers or, for questions, span logits.
 
-    A setting that the runs have tuned, such as a threshold, is the mean of theirs.
+    Settings tuned per run, such as a threshold, are averaged too.
 
     Args:
-      models: {name: model}, at least one, with one task, tokenizer and number of positions.
+      models: {name: model}, at least one; task, tokenizer and number of positions must agree.
 
     Raises:
-      UserError: a model differs from the first one in what makes their outputs comparable.
+      UserError: a model's outputs are not comparable with the first one's.
     """
 
     def __init__(self, models: Mapping[str, Export]):
@@ -37,6 +37,7 @@ class Ensemble(Predictor):
         self._members = [Predictor(other) for _, other in others]
         for name, other in others:
             for part, of_first, of_other in (
+                # All models read the examples that the first one has encoded, so tokenizer and length must agree.
                 ("tokenizer", model.tokenizer.fingerprint, other.tokenizer.fingerprint),
                 ("task", _task(model), _task(other)),
                 ("model.max_positions", model.encoder.max_positions, other.encoder.max_positions),
@@ -52,9 +53,11 @@ class Ensemble(Predictor):
         Raises:
           UserError: the models predict classes without probabilities.
         """
+        # The examples are encoded once, by the first model, and shared by all.
         members = [member.outputs(Request(member.pipeline(FineTuned), request.parts)) for member in self._members]
         for parts in zip(super().outputs(request, on_tokens), *members, strict=True):
             for name, array in parts[0].items():
+                # Class numbers (integers) have no meaningful mean.
                 if not np.issubdtype(array.dtype, np.floating):
                     raise UserError(
                         f"the models predict {name} without probabilities, which have no mean; remove --with"
@@ -63,7 +66,7 @@ class Ensemble(Predictor):
 
 
 def _task(model: Export) -> dict[str, Any]:
-    """Return the settings of a model's task that its predictions depend on, without those that a run tunes."""
+    """Return the task settings that predictions depend on, without settings that a run tunes."""
     [settings, *_] = model.settings["tasks"].values()
     free = *_OF_TRAINING, *_tuned_settings(model)
     objective = {name: value for name, value in settings["objective"].items() if name not in free}
@@ -76,7 +79,7 @@ def _tuned_settings(model: Export) -> tuple[str, ...]:
 
 
 def _with_means(models: Collection[Export]) -> Export:
-    """Return the first model with the means of what was tuned for each."""
+    """Return the first model, with tuned settings replaced by their means over all models."""
     first, *_ = models
     settings = first.settings
     for name in _tuned_settings(first):

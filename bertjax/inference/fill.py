@@ -1,4 +1,4 @@
-"""Words for [MASK]: the most probable pieces of a masked-LM head, and the sentence with the best piece in each."""
+"""Fill [MASK]: the most probable pieces from a masked-LM head, and the sentence with the best piece at each mask."""
 
 import dataclasses
 from typing import Any
@@ -12,16 +12,16 @@ from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
 from bertjax.objectives.outputs import Output
 
-# Positions that are predicted in one view of a text; a text with more masks gets further views.
+# Masks predicted per view of a text; a text with more masks gets further views.
 CAPACITY = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fill(MaskedPipeline):
-    """Fills every `[MASK]` of a text. Each is predicted while the others stay masked.
+    """Fills every `[MASK]` in a text. Each is predicted while the others stay masked.
 
     Attributes:
-      top: number of pieces to return for each mask.
+      top: number of pieces to return per mask.
     """
 
     top: int = 5
@@ -41,6 +41,7 @@ class Fill(MaskedPipeline):
         for record, ids, masks in zip(records, encoded, positions, strict=True):
             if mask_id not in ids:
                 raise UserError(f"{record[WHERE]} has no [MASK]; write [MASK], in capital letters, in place of a word")
+            # A mask was cut off with the end of a long text. Without an error it would silently get no guess.
             if ids.count(mask_id) > len(masks):
                 raise UserError(
                     f"{record[WHERE]} has a [MASK] after the first {self.seq_len} tokens, which are all that the model "
@@ -49,12 +50,13 @@ class Fill(MaskedPipeline):
         return MaskedViews.of(texts, positions, mask_id, CAPACITY)
 
     def outputs(self, params, batch):
-        """`log_probabilities` and `pieces`, [B, K, G], the G best ids of each position, best first."""
+        """`log_probabilities` and `pieces`, [B, K, G]: the G best ids at each position, best first."""
+        # On the device: only G numbers per mask are copied to the host, not the vocabulary.
         best, ids = jax.lax.top_k(self.log_probabilities(params, batch), self.top)
         return {"log_probabilities": Output(best, per="row"), "pieces": Output(ids, per="row")}
 
     def predictions(self, outputs, examples: MaskedViews) -> list[dict[str, Any]]:
-        """{`masks`: for each [MASK], [{`piece`, `probability`}, ...], best first; `filled`: the text with the best}."""
+        """{`masks`: [{`piece`, `probability`}, ...] per [MASK], best first; `filled`: text with the best pieces}."""
         tokenizer, is_used_MK = self.model.tokenizer, examples.positions_MK >= 0
         guesses = zip(
             np.broadcast_to(examples.text_of[:, None], is_used_MK.shape)[is_used_MK],

@@ -1,4 +1,4 @@
-"""What a fine-tuned model was trained to predict: classes, numbers or whatever its objective's `predictions` are."""
+"""Predictions of a fine-tuned model: classes, numbers, or whatever its objective's `predictions` returns."""
 
 import dataclasses
 import functools
@@ -14,9 +14,11 @@ from bertjax.objectives.base import Objective
 
 
 def has_predictions(model: Export) -> bool:
-    """Return whether the objective of a model has predictions and its format can encode records without labels."""
+    """Return whether a model's objective has predictions, and its format can encode records without labels."""
     try:
         [settings, *_] = model.settings["tasks"].values()
+        # Only the format's class is looked up here: a format may come with bertjax while its objective needs a trusted
+        # import.
         if not issubclass(FORMATS.class_of(settings["examples"]["kind"]), LabeledFormat):
             return False  # pretrained: the objective is not imported
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -29,10 +31,10 @@ def has_predictions(model: Export) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FineTuned(Pipeline):
-    """The objective that the model was fine-tuned for, on records that need no label.
+    """Applies the objective that the model was fine-tuned for to records without labels.
 
     Attributes:
-      top: number of classes in `probabilities`, the most probable first; 0 for all, in the order of the classes.
+      top: number of classes in `probabilities`, most probable first; 0 for all, in class order.
     """
 
     top: int = 0
@@ -62,7 +64,7 @@ class FineTuned(Pipeline):
 
     @property
     def remarks(self) -> list[str]:
-        """One line for each setting that an evaluation tunes: the value that the predictions use."""
+        """One line per setting tuned during evaluation: the value that predictions use."""
         values = {name: getattr(self.objective, name) for name in self.objective.tuned_settings}
         return [
             f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training"
@@ -95,6 +97,7 @@ class FineTuned(Pipeline):
         return dict(sorted(probabilities.items(), key=lambda pair: -pair[1])[: self.top])
 
     def encode(self, records: list[Record]) -> LabeledExamples:
-        """Return the examples of records, without their labels and the fields that the model does not read."""
+        """Return the examples for records, without labels and other fields that the model does not read."""
+        # Labels in the file are dropped: a prediction must not depend on them, and they may be unknown to the model.
         inputs = [{name: record[name] for name in (*self.fields, WHERE)} for record in records]
         return self._task.examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)

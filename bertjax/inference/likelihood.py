@@ -1,8 +1,8 @@
-"""The log-likelihood of a sentence: the pseudo one under a masked language model, the ordinary one under a causal one.
+"""Sentence log-likelihoods: pseudo-log-likelihood under a masked language model, log-likelihood under a causal one.
 
-Salazar et al. (2020), Masked Language Model Scoring, section 2 (arXiv 1910.14659): the sum, over the tokens of a
-sentence, of the log probability of the token if only that token is masked. A causal model gives the log probability of
-each token after those before it (their "LM score"), in one pass. [CLS] and [SEP] are never masked or predicted.
+Salazar et al. (2020), Masked Language Model Scoring, section 2 (arXiv 1910.14659): mask one token at a time and add up
+the log probabilities of the masked tokens. A causal model gives the log probability of each token given the tokens
+before it (their "LM score"), in one pass. [CLS] and [SEP] are never masked or predicted.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from bertjax.objectives.pretraining.causal import CausalLM
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PseudoLogLikelihood(MaskedPipeline):
-    """Scores sentences; a sentence of n tokens is computed n times."""
+    """Scores sentences with a masked LM; a sentence with n tokens is computed n times."""
 
     score: ClassVar[str] = "pseudo_log_likelihood"
 
@@ -34,6 +34,7 @@ class PseudoLogLikelihood(MaskedPipeline):
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
         texts = self.add_special_tokens(records, encoded)
         positions = [texts.ragged.text_index + np.arange(length - special_tokens(1)) for length in texts.lengths()]
+        # One view per token: masking several at once would hide context from each.
         return MaskedViews.of(texts, positions, self.vocabulary.mask_id, capacity=1)
 
     def outputs(self, params, batch):
@@ -43,8 +44,9 @@ class PseudoLogLikelihood(MaskedPipeline):
         return {"log_probability": Output(jnp.take_along_axis(log_probabilities_BV, labels_B1, axis=1), per="example")}
 
     def predictions(self, outputs, examples: MaskedViews) -> list[dict[str, Any]]:
-        """{`pseudo_log_likelihood`: in nats, `tokens`: the number of tokens that it is the sum over}."""
+        """{`pseudo_log_likelihood`: in nats, `tokens`: how many tokens it sums over}."""
         count = len(examples.texts)
+        # `bincount` with weights adds up the views of each text, in float64.
         sums = np.bincount(examples.text_of, outputs["log_probability"].astype(np.float64), minlength=count)
         tokens = np.bincount(examples.text_of, minlength=count)
         return [
@@ -60,7 +62,7 @@ def is_causal(model: Export) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LogLikelihood(Pipeline):
-    """Scores sentences by a causal model; a sentence is computed once."""
+    """Scores sentences with a causal model; a sentence is computed once."""
 
     score: ClassVar[str] = "log_likelihood"
 
@@ -80,10 +82,11 @@ class LogLikelihood(Pipeline):
         return self.add_special_tokens(records, encoded)
 
     def features(self, placed):
+        # The features of a causal objective are the shifted labels; the draw has no effect on them.
         return self.objective.features(placed, Draw(0, np.zeros(len(placed.rows), np.int64)))
 
     def outputs(self, params, batch):
-        """`log_likelihood` in nats, and `tokens`, the number of tokens that it is the sum over."""
+        """`log_likelihood` in nats, and `tokens`, the number of tokens it sums over."""
         model = self.objective.model(self.model.encoder)
 
         def of_row(row):  # one row after the other: the logits of all would be B T V numbers
@@ -99,7 +102,7 @@ class LogLikelihood(Pipeline):
         return {name: Output(values_B[:, None], per="example") for name, values_B in per_row.items()}
 
     def predictions(self, outputs, examples: LabeledExamples) -> list[dict[str, Any]]:
-        """{`log_likelihood`: in nats, `tokens`: the number of tokens that it is the sum over}."""
+        """{`log_likelihood`: in nats, `tokens`: how many tokens it sums over}."""
         return [
             {"log_likelihood": float(total), "tokens": int(number)}
             for total, number in zip(outputs["log_likelihood"], outputs["tokens"], strict=True)

@@ -1,4 +1,4 @@
-"""What the pipelines of a masked-LM head share: predictions at the masked positions of texts."""
+"""Shared base of pipelines with a masked-LM head: predictions at masked positions."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 def masked_lm(model: Export) -> MaskedLM | None:
     """Return the masked-LM objective of the first task with such a head; None if the model has none.
 
-    A head `mlm` on the encoder is enough; the configuration is read only for ELECTRA and permutation.
+    A head named `mlm` on the encoder is enough. The configuration is read only for ELECTRA and permutation models.
     """
     heads = model.params.get("heads", {})
     is_masked_lm_head = {"transform", "norm", "word_bias"} <= heads.get(MaskedLM.term, {}).keys()
@@ -28,7 +28,7 @@ def masked_lm(model: Export) -> MaskedLM | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedPipeline(Pipeline):
-    """A pipeline on a masked-LM head; its examples are `bertjax.inference.views.MaskedViews`."""
+    """A pipeline with a masked-LM head; its examples are `bertjax.inference.views.MaskedViews`."""
 
     def __post_init__(self):
         if masked_lm(self.model) is None:
@@ -38,7 +38,7 @@ class MaskedPipeline(Pipeline):
             )
 
     def features(self, placed: PlacedExamples) -> dict[str, np.ndarray]:
-        """`<term>_{positions,labels,weights}_BK` as the features of the objective; the weight of unused places is 0."""
+        """`<term>_{positions,labels,weights}_BK`, like the objective's features; unused places have weight 0."""
         labels, term = placed.ragged.labels, self.objective.term
         values = {"positions": labels["positions"], "labels": labels["originals"], "weights": labels["is_used"]}
         return {f"{term}_{name}_BK": _to_rows(placed, values_MK) for name, values_MK in values.items()}
@@ -48,7 +48,7 @@ class MaskedPipeline(Pipeline):
         return masked_lm(self.model)
 
     def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
-        """Device: return log probabilities in nats; float32 [B, K, V], V without the padding of the vocabulary."""
+        """Device: return log probabilities in nats, float32 [B, K, V]; V without vocabulary padding."""
         model = self.objective.model(self.model.encoder)
         return jax.nn.log_softmax(self.objective.apply(model, params, batch, method=self.objective.mlm_logits))
 

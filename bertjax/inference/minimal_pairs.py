@@ -1,12 +1,12 @@
-"""Minimal pairs: how often a model finds the acceptable sentence of two more probable than the unacceptable one.
+"""Minimal pairs: how often a model finds the acceptable sentence more probable than the unacceptable one.
 
-The pairs are those of BLiMP (Warstadt et al., 2020, arXiv 1912.00582), or have its fields. A sentence is scored by its
-pseudo-log-likelihood under a masked language model, as Salazar et al. (2020, arXiv 1910.14659) do on BLiMP, and by its
-log-likelihood under a causal one.
+Pairs come from BLiMP (Warstadt et al., 2020, arXiv 1912.00582) or use its fields. A masked language model scores
+sentences by pseudo-log-likelihood, as Salazar et al. (2020, arXiv 1910.14659) do on BLiMP, a causal model by
+log-likelihood.
 
-A model that cannot tell the sentences of a pair apart gives both the same score: one that knows only the frequencies of
-words does so if one sentence is a permutation of the other. Such a tie counts as half a right answer, which is what a
-coin would get, so that chance is 50%.
+A model that cannot distinguish a pair gives both sentences the same score. For example, a model that knows only word
+frequencies does so if one sentence is a permutation of the other. Such a tie counts as half a right answer, the
+expected score of a coin flip, so chance is 50%.
 """
 
 import math
@@ -26,17 +26,17 @@ from bertjax.inference.records import read_objects
 from bertjax.storage import reason_of
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
-# What the pairs are grouped by, if they have it, from the finest to the coarsest: the fields of BLiMP.
+# Grouping fields of BLiMP, optional, from finest to coarsest.
 GROUPINGS = (PARADIGM, "linguistics_term", "field")
 _SUFFIXES = (".jsonl", *(f".jsonl{suffix}" for suffix in COMPRESSIONS))
-# Scores that differ relatively by less than float32 rounds in a forward pass are equal.
+# Scores are equal if their relative difference is below float32 rounding in a forward pass.
 _ROUNDING = 1e-6
 
 
 def read(path: str) -> list[Record]:
-    """Return the pairs of a .jsonl file, plain or compressed, or of all such files of a folder, as BLiMP has them.
+    """Return the pairs in a .jsonl file, plain or compressed, or in all such files of a folder, the layout of BLiMP.
 
-    A pair has `sentence_good`, `sentence_bad` and optionally the fields of `GROUPINGS`.
+    A pair has `sentence_good`, `sentence_bad` and optionally the fields in `GROUPINGS`.
 
     Raises:
       UserError: a file cannot be read, is empty, or has a line that is not a pair; or a folder has no such file.
@@ -48,7 +48,7 @@ def read(path: str) -> list[Record]:
 
 
 def files_of(path: str) -> list[Path]:
-    """Return the files of pairs of a folder, or the one that is named."""
+    """Return the pair files in a folder, or the named file itself."""
     place = Path(path).expanduser()
     return sorted(file for file in place.iterdir() if file.name.endswith(_SUFFIXES)) if place.is_dir() else [place]
 
@@ -67,7 +67,7 @@ def _read_file(path: str) -> list[Record]:
 
 
 def request(predictor: Predictor, pairs: list[Record]) -> Request:
-    """Return the request to score all sentences of the pairs.
+    """Return the request that scores all sentences of the pairs.
 
     Raises:
       UserError: the model has neither a masked-LM head nor a causal one.
@@ -83,7 +83,7 @@ def score(
     request: Request,
     on_tokens: Callable[[int], object] = lambda tokens: None,
 ) -> dict[str, Any]:
-    """Return the share of the pairs whose good sentence has the higher score (`shares` of `judge`)."""
+    """Return the share of pairs in which the good sentence has the higher score (`shares` of `judge`)."""
     return shares(pairs, judge(predictor, pairs, request, on_tokens))
 
 
@@ -93,16 +93,17 @@ def judge(
     request: Request,
     on_tokens: Callable[[int], object] = lambda tokens: None,
 ) -> list[Record]:
-    """Return `good` and `bad`, the scores of both sentences of each pair, and `point`: 1 if right, 0.5 for a tie.
+    """Return `good` and `bad`, the scores of both sentences in each pair, and `point`: 1 if right, 0.5 for a tie.
 
     Args:
       predictor: the model.
-      pairs: the result of `read`.
-      request: the result of `request` for these pairs.
-      on_tokens: called with the number of tokens of each batch when it is done.
+      pairs: result of `read`.
+      request: result of `request` for these pairs.
+      on_tokens: called after each batch with its token count.
     """
     name = request.pipeline.score
     scores = [prediction[name] for prediction in predictor.predictions(request, on_tokens)]
+    # `request` lists the sentences as good, bad, good, bad, ...
     good, bad = np.array(scores).reshape(-1, 2).T
     points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)
     columns = zip(good.tolist(), bad.tolist(), points.tolist(), strict=True)
@@ -113,13 +114,14 @@ def shares(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Any]:
     """Return the share of right answers; a tie counts as one half.
 
     Returns:
-      {`accuracy`, `ties` and `pairs`: their numbers, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}, the names in the
-      order of the file; `linguistics_term` and `field` likewise, if pairs have them. A pair without a `UID` counts only
-      in the overall figures.
+      {`accuracy`, `ties` and `pairs`: counts, `UID`: {name: {`accuracy`, `ties`, `pairs`}}}, names in file order.
+      `linguistics_term` and `field` likewise, if pairs have them. A pair without a `UID` counts only in the overall
+      numbers.
     """
     points = [judgment["point"] for judgment in judged]
     figures = _shares(points) | {PARADIGM: {}}
     for grouping in GROUPINGS:
+        # A dict keeps the order in which the names first occur.
         groups: dict[str, list[float]] = {}
         for pair, point in zip(pairs, points, strict=True):
             if grouping in pair:
@@ -143,7 +145,8 @@ def table(figures: dict[str, Any]) -> str:
 
 
 def interval(share: float, count: int) -> tuple[float, float]:
-    """Return the interval of 95% of a share of `count` pairs (Wilson, 1927, JASA 22, p. 209)."""
+    """Return the 95% interval for a share of `count` pairs (Wilson, 1927, JASA 22, p. 209)."""
+    # Wilson's interval stays within [0, 1] and has a width even at a share of 0 or 1.
     z = 1.959964  # of the normal distribution, two-sided
     shrinkage = 1 + z**2 / count
     center = (share + z**2 / (2 * count)) / shrinkage

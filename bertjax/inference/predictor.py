@@ -1,4 +1,4 @@
-"""A model in use: its pipelines, each compiled once."""
+"""A loaded model with its pipelines, each compiled once."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import checked, records_of, single_field
 from bertjax.models.precision import float32_products
 
-# Records whose results are in memory at the same time.
+# Number of records whose results are in memory at the same time.
 PART = 1 << 13
 
 PIPELINES: dict[str, type[Pipeline]] = {"task": FineTuned, "fill": Fill, "embed": Embed}
@@ -29,11 +29,11 @@ PIPELINES: dict[str, type[Pipeline]] = {"task": FineTuned, "fill": Fill, "embed"
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Records that are encoded for a pipeline, in parts.
+    """Records encoded for a pipeline, in parts.
 
     Attributes:
       pipeline: the pipeline that computes them.
-      parts: the records of each part with their examples.
+      parts: records and their examples, per part.
     """
 
     pipeline: Pipeline
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def notes(self) -> dict[str, int]:
-        """{what was done to records: number of records}, over all parts."""
+        """{what was changed, such as texts that were cut: number of records}, over all parts."""
         totals: dict[str, int] = {}
         for _, examples in self.parts:
             for note, count in examples.notes.items():
@@ -60,10 +60,10 @@ class Request:
 
 
 class Predictor:
-    """A model in use: `bertjax.predictor("runs/tiny/export").fill(["The king is [MASK]."])`.
+    """A model ready for inference: `bertjax.predictor("runs/tiny/export").fill(["The king is [MASK]."])`.
 
     Args:
-      model: the model, such as `bertjax.opening.SavedModel(name).export`.
+      model: the model, for example `bertjax.opening.SavedModel(name).export`.
     """
 
     def __init__(self, model: Export):
@@ -73,7 +73,7 @@ class Predictor:
 
     @property
     def default(self) -> str:
-        """The pipeline that the model was trained for: `task` or `fill`; `embed` if it has no head for either."""
+        """The pipeline that the model was trained for, `task` or `fill`; `embed` if it has no suitable head."""
         if has_predictions(self.model):
             return "task"
         return "embed" if masked_lm(self.model) is None else "fill"
@@ -83,15 +83,15 @@ class Predictor:
         return jax.device_put(self.model.params)
 
     def fill(self, texts: Sequence[str], top: int = 5) -> list[dict[str, Any]]:
-        """Fill every `[MASK]` of each text.
+        """Fill every `[MASK]` in each text.
 
         Args:
-          texts: texts with the word `[MASK]`, once or several times.
-          top: number of guesses for each mask.
+          texts: texts that contain `[MASK]`, once or several times.
+          top: number of guesses per mask.
 
         Returns:
-          For each text {`text`, `masks`: for each of its masks the guesses [{`piece`, `probability`}, ...], best first,
-          `filled`: the text with the best guess in each}.
+          One dict per text: {`text`, `masks`: a list of guesses [{`piece`, `probability`}, ...] for each mask, best
+          first, `filled`: the text with the best guess at each mask}.
 
         Raises:
           UserError: a text is blank or has no mask, or the model has no masked-LM head.
@@ -99,12 +99,12 @@ class Predictor:
         return list(self.predictions(self.request(self.pipeline(Fill, top=top), records_of(texts))))
 
     def embed(self, texts: Sequence[str], normalize: bool = False, layers: Sequence[int] = ()) -> np.ndarray:
-        """Return the mean of each text's hidden states, [CLS] and [SEP] included; float32 [texts, D].
+        """Return the mean over each text's hidden states, [CLS] and [SEP] included; float32 [texts, D].
 
         Args:
           texts: texts; `[MASK]` in them is ordinary text.
           normalize: whether the vectors have length 1.
-          layers: the layers whose states are concatenated, 0 for the embeddings; the output of the encoder if empty.
+          layers: layers whose states are concatenated, 0 for the embeddings; only the encoder's output if empty.
 
         Raises:
           UserError: a text is blank, or the model has no such layer.
@@ -114,10 +114,11 @@ class Predictor:
         return np.concatenate([outputs["embedding"] for outputs in self.outputs(request)])
 
     def predict(self, records: Sequence[str | Record]) -> list[dict[str, Any]]:
-        """Return the prediction of a fine-tuned model for each record.
+        """Return a fine-tuned model's prediction for each record.
 
         Args:
-          records: records with the fields that the model was trained on, labels ignored; texts if it is one field.
+          records: records with the fields that the model was trained on, labels ignored; plain texts if there is one
+            field.
 
         Raises:
           UserError: a record lacks a field or is blank, or the model was not fine-tuned.
@@ -127,7 +128,7 @@ class Predictor:
         return list(self.predictions(self.request(pipeline, checked(records, pipeline.fields))))
 
     def pseudo_log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the pseudo-log-likelihood of each text in nats (`bertjax.inference.likelihood`); float64 [texts].
+        """Return pseudo-log-likelihoods in nats (`bertjax.inference.likelihood`); float64 [texts].
 
         Raises:
           UserError: a text is blank, or the model has no masked-LM head.
@@ -136,7 +137,7 @@ class Predictor:
         return np.array([prediction["pseudo_log_likelihood"] for prediction in self.predictions(request)])
 
     def log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the log-likelihood of each text under a causal model, in nats; float64 [texts].
+        """Return log-likelihoods under a causal model, in nats; float64 [texts].
 
         Raises:
           UserError: a text is blank, or the model does not predict the next token.
@@ -145,7 +146,7 @@ class Predictor:
         return np.array([prediction["log_likelihood"] for prediction in self.predictions(request)])
 
     def pipeline(self, kind: type[Pipeline], **options: Any) -> Pipeline:
-        """Return a pipeline of this model, the same object for the same options.
+        """Return a pipeline for this model; the same options give the same object.
 
         Raises:
           UserError: the model lacks what the pipeline needs, or an option is out of range.
@@ -153,29 +154,31 @@ class Predictor:
         key = kind, *sorted(options.items())
         if key not in self._pipelines:
             pipeline = self._pipelines[key] = kind(self.model, **options)
+            # One jitted function per pipeline object: JAX then compiles once per shape, however often it is called.
             dtype = self.model.encoder.execution.dtype
             self._functions[pipeline] = jax.jit(float32_products(dtype)(pipeline.outputs))
         return self._pipelines[key]
 
     def request(self, pipeline: Pipeline, records: list[Record]) -> Request:
-        """Encode all records, so that a bad record is found before anything is computed.
+        """Encode all records first, so that a bad record is found before anything is computed.
 
         Raises:
           UserError: there are no records, or a record is unusable.
         """
         if not records:
             raise UserError("there is nothing to predict; give at least one sentence")
+        # In parts: outputs for all records of a large file would not fit in memory.
         parts = [records[first : first + PART] for first in range(0, len(records), PART)]
         return Request(pipeline, [(part, pipeline.encode(part)) for part in parts])
 
     def outputs(
         self, request: Request, on_tokens: Callable[[int], object] = lambda tokens: None
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield the arrays of each part of the records, as returned by `bertjax.inference.buckets.run`.
+        """Yield the arrays for each part of the records, as returned by `bertjax.inference.buckets.run`.
 
         Args:
           request: the records.
-          on_tokens: called with the number of tokens of each batch when it is done.
+          on_tokens: called after each batch with its token count.
         """
         pipeline = request.pipeline
         for _, examples in request.parts:
@@ -186,7 +189,8 @@ class Predictor:
     def predictions(
         self, request: Request, on_tokens: Callable[[int], object] = lambda tokens: None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each record with its prediction, in the order of the records."""
+        """Yield each record's fields together with its prediction, in order."""
         for (records, examples), outputs in zip(request.parts, self.outputs(request, on_tokens), strict=True):
+            # The place of a record (`WHERE`) is for error messages only.
             for record, prediction in zip(records, request.pipeline.predictions(outputs, examples), strict=True):
                 yield {name: value for name, value in record.items() if name != WHERE} | prediction

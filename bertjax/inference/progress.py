@@ -1,17 +1,17 @@
-"""The progress bar of a long computation, on stderr: the share done, the speed and the time left."""
+"""Progress bar on stderr for long computations: fraction done, speed and time left."""
 
 import sys
 
 from tqdm import tqdm
 
-# A computation that is shorter than this shows no bar.
+# Shorter computations show no bar.
 _SECONDS = 3
-# Time between two lines of progress in a log file.
+# Seconds between two progress lines in a log file.
 _SECONDS_IN_A_FILE = 30
 
 
 def bar(tokens: int) -> tqdm:
-    """Return a bar over this many tokens; `bar.update(tokens)` adds tokens that are done."""
+    """Return a progress bar over this many tokens; `bar.update(tokens)` advances it."""
     return tqdm(
         total=tokens,
         unit=" tokens",

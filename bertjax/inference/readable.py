@@ -1,4 +1,4 @@
-"""A prediction as text for a person; `bertjax.predict` prints it on a terminal, and JSON everywhere else."""
+"""Predictions as readable text: `bertjax.predict` prints it on a terminal, and JSON everywhere else."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ def text_of(prediction: dict[str, Any], fields: Sequence[str], shown: int) -> st
     """Return one prediction as lines of text without control characters.
 
     Args:
-      prediction: the fields of a record with its prediction.
-      fields: the fields that the model reads.
-      shown: number of classes to print with their probabilities.
+      prediction: a record's fields with its prediction.
+      fields: fields that the model reads.
+      shown: number of classes to print with probabilities.
 
     Raises:
-      KeyError: the prediction is of another kind, such as an embedding.
+      KeyError: the prediction has another form, such as an embedding.
     """
     lines = ["  |  ".join(str(prediction[name]) for name in fields)]
     if "masks" in prediction:
@@ -24,6 +24,7 @@ def text_of(prediction: dict[str, Any], fields: Sequence[str], shown: int) -> st
         lines.append(prediction["filled"])
     elif isinstance(prediction.get("words"), list):
         pairs = zip(prediction["words"], prediction["prediction"], strict=True)
+        # The tag O marks words outside of any entity; printing it would bury the others.
         lines.append(" ".join(word if tag == "O" else f"{word}[{tag}]" for word, tag in pairs))
     elif isinstance(probabilities := prediction.get("probabilities"), dict):
         best = sorted(probabilities.items(), key=lambda pair: -pair[1])[:shown]

@@ -1,4 +1,4 @@
-"""Records to predict, from a list of texts, a file or a stream, each with the place that it is from."""
+"""Reads records to predict from a list of texts, a file or a stream, with the place of each for error messages."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
 
 
 def checked(records: Sequence[Record], fields: Sequence[str]) -> list[Record]:
-    """Return records with their numbers, from 1, as their places.
+    """Return records with their numbers, from 1, as places.
 
     Raises:
       UserError: a record lacks a field, or the field is blank or not a string.
@@ -37,9 +37,9 @@ def read_lines(lines: Iterable[bytes], name: str, field: str) -> list[Record]:
     """Return one record per line.
 
     Args:
-      lines: lines in UTF-8 with their line ends.
-      name: the name of the file, for messages.
-      field: the field of a record that holds the text.
+      lines: UTF-8 lines with line ends.
+      name: file name, for messages.
+      field: record field that holds the text.
 
     Raises:
       UserError: a line is blank or not UTF-8.
@@ -48,12 +48,12 @@ def read_lines(lines: Iterable[bytes], name: str, field: str) -> list[Record]:
 
 
 def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> list[Record]:
-    """Return the JSON object of each line.
+    """Return the JSON object on each line.
 
     Args:
-      lines: lines in UTF-8 with their line ends.
-      name: the name of the file, for messages.
-      fields: required fields, each with a text.
+      lines: UTF-8 lines with line ends.
+      name: file name, for messages.
+      fields: required fields, each a text.
 
     Raises:
       UserError: a line is not such an object.
@@ -67,13 +67,13 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
 
 
 def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Record]:
-    """Return the records of a file: the rows of a table (.csv, .tsv, .jsonl, .json), or each line of another file.
+    """Return the records in a file: the rows of a table (.csv, .tsv, .jsonl, .json), or the lines of any other file.
 
-    A file may be compressed (.gz, .zst, .xz). Records keep all columns of a table. A field of a .tsv may be in double
-    quotes if `quoted`.
+    A file may be compressed (.gz, .zst, .xz). Records keep all columns of a table. With `quoted`, fields in a .tsv file
+    may be in double quotes.
 
     Raises:
-      UserError: the file cannot be read, has a bad line, or has lines of text although a record has several fields.
+      UserError: the file cannot be read, has a bad line, or has plain lines although a record has several fields.
     """
     full = str(Path(path).expanduser())
     kind = tables.kind_of(path)
@@ -90,7 +90,7 @@ def single_field(fields: Sequence[str]) -> str:
     """Return the only field of a record.
 
     Raises:
-      UserError: records have several fields, so that a plain text cannot be one.
+      UserError: records have several fields, so a plain text cannot be one.
     """
     if len(fields) > 1:
         names = " and ".join(map(repr, fields))
@@ -100,6 +100,7 @@ def single_field(fields: Sequence[str]) -> str:
 
 def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:
     for number, line in enumerate(lines, start=1):
+        # Editors on Windows write a byte order mark at the start of a file; it is not text.
         yield f"{name}:{number}", (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
 
 

@@ -1,4 +1,4 @@
-"""Texts in which each [MASK] becomes one of the likely words, drawn by a seed (Jiao et al., 2020, algorithm 1)."""
+"""Replaces each [MASK] by a likely word drawn at random, for data augmentation (Jiao et al., 2020, algorithm 1)."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from bertjax.inference.views import MaskedViews
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Refill(Fill):
-    """Fills every `[MASK]` of a text with one of the `top` pieces that start a word. A longer text is cut to T tokens.
+    """Fills every `[MASK]` with one of the `top` pieces that start a word. A long text is cut to T tokens.
 
     Attributes:
       augmentation: draws the piece; records carry their `number`.
@@ -33,6 +33,7 @@ class Refill(Fill):
         filled = [ids.copy() for ids in examples.texts.ragged.token_lists()]
         is_word_V = ~(self.vocabulary.continues_word | self.vocabulary.is_special)
         for text, position, ids_G in zip(texts, examples.positions_MK[is_used_MK], outputs["pieces"][is_used_MK]):
+            # A piece such as ##ing cannot replace a whole word.
             words = ids_G[is_word_V[ids_G]]
             number = examples.texts.records[text]["number"]
             chosen = self.augmentation.candidate(number, int(position), len(words)) if len(words) else 0

@@ -1,4 +1,4 @@
-"""Texts with [MASK] at some of their positions: what a masked-LM head sees, and what it must predict there."""
+"""Views of texts with [MASK] at some positions: the input of a masked-LM head, and its labels."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from bertjax.data.labeled.base import LabeledExamples
 
 @dataclasses.dataclass(frozen=True)
 class MaskedViews:
-    """`Examples`: views of texts, each with [MASK] at up to K positions, whose tokens are predicted.
+    """`Examples`: views of texts, each with [MASK] at up to K positions whose tokens are predicted.
 
     A text may have any number of views. The labels are `positions` (int64 [M, K], 0 for unused places), `originals`
-    (int32 [M, K], the tokens that [MASK] replaces) and `is_used` (bool [M, K]).
+    (int32 [M, K], the masked tokens) and `is_used` (bool [M, K]).
 
     Attributes:
-      texts: the texts without these masks.
-      mask_id: the id of [MASK].
-      text_of: int64 [M], the index of the text of each view.
+      texts: the texts before masking.
+      mask_id: id of [MASK].
+      text_of: int64 [M], index of each view's text.
       positions_MK: int64, -1 for unused places, which come last.
     """
 
@@ -30,12 +30,13 @@ class MaskedViews:
 
     @classmethod
     def of(cls, texts: LabeledExamples, positions: Sequence[np.ndarray], mask_id: int, capacity: int) -> "MaskedViews":
-        """Return as many views of each text as its positions need, with at most K = `capacity` positions each."""
+        """Split each text's positions into views with at most K = `capacity` positions."""
         text_of, rows = [], []
         for text, all_of_text in enumerate(positions):
             for first in range(0, len(all_of_text), capacity):
                 part = all_of_text[first : first + capacity]
                 text_of.append(text)
+                # Unused places are -1: position 0 is a real token.
                 rows.append(np.pad(part, (0, capacity - len(part)), constant_values=-1))
         positions_MK = np.array(rows, np.int64).reshape(-1, capacity)
         return cls(texts, mask_id, np.array(text_of, np.int64), positions_MK)
@@ -49,12 +50,13 @@ class MaskedViews:
         return len(self.text_of)
 
     def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Tokens of the views from `start` to `stop` (the end); int32."""
+        """Token counts for views `start` to `stop` (default: the end); int32."""
         return self.texts.lengths()[self.text_of[start:stop]]
 
     def take(self, indices: np.ndarray) -> Ragged:
         """The views at `indices` (int64 [M]), in that order."""
         ragged, positions_MK = self.texts.take(self.text_of[indices]), self.positions_MK[indices]
+        # Views are built only when a batch needs them: a text of n tokens has n views, n times its memory.
         cells_MK = ragged.offsets[:-1, None] + np.maximum(positions_MK, 0)
         tokens, originals_MK = ragged.tokens.copy(), ragged.tokens[cells_MK]
         is_used_MK = positions_MK >= 0
