@@ -1,4 +1,4 @@
-"""Self-attention, with the plain implementation that every backend can run first; the others are in `kernels`."""
+"""Self-attention, with a plain implementation that runs on every backend. Faster ones are in `kernels`."""
 
 import jax
 import jax.numpy as jnp
@@ -26,15 +26,16 @@ def attend(
     bias_BHQT: jax.Array | None = None,
     columns_BQ: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return context [B, Q, H, D / H] and probabilities before dropout of scaled dot-product attention.
+    """Scaled dot-product attention: return context [B, Q, H, D / H] and probabilities before dropout; float32 softmax.
 
-    Vaswani et al. (2017, section 3.2.1), with the softmax in float32. `bias_BHQT` is added to the products of queries
-    and keys and scaled with them. `columns_BQ` are those of the queries, as in `attention_dropout`.
+    Vaswani et al. (2017, section 3.2.1). Adds `bias_BHQT` before scaling; `columns_BQ` are as in `attention_dropout`.
     """
     scale, options = query_BQHD.shape[-1] ** -0.5, {"precision": precision_of(key_BTHD.dtype)}
+    # Scale the queries, not the logits: D numbers per token instead of H T.
     logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD, **options).astype(jnp.float32)
     if bias_BHQT is not None:
         logits_BHQT += bias_BHQT * scale
+    # Rows are packed: mask padding and other examples. Finite, not -inf, which would give NaN in a fully masked row.
     logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
     probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
     kept_BHQT = attention_dropout(probabilities_BHQT, dropout_rate, dropout_key, columns_BQ)
@@ -42,16 +43,16 @@ def attend(
 
 
 def attend_plainly(inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
-    """Return context [B, Q, H, D / H] and probabilities before dropout, those of fixed heads first."""
+    """Return the context [B, Q, H, D / H] and the probabilities before dropout; fixed heads come first."""
     mask_BQT = inputs.visibility.mask_BQT(inputs.columns_BQ, inputs.rank_BQ)
-    # Queries with ranks are those of two streams, whose decisions differ in a column that both have.
+    # In XLNet, two streams share columns but draw dropout separately, so columns cannot identify their draws.
     drawn_BQ = inputs.columns_BQ if inputs.rank_BQ is None else None
     apply = with_fixed_heads(attend, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
     return apply(*inputs[:3], mask_BQT, inputs.rate, inputs.key, inputs.bias_BHQT, drawn_BQ)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention with its output projection (Vaswani et al., 2017, section 3.2.2)."""
+    """Multi-head self-attention with output projection (Vaswani et al., 2017, section 3.2.2)."""
 
     config: EncoderConfig
 
@@ -65,17 +66,16 @@ class SelfAttention(nn.Module):
         key: jax.Array | None,
         positions: Rotary | RelativePositions | None = None,
     ) -> jax.Array:
-        """Return the projected context of the queries, or of all tokens: [B, Q, D], or as wide as the inner width.
+        """Return the projected context [B, Q, D] (or inner width instead of D) for the queries, or for all tokens.
 
         Args:
-          queries: states that attend; None for those of the keys.
-          keys_BTD: states that they attend to.
-          values_BTD: states of the same tokens that are averaged.
-          key: for dropout; None for no dropout.
+          queries: states that attend; None for all tokens.
+          keys_BTD, values_BTD: states to attend to, and states of the same tokens to average.
+          key: dropout key; None for no dropout.
           positions: rotary or relative positions of all tokens, if `config.positions` is either.
 
         Raises:
-          CannotCompute: the implementation does not take an input that is passed, see `AttentionInputs`.
+          CannotCompute: the attention implementation does not support an input, see `AttentionInputs`.
         """
         config = self.config
         queries_BQD, columns_BQ, rank_BQ, tokens = queries or (keys_BTD, None, None, keys_BTD.shape[1])
@@ -93,7 +93,7 @@ class SelfAttention(nn.Module):
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None or not drops(config.attention_dropout) else config.attention_dropout
-        # All that changes attention is a field of the inputs, so that a kernel cannot drop it.
+        # Everything that affects attention is a field of the inputs, so no kernel can silently ignore it.
         states = query_BQHD, key_BTHD, value_BTHD, visibility
         inputs = AttentionInputs(*states, rate, key, bias_BHQT, config.fixed_heads, columns_BQ, rank_BQ)
         context_BQHD = taps.scale_heads(self, self.attend(inputs), visibility.examples_BT, columns_BQ)
@@ -102,7 +102,7 @@ class SelfAttention(nn.Module):
         return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))
 
     def attend(self, inputs: AttentionInputs) -> jax.Array:
-        """Return the context of the queries, [B, Q, H, D / H], by the implementation for rows of this length."""
+        """Return the context [B, Q, H, D / H], using the implementation for this row length."""
         tokens = inputs.key_BTHD.shape[1]
         implementation = implementation_at(self.config.execution, tokens)
         if implementation != PLAIN and (inputs.columns_BQ is None or tokens > kernels.LONGEST_WITH_PLAIN_QUERIES):

@@ -1,6 +1,6 @@
-"""The parts of MobileBERT's layers (Sun et al., 2020, arXiv 2004.02984): bottlenecks and stacked feed-forward networks.
+"""Parts of MobileBERT's layers (Sun et al., 2020, arXiv 2004.02984): bottlenecks and stacked feed-forward networks.
 
-The parts of a layer at its inner width have no dropout, as in the published code (google-research/mobilebert).
+There is no dropout at the inner width, as in the published code (google-research/mobilebert).
 """
 
 import jax
@@ -29,11 +29,11 @@ class Bottleneck(nn.Module):
     def enter(
         self, hidden_BTD: jax.Array, queries: Queries | None
     ) -> tuple[jax.Array, Queries | None, jax.Array, jax.Array]:
-        """Return (sum [B, Q, W] that the layer adds to, queries, keys, values).
+        """Return (residual [B, Q, W], queries, keys, values) for the layer.
 
         Args:
           hidden_BTD: states of all tokens.
-          queries: states that attend; None for all tokens, whose queries are then those of the keys.
+          queries: states that attend; None for all tokens (the queries are then the keys' states).
         """
 
         def narrow(x: jax.Array) -> jax.Array:
@@ -47,18 +47,19 @@ class Bottleneck(nn.Module):
             narrow_BTW = narrow(hidden_BTD)
             sums = narrow_BTW if own is None else narrow(own)
             return sums, queries and queries._replace(hidden_BQD=sums), narrow_BTW, narrow_BTW
+        # MobileBERT: queries and keys share one bottleneck, while values read all D channels (table 1).
         sums = narrow(hidden_BTD if own is None else own)
         if self.config.bottlenecked == "queries_keys":
             return sums, queries and queries._replace(hidden_BQD=attend(own)), attend(hidden_BTD), hidden_BTD
         return sums, queries, hidden_BTD, hidden_BTD
 
     def leave(self, states: jax.Array, own: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Return the states [B, Q, W] mapped to D, added to those that the layer read, and normed."""
+        """Map states [B, Q, W] back to D, add them to the layer's input and normalize."""
         return self.output_norm(own + dropout(self.output(states), self.config.dropout, key))
 
 
 class FeedForward(nn.Module):
-    """A feed-forward network with its sum and norm, which stands before the last one of a layer (section 3.2)."""
+    """An additional feed-forward network with residual and norm, before the last one in a layer (section 3.2)."""
 
     config: EncoderConfig
 

@@ -1,4 +1,4 @@
-"""Which values the settings of an architecture have, and which of them go together."""
+"""Allowed values of architecture settings, and checks that they are compatible."""
 
 from typing import Any
 
@@ -21,10 +21,11 @@ BOTTLENECKED = ("none", "queries_keys", "all")
 NORMALIZATIONS = ("layer_norm", "no_norm")
 WORDS = ("single", "trigrams")
 FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")
-# A hundred times the largest vocabulary in use, that of XLM-V (Liang et al., 2023, arXiv 2301.10472).
+# A limit that only typos exceed: a hundred times the largest vocabulary in use, XLM-V's (Liang et al., 2023, arXiv
+# 2301.10472).
 LARGEST_VOCABULARY = 100_000_000
 
-# The only values with which settings of Transformer layers go with an LSTM.
+# An LSTM requires these values for settings that only Transformer layers implement.
 _OF_LSTM: dict[str, Any] = {
     "positions": "none",
     "direction": BIDIRECTIONAL,
@@ -40,7 +41,7 @@ _OF_LSTM: dict[str, Any] = {
 
 
 def check(config: Any) -> None:
-    """Raise UserError if a setting of an `EncoderConfig` is unknown or out of range, or if settings contradict."""
+    """Raise UserError if an `EncoderConfig` setting is unknown or out of range, or if settings conflict."""
     for field, known in (
         ("layer_type", LAYER_TYPES),
         ("activation", ACTIVATIONS),
@@ -78,6 +79,7 @@ def check(config: Any) -> None:
         if getattr(config, field) < 0:
             raise UserError(f"model.{field}={getattr(config, field)} must not be negative; 0 {of_zero}")
     _check_layer_type(config)
+    # With head_width set, heads need not fill the layer width: the output projection maps any width back.
     if config.has_attention and config.layer_width % config.heads and not config.head_width:
         raise UserError(f"{config.layer_width_setting} is not divisible by model.heads={config.heads}")
     _check_positions(config)
@@ -99,6 +101,7 @@ def check(config: Any) -> None:
     for field in ("dropout", "attention_dropout"):
         if not 0.0 <= (rate := getattr(config, field)) < 1.0:
             raise UserError(f"model.{field}={rate} must be at least 0 and below 1")
+        # Dropout decides with 8 random bits per element, so 0.999 would round to 1, see `bertjax.models.dropout`.
         if drops_all(rate):
             raise UserError(
                 f"model.{field}={rate} would drop everything, because rates are rounded to a multiple of 1/256; lower "
@@ -147,6 +150,7 @@ def _check_positions(config: Any) -> None:
             raise UserError(
                 f"model.positions=rotary needs heads of even width, and {width} is odd; choose another number of heads"
             )
+    # A setting without effect is an error, because its author expects one.
     elif config.rotary_base != type(config).rotary_base:
         raise UserError(
             f"model.rotary_base={config.rotary_base} has no effect with model.positions={config.positions}; remove "
@@ -154,6 +158,7 @@ def _check_positions(config: Any) -> None:
         )
     if config.rotary_base <= 1.0:
         raise UserError(f"model.rotary_base={config.rotary_base} must be above 1; 10000 is usual")
+    # One without the other would silently have no effect.
     if (config.window > 0) != (config.global_every > 1):
         raise UserError(
             f"model.window={config.window} and model.global_every={config.global_every} contradict each other; local "
@@ -162,12 +167,13 @@ def _check_positions(config: Any) -> None:
 
 
 def _check_mobile(config: Any) -> None:
-    """Check the parts of MobileBERT, which are defined for layers with a norm after each sum."""
+    """Check MobileBERT's settings, which are defined only for post-norm layers."""
     if config.bottlenecked != "none" and not config.inner_width:
         raise UserError(
             f"model.bottlenecked={config.bottlenecked} needs model.inner_width, the width that it maps to; set "
             "it, or choose none"
         )
+    # The MLM head extends each word embedding to D with `word_rest`, so E cannot exceed D.
     if config.words == "trigrams" and config.embedded_width > config.width:
         raise UserError(
             f"model.words=trigrams needs embeddings of at most model.width={config.width}; lower "
@@ -183,6 +189,7 @@ def _check_mobile(config: Any) -> None:
         ("activation", "geglu", "relu"),
         ("positions", "relative", "learned"),
     ):
+        # The paper defines these parts only for post-norm layers without gates or relative positions.
         if has_part and getattr(config, field) == excluded:
             raise UserError(f"{part} is not defined for model.{field}={excluded}; choose {remedy}")
     if has_part and config.sharing != "none":

@@ -1,8 +1,8 @@
-"""Fewer layers, heads and feed-forward neurons in a trained encoder, and zeros in place of heads that were cut.
+"""Prune layers, heads and feed-forward neurons of a trained encoder; pad pruned heads with zeros.
 
-Layers are stacked on one axis, so every layer keeps as many heads and neurons as any other. `heads` and `neurons` also
-take all of them in another order, which leaves the function of the encoder as it is (Hou et al., 2020, DynaBERT, arXiv
-2004.04037, section 2.1): the columns that make a head or a neuron and the rows that read it are permuted alike.
+Layers are stacked on one axis, so all layers keep the same number of heads and neurons. `heads` and `neurons` also
+accept a permutation of all of them, which does not change the encoder's function (Hou et al., 2020, DynaBERT, arXiv
+2004.04037, section 2.1): the columns that produce a head or neuron and the rows that consume it are permuted alike.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 from bertjax.models import stack
 from bertjax.models.config import EncoderConfig
 
-# {path in a layer: axis of one layer's array}; every head has D / H places on it.
+# {path in a layer: axis of one layer's array that holds the heads, each with D / H entries}.
 _HEAD_COLUMNS = {
     "attention/query/kernel": 1,
     "attention/query/bias": 0,
@@ -25,7 +25,7 @@ _HEAD_COLUMNS = {
     "attention/output/kernel": 0,
     "attention/relative/distance/kernel": 1,
 }
-# The same with one place for each head.
+# The same for axes with one entry per head.
 _HEAD_ROWS = {
     "attention/relative/content_bias": 0,
     "attention/relative/distance_bias": 0,
@@ -42,40 +42,42 @@ _NEURONS = {
 
 
 def most_important(importance: np.ndarray, config: EncoderConfig, part: str, count: int) -> np.ndarray:
-    """Return the most important heads or neurons of each layer, the first one first; int64 [R, count].
+    """Return each layer's most important heads or neurons, most important first; int64 [R, count].
 
     Args:
-      importance: float [L, H] or [L, F]. Layers that share their parameters also share the sum of their importance.
+      importance: float [L, H] or [L, F]. Layers that share parameters are ranked by their summed importance.
       part: first name of the parameters, `attention` or `intermediate`; R is its number of rows, see `stack.rows`.
-      count: number of heads or neurons, at most all. Equally important ones keep their order.
+      count: number of heads or neurons to return. Ties keep their order.
     """
+    # Pruning a shared row prunes it in every layer that uses it, so its importance is the sum over these layers.
     of_rows = importance.reshape(stack.rows(config, part), -1, importance.shape[1]).sum(axis=1)
     return np.argsort(-of_rows, axis=1, kind="stable")[:, :count]
 
 
 def layers(params: dict, config: EncoderConfig, kept: Sequence[int]) -> tuple[dict, EncoderConfig]:
-    """Return an encoder of some of the layers, in the order of `kept`; no layer may share parameters."""
+    """Return an encoder with only the layers `kept`, in this order; no layer may share parameters."""
     stacked = jax.tree.map(lambda leaf: leaf[list(kept)], params["layers"])
     return params | {"layers": stacked}, dataclasses.replace(config, layers=len(kept))
 
 
 def mixes(heads: dict, kept: Sequence[int]) -> dict:
-    """Return heads whose mixes of layers (`bertjax.models.mixing`) have the weights of the embeddings and of `kept`."""
+    """Return heads whose layer mixes (`bertjax.models.mixing`) keep the weights for the embeddings and `kept`."""
     places = [0, *(layer + 1 for layer in kept)]
 
     def changed(path: tuple, leaf: np.ndarray) -> np.ndarray:
+        # Entry 0 of a mix weighs the embeddings, entry l + 1 layer l.
         return leaf[places] if [key.key for key in path[-2:]] == ["mix", "weights"] else leaf
 
     return jax.tree_util.tree_map_with_path(changed, heads)
 
 
 def heads(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, EncoderConfig]:
-    """Return an encoder with some of its heads, or with all in another order; none may be fixed.
+    """Return an encoder with some of its heads, or with all of them reordered; none may be fixed.
 
     Args:
-      params: of the encoder.
-      config: its architecture.
-      kept: int [R, H'], the heads of each row of parameters.
+      params: encoder parameters.
+      config: encoder architecture.
+      kept: int [R, H'], heads to keep, per parameter row.
     """
     channels = config.head_channels
     columns = (kept[..., None] * channels + np.arange(channels)).reshape(len(kept), -1)
@@ -85,19 +87,19 @@ def heads(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, 
 
 
 def neurons(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, EncoderConfig]:
-    """Return an encoder with some of its feed-forward neurons, or with all in another order.
+    """Return an encoder with some of its feed-forward neurons, or with all of them reordered.
 
     Args:
-      params: of the encoder.
-      config: its architecture.
-      kept: int [R, F'], the neurons of each row of parameters.
+      params: encoder parameters.
+      config: encoder architecture.
+      kept: int [R, F'], neurons to keep, per parameter row.
     """
     params = _changed(params, _NEURONS, lambda leaf, axis: _take(leaf, kept, axis))
     return params, dataclasses.replace(config, feedforward=kept.shape[1])
 
 
 def with_zero_heads(params: dict, config: EncoderConfig) -> tuple[dict, EncoderConfig]:
-    """Return the same function with as many heads as fill D or the inner width; the new heads are zeros.
+    """Return the same function with zero heads added until the heads fill D or the inner width.
 
     Raises:
       ValueError: heads of this width cannot fill D, or there are more than fill it.
@@ -114,11 +116,12 @@ def with_zero_heads(params: dict, config: EncoderConfig) -> tuple[dict, EncoderC
 
 def _with_heads(config: EncoderConfig, count: int) -> EncoderConfig:
     width = config.head_channels
+    # Without pruned heads, head_width returns to its default, so the config equals the original one.
     return dataclasses.replace(config, heads=count, head_width=0 if count * width == config.layer_width else width)
 
 
 def _changed(params: dict, axes: Mapping[str, int], change: Callable[[np.ndarray, int], np.ndarray]) -> dict:
-    """Return an encoder whose leaves [R, ...] at these paths are changed along an axis of one layer."""
+    """Apply `change` to the leaves [R, ...] at these paths, along an axis given for one layer."""
 
     def changed(path: tuple, leaf: np.ndarray) -> np.ndarray:
         name = "/".join(key.key for key in path)

@@ -1,7 +1,7 @@
-"""The direction in which an encoder reads: which tokens of its example a token sees, as ranks of tokens.
+"""Reading direction of an encoder: which tokens of its example a token sees, expressed as token ranks.
 
-A token sees the tokens of lower or equal rank (`Visibility.rank_BT`). The direction is a part of the architecture: an
-export, and everything that opens it, has the same one.
+A token sees the tokens of equal or lower rank (`Visibility.rank_BT`). The direction is part of the architecture, so an
+export keeps it, and so does every program that loads the export.
 """
 
 import sys
@@ -15,7 +15,7 @@ from bertjax.errors import Untrusted, UserError
 
 DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT, PREFIX = ("bidirectional", "left_to_right", "prefix")
 
-# rank_BT of (columns_BT, segments_BT), int32 each.
+# Maps (columns_BT, segments_BT), int32 each, to rank_BT.
 Ranks = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -24,17 +24,18 @@ def _left_to_right(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
 
 
 def _prefix(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
+    # Segment 0 has one rank, so it is bidirectional; later tokens have increasing ranks and see all of it.
     return jnp.where(segments_BT == 0, 0, 1 + columns_BT)
 
 
 _RANKS: dict[str, Ranks] = {LEFT_TO_RIGHT: _left_to_right, PREFIX: _prefix}
-# The functions from elsewhere that this process may call. That a module is imported is not enough: a class is at least
-# derived from one of bertjax, but any function of any library could be named.
+# User functions that this process may call. Being imported is not enough: a class must at least derive from one of
+# bertjax, but a direction could name any function of any library.
 _trusted: set[str] = set()
 
 
 def ranks_of(direction: str) -> Ranks | None:
-    """Return the function that ranks the tokens of rows; None if every token sees its whole example.
+    """Return the function that ranks tokens; None if every token sees its whole example.
 
     Raises:
       UserError: see `check`.
@@ -45,15 +46,15 @@ def ranks_of(direction: str) -> Ranks | None:
 
 
 def check(direction: str, trust_code: bool = False) -> None:
-    """Check that a direction is known.
+    """Check that a direction is valid.
 
     Args:
       direction: one of `DIRECTIONS`, or `module:function`.
-      trust_code: whether the function may be called, by everything in this process from now on.
+      trust_code: allow calling the function, from now on and anywhere in this process.
 
     Raises:
       UserError: the direction is unknown, its module cannot be imported, or has no such function.
-      Untrusted: `trust_code` is False, and was False for this direction so far.
+      Untrusted: `trust_code` is False and this direction has not been trusted before.
     """
     if direction in DIRECTIONS:
         return
@@ -65,11 +66,11 @@ def check(direction: str, trust_code: bool = False) -> None:
 
 
 def _function(direction: str, trust_code: bool) -> Ranks:
-    # Only a function of the user needs the registry; opening a model does not.
+    # Imported on use: only user functions need the registry; opening a model does not.
     from bertjax import registry
 
     choice, (module_name, _, name) = f"model.direction={direction!r}", direction.partition(":")
-    # These are imported, but not because somebody trusts an export.
+    # These modules are imported anyway, but not because somebody trusted an export.
     if module_name.partition(".")[0] in sys.stdlib_module_names | {"bertjax"}:
         raise UserError(f"{choice} names a module of Python or of bertjax; name a function of your own")
     if not trust_code and direction not in _trusted:

@@ -1,16 +1,14 @@
-"""Dropout decided by a hash of an element's place, so that every program that needs a decision computes it.
+"""Dropout from a hash of the element's location, so any program can compute any decision on its own.
 
-Two words come from the key of a row, and of a head in attention. The decision for an element of hidden states, or for a
-query and a key, is then a function of these words and of its place in the row: in any order and as often as needed. No
-mask is kept for the backward pass, a kernel and the plain path draw the same, and neither devices nor micro-batches
-change a draw (with one key for each row, see `random`).
+Two words come from the key of a row (and head, in attention). The decision for an element, or for a query and key, is a
+function of these words and its place in the row. So no mask is saved for the backward pass, kernels and plain attention
+draw the same, and with one key per row (see `random`) devices and micro-batches do not change a draw.
 
-One hashed word serves four decisions, one by each of its bytes, which takes a quarter of the hashing. The share of what
-is dropped is therefore the rate rounded to a multiple of 1/256, and the scale is exactly its inverse. In attention the
-keys of a row are one group; those of a long row are several, which a kernel reads one after another. The hash is
-`triple32` of Wellons (2018, "Prospecting for Hash Functions"), a permutation of 32-bit numbers with three products. One
-word of the seed enters before it and one within, so that two heads whose counters meet after the first do not meet
-after the second.
+Each hashed word serves four decisions, one per byte, which quarters the hashing. The drop rate is therefore rounded to
+a multiple of 1/256, and the scale is the exact inverse of the kept share. In attention, a row's keys are one group;
+long rows have several, which a kernel reads one after another. The hash is `triple32` (Wellons, 2018, "Prospecting for
+Hash Functions"), a permutation of 32-bit numbers with three multiplications. One seed word enters before it and one
+inside it, so two heads whose counters collide after the first do not collide after the second.
 """
 
 import math
@@ -21,12 +19,12 @@ import jax.numpy as jnp
 from bertjax.models.random import bits
 
 BYTES, _BYTE_VALUES = 4, 256  # of a word, of a byte
-# Rows up to the first length are one group of keys, longer ones groups of the second.
+# Rows up to the first length form one group of keys; longer rows are split into groups of the second length.
 LONGEST_GROUP, GROUP = 2048, 512
 
 
 def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Zero a share of `x` [B, N, ...] and scale the rest so that the mean is kept; without a key, return `x`.
+    """Zero a random share of `x` [B, N, ...] and rescale the rest to keep the mean; without a key, return `x`.
 
     Args:
       key: scalar, or keys [B].
@@ -34,7 +32,8 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if key is None or not drops(rate):
         return x
     rows, length, *others = x.shape
-    # A word decides four elements of the second axis, so hidden states that are whole tiles are so after the join.
+    # A word decides four elements of the second axis, so tile-aligned hidden states stay aligned after the
+    # concatenation.
     seeds_B2 = seeds_of(key, rows, 1)[:, 0]
     before, within = (seeds_B2[:, word].reshape(rows, 1, *[1] * len(others)) for word in range(2))
     place = jnp.arange(words_for(length), dtype=jnp.int32).reshape(-1, *[1] * len(others))
@@ -46,7 +45,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 def attention_dropout(
     probabilities_BHQT: jax.Array, rate: float, key: jax.Array | None, columns_BQ: jax.Array | None = None
 ) -> jax.Array:
-    """Zero a share of attention probabilities and scale the rest so that the mean is kept; see `dropout`.
+    """Apply dropout to attention probabilities, see `dropout`.
 
     Args:
       columns_BQ: int, columns of the queries; the first Q tokens by default.
@@ -67,7 +66,7 @@ def attention_dropout(
 
 
 def seeds_of(key: jax.Array, rows: int, heads: int) -> jax.Array:
-    """Return the int32 words [B, H, 2] that all decisions of a row and head depend on.
+    """Return the int32 seed words [B, H, 2] for each row and head.
 
     Args:
       key: scalar, or keys [B].
@@ -76,23 +75,23 @@ def seeds_of(key: jax.Array, rows: int, heads: int) -> jax.Array:
 
 
 def keys_per_group(tokens: int) -> int:
-    """Number of keys of a group in rows of T tokens: T, or a divisor of it."""
+    """Number of keys per group in rows of T tokens: T, or a divisor of it."""
     return tokens if tokens <= LONGEST_GROUP or tokens % GROUP else GROUP
 
 
 def words_for(decisions: int) -> int:
-    """Number of words that hold so many decisions."""
+    """Number of words that hold this many decisions."""
     return -(-decisions // BYTES)
 
 
 def words(before: jax.Array, within: jax.Array, place: jax.Array, number: jax.Array, places: int) -> jax.Array:
-    """Return the hashed int32 words of a row and head, in the shape to which all arguments broadcast.
+    """Return the hashed int32 words of a row and head, broadcast over all arguments.
 
     Args:
-      before, within: int32, the two words that seed the row and head.
-      place: int32, less than `places`; in attention the column of the query.
-      number: int32, of the words of a place; in attention they decide the keys, of all groups.
-      places: in attention T.
+      before, within: int32, the two seed words for the row and head.
+      place: int32, less than `places`; in attention the query column.
+      number: int32, index of the word within its place; in attention these words cover the keys of all groups.
+      places: T in attention.
     """
     x = (number * places + place) ^ before
     x = (x ^ jax.lax.shift_right_logical(x, _constant(x, 17))) * _constant(x, 0xED5AD4BB)
@@ -102,35 +101,35 @@ def words(before: jax.Array, within: jax.Array, place: jax.Array, number: jax.Ar
 
 
 def keeps(words: jax.Array, rate: float, axis: int) -> jax.Array:
-    """Return the decisions of words, True to keep: four times as many along an axis.
+    """Unpack words into decisions, True to keep: four times as many along the axis.
 
-    Byte b of word w decides element `b * len(words) + w`, so the four parts are only joined, never interleaved.
+    Byte b of word w decides element `b * len(words) + w`, so the four parts are concatenated, not interleaved.
     """
     return jnp.concatenate([keeps_by(words, byte, rate) for byte in range(BYTES)], axis=axis)
 
 
 def keeps_by(words: jax.Array, byte: int, rate: float) -> jax.Array:
-    """Return the decisions of one byte of each word, True to keep."""
-    # The byte is moved to the top, where a signed comparison reads it before all others.
+    """Return the decisions from one byte of each word, True to keep."""
+    # Shift the byte to the top, where a signed comparison decides by it alone: the limit's lower bits are 0.
     limit = _constant(words, (_kept_bytes(rate) << 24) - (1 << 31))
     return words << _constant(words, 24 - 8 * byte) < limit
 
 
 def drops(rate: float) -> bool:
-    """Return whether a rate drops anything; below 1/512 it is rounded to 0.
+    """Return whether a rate drops anything; below 1/512 it rounds to 0.
 
-    Without this test, 256 of 256 values of a byte, shifted to the top of a word, would wrap to "keep nothing".
+    Without this test, 256 kept values out of 256, shifted to the top of a word, would wrap around to "keep nothing".
     """
     return _kept_bytes(rate) < _BYTE_VALUES
 
 
 def drops_all(rate: float) -> bool:
-    """Return whether a rate keeps nothing: above 511/512 it is rounded to 1."""
+    """Return whether a rate keeps nothing; above 511/512 it rounds to 1."""
     return _kept_bytes(rate) == 0
 
 
 def inverse_of_kept_share(rate: float) -> float:
-    """Return the scale of what is kept: the exact inverse of its share, a multiple of 1/256."""
+    """Return the scale of kept elements: the exact inverse of the kept share, a multiple of 1/256."""
     return _BYTE_VALUES / _kept_bytes(rate)
 
 
@@ -139,10 +138,10 @@ def _dropped(x: jax.Array, keeps: jax.Array, rate: float) -> jax.Array:
 
 
 def _kept_bytes(rate: float) -> int:
-    """Return how many values of a byte keep an element."""
+    """Return how many of a byte's 256 values keep an element."""
     return round((1.0 - rate) * _BYTE_VALUES)
 
 
 def _constant(like: jax.Array, value: int) -> jax.Array:
-    """Return a number of 32 bits as int32."""
+    """Return a 32-bit number as int32."""
     return jnp.asarray((value + (1 << 31)) % (1 << 32) - (1 << 31), like.dtype)

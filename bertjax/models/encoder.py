@@ -1,7 +1,7 @@
-"""The encoder: embeddings, a stack of identical layers, a pooler.
+"""Encoder: embeddings, a stack of identical layers, a pooler.
 
 The layers are one parameter tree with a leading layer axis, run as a scan. Shared parameters have fewer rows
-(`bertjax.models.stack`). If heads read only a few positions (`read_BK`), the last layer computes only those.
+(`bertjax.models.stack`). If heads read few positions, the last layer runs only there.
 """
 
 from typing import NamedTuple
@@ -31,10 +31,10 @@ from bertjax.models.visibility import Queries, Visibility
 
 
 class Encoded(NamedTuple):
-    """Outputs of an encoder.
+    """Encoder outputs.
 
     Attributes:
-      hidden: [B, T, D], or [B, K, D] of the positions `read_BK`.
+      hidden: [B, T, D], or [B, K, D] at the positions `read_BK`.
       pooled_BND: tanh of a dense layer on each example's summary, its [CLS]; None if the params have no pooler.
     """
 
@@ -43,13 +43,12 @@ class Encoded(NamedTuple):
 
 
 class _Depth(NamedTuple):
-    """Inputs of one layer that the scan takes from stacked arrays.
+    """Inputs that differ between layers; the scan slices them from stacked arrays.
 
     Attributes:
       number: int32, 0 for the first layer.
-      params: the parameters that the layer does not share.
-      masks: {name: mask} of `bertjax.models.taps`.
-      key: for its dropout.
+      params: parameters that the layer does not share.
+      masks: {name: mask}, see `bertjax.models.taps`.
     """
 
     number: jax.Array
@@ -59,7 +58,7 @@ class _Depth(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Inputs of every layer that describe the tokens: visibility, positions, and the streams of predicted tokens."""
+    """Inputs shared by all layers: visibility, positions and, for XLNet, the streams of predicted tokens."""
 
     visibility: Visibility
     positions: Rotary | RelativePositions | None
@@ -67,7 +66,7 @@ class _Tokens(NamedTuple):
 
 
 class Layer(nn.Module):
-    """One Transformer layer (Vaswani et al., 2017, section 3.1) with its norms where `config.norm` puts them."""
+    """One Transformer layer (Vaswani et al., 2017, section 3.1), post-norm or pre-norm as `config.norm` says."""
 
     config: EncoderConfig
 
@@ -88,6 +87,7 @@ class Layer(nn.Module):
         def dense(features: int, name: str, x: jax.Array) -> jax.Array:
             return Dense(config, features, config.has_biases, name=name)(x)
 
+        # Residual stream: each part adds to `sums`. With pre-norm, only the parts' inputs are normalized.
         own = hidden_BTD if queries is None else queries.hidden_BQD
         sums, keys_BTD, values_BTD, rate = own, hidden_BTD, hidden_BTD, config.dropout
         if is_pre:
@@ -117,10 +117,9 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The encoder of BERT (Devlin et al., 2019, section 3) and its relatives, as `config` describes it.
+    """Encoder of BERT (Devlin et al., 2019, section 3) and its relatives, as configured.
 
-    Attributes:
-      embeddings: embeddings of another encoder of the same root module with the same E, read instead of its own.
+    If `embeddings` is set, it replaces the encoder's own: another encoder's, with the same E, in the same root module.
     """
 
     config: EncoderConfig
@@ -168,17 +167,15 @@ class Encoder(nn.Module):
         """Encode a batch.
 
         Args:
-          tokens_BT: int token ids.
-          segments_BT: int; all 0 by default.
+          tokens_BT, segments_BT: int token ids and segments; segments are all 0 by default.
           positions_BT: int, restarting in each example; 0..T-1 by default.
           examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` if there is padding).
           summary_positions_BN: int, column of each example's [CLS]; column 0 by default. Unless the encoder is
-            bidirectional, it reads only the shape: it pools the last token of each example.
-          read_BK: int, the only positions whose hidden states are returned; all positions by default.
-          rank_BT: int, the order in which tokens are predicted. The states at `read_BK` are then those of the query
-            stream, nothing is pooled, and positions must be relative; see `bertjax.models.streams`.
+            bidirectional, only its shape matters: the last token of each example is pooled.
+          read_BK: int, positions whose hidden states are returned; all by default.
+          rank_BT: int, XLNet's order: states at `read_BK` are the query stream's, nothing is pooled; see `Streams`.
           memory_BT: bool, tokens whose states pass no gradient on; only with `rank_BT`.
-          key: dropout key, or keys [B], one for each row; None means no dropout.
+          key: dropout key, or keys [B], one per row; None disables dropout.
 
         Raises:
           ValueError: the arguments or the taps contradict each other or the config.
@@ -210,10 +207,12 @@ class Encoder(nn.Module):
             hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)
             summary_BMD = jnp.take_along_axis(hidden, summary_BM[..., None], axis=1)
         else:
+            # MLM reads ~15% of the tokens: skip the others in the last layer, but keep each example's summary.
             read_BQ = jnp.concatenate([summary_BM, read_BK], axis=1)
             read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
         summary_BND = summaries(self.config, summary_BMD, texts_BT)
+        # Imported checkpoints may lack a pooler, such as models that were trained with MLM only.
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 
@@ -240,7 +239,7 @@ class Encoder(nn.Module):
         return relative_positions(config, segments_BT) if config.positions == "relative" else None
 
     def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):
-        """Run all layers, the last one only at the positions `read_BQ` if these are given, and the norm after them."""
+        """Run all layers and the final norm; the last layer runs only at `read_BQ`, if given."""
         own, shared = stack.divide(self.config, self.layers)
         masks, numbers = taps.masks_of(self, self.config), jnp.arange(self.config.layers)
         depths = _Depth(numbers, own, masks, jnp.stack(keys) if keys else None)
@@ -273,7 +272,7 @@ class Encoder(nn.Module):
         return hidden_BTD, {name: values.reshape(-1, *values.shape[2:]) for name, values in captured.items()}
 
     def _run(self, hidden_BTD, tokens, depths, shared, captures):
-        """Scan layers; return the last hidden states and the captured values, stacked on the layer axis."""
+        """Scan over layers; return the last hidden states and the captured values, stacked on the layer axis."""
 
         def body(hidden_BTD, depth):
             return self._layer(hidden_BTD, tokens, depth, shared, captures)
@@ -282,7 +281,7 @@ class Encoder(nn.Module):
         return jax.lax.scan(body, hidden_BTD, depths, unroll=unroll)
 
     def _layer(self, hidden_BTD, tokens, depth, shared, captures, read_BQ=None):
-        """Run one layer, recomputed in the backward pass per the policy; return its output and captured values."""
+        """Run one layer with its remat policy; return its output and captured values."""
         layer = (Layer if self.config.has_attention else LSTMLayer)(self.config, parent=None)
         execution = self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
@@ -293,6 +292,7 @@ class Encoder(nn.Module):
         def apply(hidden_BTD, tokens, depth, shared, read_BQ):
             params = depth.params | shared
             if gather_layer is not None:
+                # FSDP: gather one layer's weights, just before use.
                 params = gather_layer(params)
             visibility = tokens.visibility._replace(window=stack.window(self.config, depth.number))
             queries, streams = None, tokens.streams
@@ -312,8 +312,8 @@ class Encoder(nn.Module):
             return output, {name: values[name] for name in captures}
 
         if policy is not None:
-            # XLA would merge what is computed again with the forward pass, except in a loop, of which the backward pass
-            # is another one. There a barrier against it only makes XLA copy what was kept before it is used.
+            # XLA's CSE would merge recomputation with the forward pass and undo remat. In a loop it cannot: the
+            # backward pass is another loop, where a barrier would only make XLA copy saved values before use.
             in_loop = read_BQ is None and not execution.unroll
             apply = jax.checkpoint(apply, policy=policy, prevent_cse=not in_loop)
         return apply(hidden_BTD, tokens, depth, shared, read_BQ)

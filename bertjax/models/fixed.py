@@ -1,8 +1,8 @@
-"""Attention maps that are fixed (Raganato et al., 2020, arXiv 2002.10260).
+"""Fixed attention heads (Raganato et al., 2020, arXiv 2002.10260).
 
-A fixed head attends by position only: it has values and its part of the output projection, but no queries and keys.
-In the maps below, i is the place of the token that attends, and j < n the place of a token in an example of n tokens.
-A map is divided by its sum over j. A token that would see nothing, such as the first one by `previous`, sees itself.
+A fixed head attends by position only: it has values and its slice of the output projection, but no queries and keys. In
+the table, token i attends to token j, and i, j < n are positions within an example of n tokens. Each pattern is
+normalized to sum 1 over j. A token with nothing to attend to, such as the first one in `previous`, attends to itself.
 
 | pattern | weight of token j |
 |---|---|
@@ -12,7 +12,7 @@ A map is divided by its sum over j. A token that would see nothing, such as the 
 | `start` | (n - j)^3 |
 | `end` | (j + 1)^3 |
 
-All tokens of an example count, [CLS] and [SEP] included. Dropout of attention leaves fixed maps as they are.
+All tokens of an example count, including [CLS] and [SEP]. Attention dropout does not apply to fixed maps.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,21 +23,22 @@ import jax.numpy as jnp
 from bertjax.models.precision import precision_of
 from bertjax.models.visibility import Visibility
 
-# Returns context and probabilities, as `bertjax.models.attention.attend`.
+# Returns context and probabilities, like `bertjax.models.attention.attend`.
 Attend = Callable[..., tuple[jax.Array, jax.Array]]
 
 
 def fixed_maps(patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.Array | None = None) -> jax.Array:
-    """Return the float32 maps [B, P, Q, T] of patterns; tokens never attend to another example.
+    """Return float32 attention maps [B, P, Q, T]; tokens never attend to another example.
 
     Args:
-      patterns: names of `bertjax.models.config.FIXED_PATTERNS`.
+      patterns: names from `bertjax.models.config_checks.FIXED_PATTERNS`.
       visibility: without window and ranks.
       columns_BQ: int, columns of the queries; all tokens by default.
     """
     examples_BT = visibility.examples_BT
     columns_T = jnp.arange(examples_BT.shape[1])
     same_BTT = visibility.mask_BQT()
+    # Position within the example: the number of earlier columns with the same example.
     places_BT = jnp.sum(same_BTT & (columns_T < columns_T[:, None]), axis=-1)
     rising_B1T = ((places_BT + 1).astype(jnp.float32) ** 3)[:, None]
     falling_B1T = ((same_BTT.sum(axis=-1) - places_BT).astype(jnp.float32) ** 3)[:, None]
@@ -67,10 +68,10 @@ def fixed_maps(patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.
 def with_fixed_heads(
     attend: Attend, patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.Array | None
 ) -> Attend:
-    """Return a function of queries, keys and values that attends by patterns in the first heads of the values.
+    """Wrap `attend` so that the first heads of the values attend by fixed patterns.
 
     Args:
-      attend: attends in the other heads, which have queries and keys; returned if there are no patterns.
+      attend: computes the learned heads; returned unchanged if there are no patterns.
       patterns, visibility, columns_BQ: as in `fixed_maps`.
     """
 

@@ -1,4 +1,4 @@
-"""The matrix products of encoders and heads, by formula."""
+"""Analytic FLOP counts: matmuls of encoders and heads."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from bertjax.models.model import HeadSpec
 
 
 class Counts(NamedTuple):
-    """What a step computes on.
+    """Amount of work in a step.
 
     Attributes:
       tokens: number of tokens.
-      token_pairs: sum over examples of length squared: a token attends to its own example only, however many others
-        share its row.
-      predictions: number of predicted positions, all places of the features whose names end in `_weights_BK`.
+      token_pairs: sum of squared example lengths: tokens attend only within their own example, however many share a
+        row.
+      predictions: number of predicted positions, counting all places in features named `..._weights_BK`.
       examples: number of examples.
     """
 
@@ -28,14 +28,14 @@ class Counts(NamedTuple):
 
 
 class FlopsPart(NamedTuple):
-    """A part of a step's FLOPs: an encoder that runs over every token, and the heads on its hidden states.
+    """FLOPs of one encoder, run over every token, and of the heads on its hidden states.
 
     Attributes:
-      encoder: its architecture.
-      heads: {unit: multiply-adds of all heads for each of them}; a unit is `tokens`, `predictions` or `examples`.
-      read: number of positions for each prediction that its last layer computes; None if it computes all tokens.
-      queries: whether every layer computes a second state for each prediction, as XLNet's do.
-      has_backward: whether gradients are computed; a teacher has none.
+      encoder: encoder architecture.
+      heads: {unit: multiply-adds per unit, summed over heads}; a unit is `tokens`, `predictions` or `examples`.
+      read: positions per prediction that the last layer computes; None if it computes all tokens.
+      queries: whether every layer computes a second state per prediction, as in XLNet.
+      has_backward: whether gradients are computed; False for a teacher.
     """
 
     encoder: EncoderConfig
@@ -46,7 +46,7 @@ class FlopsPart(NamedTuple):
 
 
 def head_products(config: EncoderConfig, head: HeadSpec) -> int:
-    """Return the multiply-adds of a head for one position or example; 0 for a class that is not in `models.heads`."""
+    """Return a head's multiply-adds per position or example; 0 for a class that is not in `models.heads`."""
     width, embedded = config.width, config.embedded_width
     if head.kind is MaskedLMHead:
         return (width + config.vocab_size) * config.decoded_width
@@ -63,30 +63,30 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
 
 
 def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:
-    """Return the multiply-adds of the matrix products of a forward pass.
+    """Return the multiply-adds of a forward pass's matmuls.
 
-    For each token, a layer has 4 D C in attention, C the width of the context of all heads (D by default), and 2 D F in
-    the feed-forward part (3 D F with a gate). For each pair of tokens it has 2 C, or 4 C with relative positions:
-    Transformer-XL's products with distances have one for each of 2 T distances. Fixed heads have no queries and keys,
-    and of the products of pairs only those with values. A local layer attends to as many tokens as its window has, also
-    at the ends of an example. Embeddings of another width E add E D for each token, and trigrams 3 E D. Between
-    bottlenecks D is the inner width W, but for what attention reads of the D channels, and each dense layer of a
-    bottleneck has D W. Lookups and elementwise operations do not count.
+    Per token, a layer has 4 D C in attention (C is the total width of all heads, by default D) and 2 D F in the
+    feed-forward network (3 D F with a gate). Per token pair it has 2 C, or 4 C with relative positions: Transformer-XL
+    multiplies each query with 2 T distances. Fixed heads have no queries and keys, so of the pair products only the one
+    with values. A local layer attends to a full window, also at example ends. An embedding width E other than D adds E
+    D per token, trigrams 3 E D. Between bottlenecks, D is the inner width W, except where attention reads the D
+    channels, and each dense layer of a bottleneck has D W. Lookups and elementwise operations do not count.
 
-    In a layer of an LSTM, each of two directions multiplies the D channels of a token and its last state of D / 2 with
-    the kernels of four gates of D / 2: 6 D^2 for each token, and the last layer computes all tokens too.
+    An LSTM layer has two directions, each of which multiplies a token's D channels and the previous D / 2 state
+    channels with four gate kernels of width D / 2. That is 6 D^2 per token; the last layer also computes all tokens.
 
     Args:
-      counts: what it computes on.
-      read: number of positions for each prediction, in addition to the summary of each example, that the last layer
-        computes; keys and values are still those of all tokens. None if it computes all tokens.
-      queries: whether every layer computes a second state for each prediction (XLNet's query stream). The last layer
-        then computes only these, and no summaries.
+      counts: amount of work.
+      read: positions per prediction, in addition to each example's summary, that the last layer computes; its keys and
+        values still cover all tokens. None if it computes all tokens.
+      queries: whether every layer computes a second state per prediction (XLNet's query stream). The last layer then
+        computes only these, and no summaries.
     """
     width, inner, reads = config.width, config.layer_width, config.bottlenecked
     embedded = (3 if config.words == "trigrams" else config.has_projection) * config.embedded_width * width
     if not config.has_attention:
         return (embedded + 6 * config.layers * width**2) * counts.tokens
+    # Matmuls of size D F: up and down, plus the gate in GEGLU.
     products = 3 if config.activation == "geglu" else 2 * config.feedforwards
     context = config.context_width
     learned = config.learned_heads * config.head_channels  # width of queries and keys
@@ -103,9 +103,11 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
     total = embedded * counts.tokens
     for layer in range(config.layers):
         states, again = counts.tokens + added, 0.0
+        # The last layer computes queries, outputs and feed-forward only where heads read.
         if layer == config.layers - 1 and read is not None:
             again = shared
             states = read * counts.predictions + (0.0 if queries else counts.examples)
+        # The average token sees token_pairs / tokens others; a window caps this.
         visible = min(seen, 2 * config.window + 1) if layer % config.global_every else seen
         total += (keys + shared) * counts.tokens + states * (outside_keys + again + each_pair * visible)
     return total

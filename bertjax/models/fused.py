@@ -1,14 +1,13 @@
-"""Fused attention with dropout for TPU v4 and later (Pallas): no array for pairs of tokens reaches memory.
+"""Fused attention with dropout for TPU v4 and later (Pallas): no array over token pairs reaches HBM.
 
-A program computes some heads of one row, for a block of its queries and one group of keys
-(`dropout.keys_per_group`). Rows up to 2,048 tokens are one group, so the softmax is complete. Over the groups
-of longer rows it has a running maximum and sum (Dao et al., 2022, arXiv 2205.14135, algorithm 1), and a group of which
-the block sees nothing is left out. The backward pass computes logits and dropout again, as there; it keeps only the
-logarithm of each query's sum.
+One program computes some heads of one row, for one block of queries and one group of keys (`dropout.keys_per_group`).
+Rows up to 2,048 tokens are one group, so the softmax is complete. Over the groups of longer rows, the kernel keeps a
+running maximum and sum (Dao et al., 2022, arXiv 2205.14135, algorithm 1) and skips groups that the block cannot see.
+The backward pass recomputes logits and dropout, as in that paper; only each query's log-sum-exp is saved.
 
-Layout. Queries, keys and values stay [B, T, D], as the projections write them: a tile of 128 lanes holds 128 / C heads
-of width C. Logits are [keys, queries], so that the sums of the softmax run over sublanes, a query's numbers lie along
-lanes, and only one product in three needs a transposed operand. T counts the tokens of a row, K the keys of a group.
+Layout: queries, keys and values stay [B, T, D], as the projections write them, so a tile of 128 lanes holds 128 / C
+heads of width C. Logits are [keys, queries]: softmax sums run over sublanes, per-query numbers lie along lanes, and
+only one matmul in three needs a transposed operand. T is the number of tokens in a row, K of keys in a group.
 """
 
 import functools
@@ -24,7 +23,7 @@ from jax.experimental.pallas import tpu as pltpu
 from bertjax.models.dropout import keys_per_group
 from bertjax.models.fused_kernels import LANES, Plan, backward_kernel, forward_kernel, grouped_forward_kernel
 
-# Numbers of a block of logits [keys, queries], and of a block of states [tokens, lanes]: what fits into 16 MiB.
+# Elements in a block of logits [keys, queries] and in a block of states [tokens, lanes], sized to fit 16 MiB of VMEM.
 _LOGITS, _STATES = 512 * 512, 512 * 256
 
 
@@ -42,17 +41,18 @@ def attend_fused(
     """Return the context [B, T, D] of scaled dot-product attention with dropout.
 
     Args:
-      query_BTD, key_BTD, value_BTD: arrays of one device, heads side by side; T and D are multiples of 128.
-      examples_BT: int32, number of each token's example in its row.
-      seeds_BH2: int32 words of `dropout.seeds_of`; unused if the rate is 0.
+      query_BTD, key_BTD, value_BTD: single-device arrays, heads side by side; T and D are multiples of 128.
+      examples_BT: int32, 1-based index of each token's example in its row.
+      seeds_BH2: int32 words from `dropout.seeds_of`; unused if the rate is 0.
       window: number of visible tokens to either side; None for no limit.
-      rate: share of dropout.
-      saved: name of what the backward pass needs, for checkpoint policies.
-      interpret: run the kernel's program without a TPU, for tests.
+      rate: dropout rate.
+      saved: checkpoint name for the values that the backward pass needs.
+      interpret: run the kernel in interpret mode, without a TPU, for tests.
     """
     rows, heads, _ = seeds_BH2.shape
     plan = Plan(query_BTD.shape[2] // heads, rate, window is not None, saved, interpret)
     window_11 = jnp.asarray(0 if window is None else window, jnp.int32).reshape(1, 1)
+    # Pallas for TPU tiles the last two axes; an axis of length 1 before the last lets a block hold one row.
     seeds_B1S = seeds_BH2.reshape(rows, 1, 2 * heads)
     return _attend(plan, query_BTD, key_BTD, value_BTD, examples_BT[:, None], seeds_B1S, window_11)
 
@@ -63,7 +63,7 @@ def _attend(plan, query_BTD, key_BTD, value_BTD, examples_B1T, seeds_B1S, window
 
 
 def _forward(plan, query_BTD, key_BTD, value_BTD, *others):
-    """Return the context and what the backward pass needs."""
+    """Return the context and the residuals for the backward pass."""
     grid = _Grid(plan, *query_BTD.shape)
     sums = jax.ShapeDtypeStruct(grid.sums_shape, jnp.float32)
     specs = grid.specs(lambda row, group, part, keys: (row, group, part, keys))
@@ -79,6 +79,7 @@ def _forward(plan, query_BTD, key_BTD, value_BTD, *others):
         name="fused_attention_forward",
     )(*_twice(*others), query_BTD, key_BTD, value_BTD)
     context_BTD, sums_BGHT = (checkpoint_name(x, plan.saved) for x in (context_BTD, sums_BGHT))
+    # With one group of keys, the backward kernel sums P dP itself and does not need the context.
     needed_BTD = context_BTD if grid.groups > 1 else None
     return context_BTD, (query_BTD, key_BTD, value_BTD, *others, needed_BTD, sums_BGHT)
 
@@ -89,6 +90,7 @@ def _backward(plan, residuals, gradient_BTD):
     specs = grid.specs(lambda row, group, keys, part: (row, group, part, keys))
     like = jax.ShapeDtypeStruct(query_BTD.shape, query_BTD.dtype)
     of_keys = pltpu.VMEM((grid.keys, grid.lanes), jnp.float32)
+    # Sums of key and value gradients stay in VMEM while the blocks of queries pass by.
     further, further_specs, scratch = [], [], [of_keys, of_keys]
     if grid.groups > 1:
         further, further_specs = [_dots(grid, gradient_BTD, context_BTD)], [specs.sums]
@@ -114,19 +116,19 @@ _attend.defvjp(_forward, _backward)
 
 
 def _twice(examples_B1T, seeds_B1S, window_11):
-    """Return the small inputs of a kernel: the examples of its keys, those of its queries, and the others."""
+    """Return a kernel's small inputs: examples (once blocked by keys, once by queries), seeds and window."""
     return examples_B1T, examples_B1T, seeds_B1S, window_11
 
 
 def _dots(grid: "_Grid", gradient_BTD: jax.Array, context_BTD: jax.Array) -> jax.Array:
-    """Return the product of each context with its gradient, float32 [B, groups of heads, H, T]."""
+    """Return each context's dot product with its gradient, float32 [B, groups of heads, H, T]."""
     rows, groups, heads, tokens = grid.sums_shape
     product_BTD = gradient_BTD.astype(jnp.float32) * context_BTD
     return product_BTD.reshape(rows, tokens, groups, heads, -1).sum(axis=-1).transpose(0, 2, 3, 1)
 
 
 class _Specs(NamedTuple):
-    """Blocks of arrays that a program sees."""
+    """Array blocks that a program sees."""
 
     small: list[pl.BlockSpec]
     queries: pl.BlockSpec
@@ -136,12 +138,13 @@ class _Specs(NamedTuple):
 
 
 class _Grid:
-    """Programs of a call: rows x groups of heads x blocks of queries x groups of keys."""
+    """Programs in a call: rows x groups of heads x blocks of queries x groups of keys."""
 
     def __init__(self, plan: Plan, rows: int, tokens: int, width: int):
         tiles = width // LANES
         self.tokens, self.keys = tokens, keys_per_group(tokens)
         most = max(1, _STATES // (tokens * LANES))
+        # As many lanes (so heads) per program as divide the width and fit into VMEM.
         self.lanes = LANES * max(count for count in range(1, tiles + 1) if tiles % count == 0 and count <= most)
         sizes = range(LANES, tokens + 1, LANES)
         self.block = max(size for size in sizes if tokens % size == 0 and size * self.keys <= _LOGITS)
@@ -154,10 +157,10 @@ class _Grid:
         self.running = (of_queries, of_queries, pltpu.VMEM((self.lanes, self.block), jnp.float32))
 
     def specs(self, order: Callable[..., tuple]) -> _Specs:
-        """Return the blocks for a grid.
+        """Return the array blocks for a grid.
 
         Args:
-          order: function from the point of the grid to (row, group of heads, block of queries, group of keys).
+          order: maps a grid point to (row, group of heads, block of queries, group of keys).
         """
 
         def spec(shape, place, **options):

@@ -1,6 +1,6 @@
-"""The programs of the fused attention (`bertjax.models.fused`): one for values, one for gradients.
+"""Kernels for fused attention (`bertjax.models.fused`): forward and backward.
 
-A program has some heads of one row, a block of Q queries and a group of K keys. Logits are [keys, queries].
+A program handles some heads of one row, a block of Q queries and a group of K keys. Logits are [keys, queries].
 """
 
 import dataclasses
@@ -14,18 +14,18 @@ from bertjax.models.dropout import inverse_of_kept_share, keeps, words, words_fo
 from bertjax.models.precision import precision_of
 
 LANES = 128
-UNSEEN = -1e30  # what hidden keys have as logits
+UNSEEN = -1e30  # logits of hidden keys; finite, because -inf - -inf is NaN
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is the same in all programs of a call.
+    """Settings that all programs of a call share.
 
     Attributes:
-      width: C, width of a head.
-      rate: of dropout.
+      width: C, head width.
+      rate: dropout rate.
       has_window: whether queries see only a window.
-      saved: name of what the backward pass needs, for checkpoint policies.
+      saved: checkpoint name for the values that the backward pass needs.
       interpret: whether to run without the device.
     """
 
@@ -37,12 +37,12 @@ class Plan:
 
 
 class _Place(NamedTuple):
-    """Which part of a row a program computes.
+    """Part of a row that a program computes.
 
     Attributes:
-      first_head: the number of its first head.
-      part: the number of its block of queries.
-      group: the number of its group of keys.
+      first_head: index of its first head.
+      part: index of its block of queries.
+      group: index of its group of keys.
     """
 
     first_head: jax.Array
@@ -54,7 +54,7 @@ def forward_kernel(
     plan, tokens, of_keys_ref, of_queries_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref,
     context_ref, sums_ref,
 ):  # fmt: skip
-    """All keys are one group, so the softmax is complete."""
+    """Forward pass if all keys are one group, so the softmax is complete."""
     place = _Place(pl.program_id(1) * _heads(plan, query_ref), pl.program_id(2), pl.program_id(3))
     unseen_KQ = _unseen(_visible(plan, of_keys_ref, of_queries_ref, window_ref, place))
     for head in range(_heads(plan, query_ref)):
@@ -64,7 +64,9 @@ def forward_kernel(
         highest_1Q = jnp.max(logits_KQ, axis=0, keepdims=True)
         weights_KQ = jnp.exp(logits_KQ - highest_1Q)
         sum_1Q = jnp.sum(weights_KQ, axis=0, keepdims=True)
+        # Log-sum-exp per query: all that the backward pass needs to recompute the probabilities.
         sums_ref[0, 0, head, :] = (highest_1Q + jnp.log(sum_1Q))[0]
+        # Normalize before the matmul, and scale for dropout in the same pass.
         weights_KQ *= inverse_of_kept_share(plan.rate) / sum_1Q
         kept_KQ = _dropped(plan, tokens, seeds_ref, head, place, weights_KQ)
         context_QC = _product(kept_KQ.astype(value_KC.dtype), value_KC, 0, 0)
@@ -75,7 +77,7 @@ def grouped_forward_kernel(
     plan, tokens, of_keys_ref, of_queries_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref,
     context_ref, sums_ref, highest_HQ, total_HQ, context_LQ,
 ):  # fmt: skip
-    """Over groups of keys run the maximum and the sum of each query, and its context in all lanes L."""
+    """Forward pass over several groups of keys, with each query's running maximum, sum and context (in all lanes L)."""
     place = _Place(pl.program_id(1) * _heads(plan, query_ref), pl.program_id(2), pl.program_id(3))
     visible_KQ = _visible(plan, of_keys_ref, of_queries_ref, window_ref, place)
 
@@ -94,6 +96,7 @@ def grouped_forward_kernel(
             logits_KQ = _logits(plan, query_ref, key_ref, lanes) + unseen_KQ
             highest_1Q = jnp.maximum(before_1Q, jnp.max(logits_KQ, axis=0, keepdims=True))
             weights_KQ = jnp.exp(logits_KQ - highest_1Q)
+            # The maximum has grown: rescale the sums so far (online softmax).
             shrinks_1Q = jnp.exp(before_1Q - highest_1Q)
             highest_HQ[head, :] = highest_1Q[0]
             total_HQ[head, :] = total_HQ[head, :] * shrinks_1Q[0] + jnp.sum(weights_KQ, axis=0)
@@ -115,12 +118,12 @@ def backward_kernel(
     plan, tokens, in_groups, of_keys_ref, of_queries_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref,
     gradient_ref, sums_ref, *refs,
 ):  # fmt: skip
-    """With P the softmax, K the decisions / kept share and G the gradient of the context (queries x keys here):
+    """Backward pass. P is the softmax, K the decisions / kept share, G the context's gradient (queries x keys here):
 
         dV = (P K)' G    dP = K (G V')    dS = P (dP - sum(P dP))    dQ = dS K / sqrt(C)    dK = dS' Q / sqrt(C)
 
-    The kept share is a factor of every result, and enters at the end. If keys come in groups, sum(P dP) over all of
-    them is the product of the context with G, which is given; dQ then accumulates over a whole row.
+    The kept share is a factor of every result and is applied at the end. With several groups of keys, sum(P dP) over
+    all of them equals the dot product of context and G, which is passed in; dQ then accumulates over the whole row.
     """
     dots_ref, *refs = refs if in_groups else (None, *refs)
     query_out, key_out, value_out, key_sum, value_sum, *query_sum = refs
@@ -132,6 +135,7 @@ def backward_kernel(
 
     @pl.when(place.part == 0)
     def _():
+        # First block of queries: scratch memory is uninitialized.
         key_sum[...] = jnp.zeros_like(key_sum)
         value_sum[...] = jnp.zeros_like(value_sum)
 
@@ -142,6 +146,7 @@ def backward_kernel(
             query_QC, key_KC, value_KC = (ref[0, :, lanes] for ref in (query_ref, key_ref, value_ref))
             gradient_QC = gradient_ref[0, :, lanes]
             logits_KQ = _logits(plan, query_ref, key_ref, lanes) + unseen_KQ
+            # Recompute the probabilities from the saved log-sum-exp.
             weights_KQ = jnp.exp(logits_KQ - sums_ref[0, 0, head, :][None])
             kept_KQ = _dropped(plan, tokens, seeds_ref, head, place, weights_KQ)
             value_sum[:, lanes] += _product(kept_KQ.astype(value_KC.dtype), gradient_QC, 1, 0)
@@ -164,6 +169,7 @@ def backward_kernel(
         def _():
             query_sum[0][...] = jnp.zeros_like(query_sum[0])
 
+        # Packed rows and windows leave many groups without a visible key.
         pl.when(jnp.any(visible_KQ))(compute)
 
         @pl.when(is_last & (place.group == pl.num_programs(2) - 1))
@@ -183,12 +189,13 @@ def _heads(plan: Plan, query_ref) -> int:
 
 
 def _visible(plan: Plan, of_keys_ref, of_queries_ref, window_ref, place: _Place) -> jax.Array:
-    """Return whether keys are visible to queries, [K, Q], for a group of keys and a block of queries of one row."""
+    """Return a boolean mask [K, Q] of the keys that queries see, for one group of keys and one block of queries."""
     keys, queries = of_keys_ref.shape[2], of_queries_ref.shape[2]
-    # A row of numbers becomes a column by the transposition of a whole tile.
+    # Turn a row of numbers into a column by transposing a whole tile.
     of_keys_K1 = jnp.broadcast_to(of_keys_ref[0], (LANES, keys)).T[:, :1]
     visible_KQ = of_keys_K1 == of_queries_ref[0]
     if plan.has_window:
+        # Iotas are local to the block; the scalar adds the offset between the two blocks.
         distances_KQ = (
             _iota((keys, queries), 0) - _iota((keys, queries), 1) + (place.group * keys - place.part * queries)
         )
@@ -197,23 +204,24 @@ def _visible(plan: Plan, of_keys_ref, of_queries_ref, window_ref, place: _Place)
 
 
 def _unseen(visible_KQ: jax.Array) -> jax.Array:
-    """Return what is added to logits: 0 if the key is visible, else -1e30."""
+    """Return the mask to add to logits: 0 if the key is visible, else -1e30."""
     return jnp.where(visible_KQ, 0.0, UNSEEN)
 
 
 def _logits(plan: Plan, query_ref, key_ref, lanes) -> jax.Array:
-    """Return the logits [K, Q] of a head."""
+    """Return a head's logits [K, Q]."""
     return _product(key_ref[0, :, lanes], times(query_ref[0, :, lanes], plan.width**-0.5), 1, 1)
 
 
 def _dropped(plan: Plan, tokens: int, seeds_ref, head: int, place: _Place, weights_KQ: jax.Array) -> jax.Array:
-    """Return the weights of a head of this program that dropout keeps, and 0 for the others."""
+    """Apply dropout to a head's weights, without rescaling."""
     if not plan.rate:
         return weights_KQ
     keys, queries = weights_KQ.shape
     words_WQ = (words_for(keys), queries)
     query = _iota(words_WQ, 1) + place.part * queries
     word = _iota(words_WQ, 0) + place.group * words_for(keys)
+    # Two seed words per head, interleaved in SMEM.
     before, within = (seeds_ref[0, 0, 2 * (place.first_head + head) + which] for which in (0, 1))
     keeps_KQ = keeps(words(before, within, query, word, tokens), plan.rate, axis=0)
     return jnp.where(keeps_KQ, weights_KQ, 0.0)
@@ -224,12 +232,12 @@ def _iota(shape: tuple[int, int], axis: int) -> jax.Array:
 
 
 def times(x: jax.Array, factor: float) -> jax.Array:
-    """Return a product, computed in float32, in the dtype of `x`."""
+    """Multiply in float32, keeping the dtype of `x`."""
     return (x.astype(jnp.float32) * factor).astype(x.dtype)
 
 
 def _product(left: jax.Array, right: jax.Array, of_left: int, of_right: int) -> jax.Array:
-    """Return the float32 product of two matrices over an axis of each; float32 ones are not rounded."""
+    """Matrix product over one axis of each operand, in float32; float32 operands are not rounded."""
     precision = precision_of(left.dtype)
     return jax.lax.dot_general(
         left, right, (((of_left,), (of_right,)), ((), ())), precision=precision, preferred_element_type=jnp.float32

@@ -1,4 +1,4 @@
-"""Heads, which turn hidden states into logits."""
+"""Heads: from hidden states to logits."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from bertjax.models.precision import precision_of
 
 
 class Heads(nn.Module):
-    """Heads by name; their parameters have the same names.
+    """Heads by name; parameters are stored under the same names.
 
     Attributes:
-      kinds: {name: constructor of the head}.
+      kinds: {name: head constructor}.
     """
 
     kinds: Mapping[str, Callable[[], nn.Module]]
@@ -28,22 +28,23 @@ class Heads(nn.Module):
             setattr(self, name, make())
 
     def __call__(self, head: str, *inputs: jax.Array) -> Any:
-        """Return what a head computes from its inputs."""
+        """Apply the head named `head`."""
         return getattr(self, head)(*inputs)
 
 
 class MaskedLMHead(nn.Module):
-    """Transform to E, then a product with the word embeddings (Devlin et al., 2019, section 3.1, task 1).
+    """Transform to E, then multiply with the word embeddings (Devlin et al., 2019, section 3.1, task 1).
 
-    With trigrams it is to D, and `word_rest` has the channels that word embeddings lack (google-research/mobilebert).
+    With trigrams: to D, and `word_rest` holds the channels that word embeddings lack (google-research/mobilebert).
     """
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
-        """Return float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
+        """Return float32 logits_BKV over the padded vocabulary; padding gets the lowest float."""
         config = self.config
+        # Input embeddings double as output weights (weight tying), so only the bias is a parameter of its own.
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
         transform = Dense(config, config.decoded_width, config.has_biases, name="transform")
         transformed_BKE = activation(config)(transform(hidden_BKD))
@@ -55,25 +56,25 @@ class MaskedLMHead(nn.Module):
 
 
 class VocabularyHead(nn.Module):
-    """Product with the word embeddings, without a layer before it (Yang et al., 2019, section 2.3)."""
+    """Multiply with the word embeddings, without a transform (Yang et al., 2019, section 2.3)."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
-        """Return float32 logits_BKV over the padded vocabulary; padded entries are the lowest float."""
+        """Return float32 logits_BKV over the padded vocabulary; padding gets the lowest float."""
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
         return vocabulary_logits(self.config, hidden_BKD, word_VE, word_bias_V)
 
 
 class SpanBoundaryHead(nn.Module):
-    """Predicts a token of a masked span from the two tokens around the span and the token's place in it.
+    """Predict each masked token from the two tokens around its span and its place in the span.
 
-    Two layers with GELU and layer norm read the boundary states and the embedding of the place; a product with the word
-    embeddings follows (Joshi et al., 2020, section 3.2).
+    Two layers with GELU and layer norm read the boundary states and the place embedding, followed by a product with the
+    word embeddings (Joshi et al., 2020, section 3.2).
 
     Attributes:
-      longest: number of places that have an embedding.
+      longest: number of places with an embedding.
       place_width: width of the place embeddings.
     """
 
@@ -88,9 +89,8 @@ class SpanBoundaryHead(nn.Module):
         """Return float32 logits_BKV over the padded vocabulary.
 
         Args:
-          left_BKD, right_BKD: hidden states of the last token before the span and of the first token after it.
-          places_BK: int, in [0, longest), 0 for the first token of the span.
-          word_VE: the word embeddings.
+          left_BKD, right_BKD: hidden states of the last token before the span and the first token after it.
+          places_BK: int, in [0, longest), 0 for the first token in the span.
         """
         config = self.config
         init = nn.initializers.truncated_normal(config.init_stddev)
@@ -106,33 +106,33 @@ class SpanBoundaryHead(nn.Module):
 def vocabulary_logits(
     config: EncoderConfig, transformed_BKE: jax.Array, word_VE: jax.Array, word_bias_V: jax.Array
 ) -> jax.Array:
-    """Return the product with the word embeddings, float32 logits_BKV; padded ids have the lowest float."""
+    """Multiply with the word embeddings: float32 logits_BKV; padding gets the lowest float."""
     is_token_V = jnp.arange(config.padded_vocab_size) < config.vocab_size
+    # Vocabulary padding must not reach the softmax.
     bias_V = jnp.where(is_token_V, word_bias_V, jnp.finfo(jnp.float32).min)
     rows = transformed_BKE.reshape(-1, transformed_BKE.shape[-1])
+    # Accumulate in float32, also for bfloat16 inputs: the softmax runs over tens of thousands of logits.
     options = {"precision": precision_of(rows.dtype), "preferred_element_type": jnp.float32}
     logits = jnp.einsum("re,ve->rv", rows, word_VE.astype(rows.dtype), **options) + bias_V
     return logits.reshape(*transformed_BKE.shape[:-1], -1)
 
 
 class DetectionHead(nn.Module):
-    """Predicts for each token whether it was replaced (Clark et al., 2020, section 2).
-
-    The hidden layer follows the published code, google-research/electra.
-    """
+    """Predict for each token whether it was replaced (Clark et al., 2020, section 2)."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
         """Return float32 logits_BT."""
+        # This hidden layer follows the published code (google-research/electra).
         transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
         transformed_BTD = activation(self.config)(transform(hidden_BTD))
         return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
 
 
 class PairHead(nn.Module):
-    """Classifies the relation of two segments from the pooled [CLS] (Devlin et al., 2019, section 3.1, task 2)."""
+    """Classify how two segments are related, from the pooled [CLS] (Devlin et al., 2019, section 3.1, task 2)."""
 
     config: EncoderConfig
     classes: int = 2

@@ -1,7 +1,7 @@
-"""Implementations of attention that never hold [B, H, T, T], and which rows and inputs each can compute.
+"""Attention kernels that never materialize [B, H, T, T], and the rows and inputs that each one supports.
 
-They compute what the plain implementation (`attention.attend`) does, up to rounding, and with dropout where they are
-in `WITH_DROPOUT`. A kernel refuses every input that it does not take, see `AttentionInputs`.
+They match the plain implementation (`attention.attend`) up to rounding; the ones in `WITH_DROPOUT` also match its
+dropout. A kernel rejects every input that it does not support, see `AttentionInputs`.
 """
 
 import functools
@@ -16,28 +16,29 @@ from bertjax.models.remat import KEPT
 from bertjax.models.visibility import Visibility
 
 PLAIN, FUSED, TRITON, SPLASH, CUDNN = ("plain", "fused", "triton", "splash", "cudnn")
-# Implementations with dropout, local layers, and heads of the same widths: one for TPU, one for GPU.
+# These support dropout, local layers and the same head widths: one kernel for TPU, one for GPU.
 WITH_DROPOUT = FUSED, TRITON
 
-# Of a tile of lanes on TPU, and of a block in Triton, heads of these widths take a whole share.
+# Head widths that evenly divide, or fill, a TPU lane tile (and a Triton block).
 HEAD_WIDTHS = 32, 64, 128
-# The longest row whose gradients fit into the 16 MiB of v4's VMEM.
+# Longest rows for which the gradients fit into the 16 MiB of VMEM on TPU v4.
 LONGEST_FUSED = {"bfloat16": 8192, "float32": 4096}
 
-# The positions of a last layer that is not read whole are few queries for the plain implementation. In longer rows they
-# are many, and a kernel, which takes all T, is cheaper.
+# The last layer may compute only the positions that heads read: in short rows few enough for the plain implementation.
+# In longer rows they are many, and a kernel is cheaper although it computes all T queries.
 LONGEST_WITH_PLAIN_QUERIES = 2048
 
-# Shorter rows are as fast by the plain implementation: on v5e the forecasts of the two are equal at 128 tokens.
+# Below this, plain attention is as fast: on v5e the two forecasts are equal at 128 tokens.
 SHORTEST_SPLASH = 256
-# Rows are tiled by 128 lanes; a block of queries or keys is as long as the row, up to _LONGEST_BLOCK.
+# Rows are tiled by 128 lanes. A block of queries or keys spans the whole row, up to _LONGEST_BLOCK.
 _LANES, _LONGEST_BLOCK = 128, 512
 
 
 def implementation_at(execution: Execution, seq_len: int) -> str:
-    """Return the implementation for rows of a length: `plain` for those that the requested kernel does not take."""
+    """Return the requested kernel if it supports rows of this length, else `plain`."""
     requested = execution.attention
     tile = _LANES if seq_len <= LONGEST_GROUP else GROUP
+    # Fall back by row length, not with an error: a run may have stages of several lengths.
     if requested == FUSED and (seq_len > LONGEST_FUSED[execution.dtype] or seq_len % tile):
         return PLAIN
     if requested == TRITON and seq_len % _LANES:
@@ -48,10 +49,10 @@ def implementation_at(execution: Execution, seq_len: int) -> str:
 
 
 class CannotCompute(ValueError):
-    """An implementation of attention does not take one of its inputs.
+    """An attention implementation does not support one of its inputs.
 
     Attributes:
-      reason: what it does not take; it follows the name of the implementation.
+      reason: the unsupported input, phrased to follow the implementation's name.
     """
 
     def __init__(self, implementation: str, reason: str):
@@ -60,16 +61,16 @@ class CannotCompute(ValueError):
 
 
 class AttentionInputs(NamedTuple):
-    """All that attention computes from. The plain implementation takes every field, each kernel only some of them.
+    """Everything that attention computes from. The plain implementation supports every field, each kernel only some.
 
-    A new field belongs here, so that every kernel refuses it until `_TAKES` lists it.
+    Add new inputs here: every kernel then rejects them until `_TAKES` lists them.
 
     Attributes:
-      query_BQHD, key_BTHD, value_BTHD: heads of the queries, and of all tokens.
+      query_BQHD, key_BTHD, value_BTHD: per-head queries, and per-head keys and values for all tokens.
       visibility: see `Visibility`.
-      rate: of dropout of the probabilities; 0 without a key.
-      key: for dropout; None for no dropout.
-      bias_BHQT: float32, added to the products of queries and keys.
+      rate: dropout rate for the probabilities; 0 without a key.
+      key: dropout key; None for no dropout.
+      bias_BHQT: float32, added to the query-key products.
       fixed_heads: see `EncoderConfig`.
       columns_BQ: int, columns of the queries; None for all tokens.
       rank_BQ: int, see `Queries`.
@@ -87,7 +88,7 @@ class AttentionInputs(NamedTuple):
     rank_BQ: jax.Array | None = None
 
 
-# What each kernel takes of the inputs and of their visibility, in addition to what all of them take.
+# Inputs and visibility fields that each kernel supports, in addition to the ones that all kernels support.
 _BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", "key", "columns_BQ"}
 _TAKES = {FUSED: {"rate", "window"}, TRITON: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
 _DESCRIPTIONS = {
@@ -101,9 +102,9 @@ _DESCRIPTIONS = {
 
 
 def check_inputs(implementation: str, inputs: AttentionInputs) -> None:
-    """Raise CannotCompute if a kernel does not take an input that is passed, or heads of this number and width."""
+    """Raise CannotCompute if a kernel does not support an input that is set, or heads of this number and width."""
     values = inputs._asdict() | inputs.visibility._asdict()
-    # The default of an input is that it has no effect: None, or an empty number or tuple.
+    # An input at its default has no effect: None, zero or an empty tuple.
     defaults = AttentionInputs._field_defaults | Visibility._field_defaults
     passed = {
         name
@@ -119,12 +120,12 @@ def check_inputs(implementation: str, inputs: AttentionInputs) -> None:
 
 
 def attend_by_kernel(implementation: str, inputs: AttentionInputs) -> jax.Array:
-    """Return the context [B, Q, H, D / H] by an implementation of this file.
+    """Return the context [B, Q, H, D / H], computed by a kernel.
 
-    If the queries are not all tokens, the others are computed as well, from zeros.
+    Kernels take all T queries. If only some are needed, the others are zeros and their results are discarded.
 
     Raises:
-      CannotCompute: the implementation does not take an input.
+      CannotCompute: the kernel does not support an input.
     """
     check_inputs(implementation, inputs)
     if implementation in WITH_DROPOUT:
@@ -140,7 +141,7 @@ def attend_by_kernel(implementation: str, inputs: AttentionInputs) -> jax.Array:
 
 
 def reason_against_heads(implementation: str, width: int, heads: int) -> str:
-    """Return why a kernel of `WITH_DROPOUT` cannot compute D split over H heads; empty if it can."""
+    """Return why a kernel in `WITH_DROPOUT` cannot compute width D split over H heads; empty if it can."""
     is_tiled = implementation == FUSED
     if width // heads not in HEAD_WIDTHS or (is_tiled and width % _LANES):
         filling = " that fill tiles of 128" if is_tiled else ""
@@ -158,18 +159,19 @@ def attend_with_dropout(
     implementation: str = FUSED,
     interpret: bool = False,
 ) -> jax.Array:
-    """Return the context [B, T, H, D / H] by a kernel of `WITH_DROPOUT`, whose draws are those of `attention_dropout`.
+    """Return the context [B, T, H, D / H] from a kernel in `WITH_DROPOUT`, with the same draws as `attention_dropout`.
 
     Args:
-      query_BTHD, key_BTHD, value_BTHD: arrays of one device, since no partitioner can split a kernel.
+      query_BTHD, key_BTHD, value_BTHD: single-device arrays, since the partitioner cannot split a kernel.
       visibility: without ranks.
-      rate, key: of dropout; no key for none.
-      interpret: run the kernel's program without its device, for tests.
+      rate, key: dropout rate and key; None disables dropout.
+      interpret: run the kernel in interpret mode, without its device, for tests.
 
     Raises:
-      CannotCompute: the kernel does not take the visibility, rows of this length, or heads of this width.
+      CannotCompute: the kernel does not support the visibility, this row length or this head width.
     """
     if implementation == FUSED:
+        # Imported on use: most runs need neither kernel.
         from bertjax.models.fused import attend_fused as attend
     else:
         from bertjax.models.triton_attention import attend_triton as attend
@@ -193,13 +195,14 @@ def attend_with_dropout(
 def attend_by_splash(
     query_BTHD: jax.Array, key_BTHD: jax.Array, value_BTHD: jax.Array, visibility: Visibility, interpret: bool = False
 ) -> jax.Array:
-    """Splash attention (JAX's Pallas kernel for TPU v4 and later, a blockwise softmax as in Dao et al., 2022,
-    arXiv 2205.14135), with examples separated by segment ids. Returns the context, [B, T, H, D / H].
+    """Splash attention: returns the context [B, T, H, D / H], with examples separated by segment ids.
+
+    This is JAX's Pallas kernel for TPU v4 and later, a blockwise softmax as in Dao et al., 2022, arXiv 2205.14135.
 
     Args:
-      query_BTHD, key_BTHD, value_BTHD: arrays of one device, since no partitioner can split a kernel.
+      query_BTHD, key_BTHD, value_BTHD: single-device arrays, since the partitioner cannot split a kernel.
       visibility: without window and ranks.
-      interpret: run the kernel's program without a TPU, for tests.
+      interpret: run the kernel in interpret mode, without a TPU, for tests.
 
     Raises:
       CannotCompute: the visibility has a window or ranks.
@@ -210,7 +213,7 @@ def attend_by_splash(
     check_inputs(SPLASH, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility))
     _, seq_len, heads, width = query_BTHD.shape
     block = _LONGEST_BLOCK if seq_len % _LONGEST_BLOCK == 0 else _LANES if seq_len > _LONGEST_BLOCK else seq_len
-    # A head narrower than a tile of lanes is padded to the tile unless the sequence is along the lanes.
+    # Heads narrower than a lane tile would be padded to it, so put the sequence along the lanes instead.
     layout = splash.QKVLayout.HEAD_DIM_MINOR if width % _LANES == 0 else splash.QKVLayout.SEQ_MINOR
     blocks = splash.BlockSizes(
         block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, use_fused_bwd_kernel=True,
@@ -235,7 +238,7 @@ def attend_by_cudnn(
     visibility: Visibility,
     implementation: str = "cudnn",
 ) -> jax.Array:
-    """Return the context [B, T, H, D / H] by cuDNN's fused attention, which respects packing only by a full mask.
+    """cuDNN fused attention: returns the context [B, T, H, D / H]. Packed examples are separated by a full [T, T] mask.
 
     Args:
       query_BTHD, key_BTHD, value_BTHD: bfloat16 or float16.

@@ -1,7 +1,7 @@
-"""The parts that encoder and heads are built from: dense layers and embeddings.
+"""Building blocks for encoder and heads: dense layers and embeddings.
 
-A parameter whose name starts with `word` has the padded vocabulary as its first axis. `vocabulary.py` finds it by that
-name and removes the padding where it must not be visible.
+A parameter whose name starts with `word` has the padded vocabulary as its first axis. `vocabulary.py` relies on that
+name to remove the padding before it becomes visible.
 """
 
 import jax
@@ -18,16 +18,16 @@ from bertjax.models.trigrams import trigrams
 
 
 class Dense(nn.Module):
-    """`x @ kernel + bias` on the last axis, with BERT's initialization: truncated normal kernel, zero bias.
+    """`x @ kernel + bias` over the last axis, with BERT's initialization: truncated normal kernel, zero bias.
 
-    The leading axes are merged before the product, not contracted in the gradient: XLA's CPU backend then reads the
-    activations in place instead of writing a transposed copy of them first.
+    Leading axes are merged before the product, so the gradient contracts one axis. XLA's CPU backend then reads the
+    activations in place instead of first writing a transposed copy.
 
-    With `activation_bits`, each row of x, which is one token, is rounded in its own range. So no other token matters
-    and nothing is kept between steps. Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3) has a moving average.
+    With `activation_bits`, each row of x (one token) is rounded within its own range, so tokens do not affect each
+    other and no state is kept. Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3) uses a moving average instead.
 
     Attributes:
-      dtype: compute dtype; empty for that of the encoder.
+      dtype: compute dtype; empty for the encoder's.
     """
 
     config: EncoderConfig
@@ -51,11 +51,11 @@ class Dense(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Sum of word, position and segment embeddings, normalized (Devlin et al., 2019, figure 2), all of width E.
+    """Normalized sum of word, position and segment embeddings (Devlin et al., 2019, figure 2), all of width E.
 
-    Trigrams of words are mapped to D, and the other embeddings and the sum are D wide.
-    Rotary positions have no table here. Relative positions also make segments relative: words are then embedded without
-    a norm, and `query` is the embedding of a token that is not seen (Yang et al., 2019, section 2.3).
+    With trigrams, words are mapped to D, and the sum is D wide. Rotary positions need no table here. With relative
+    positions, segments are relative too: words are embedded without a norm, and `query` embeds an unseen token (Yang et
+    al., 2019, section 2.3).
     """
 
     config: EncoderConfig
@@ -86,10 +86,10 @@ class Embeddings(nn.Module):
         key: jax.Array | None,
         examples_BT: jax.Array | None = None,
     ) -> jax.Array:
-        """Return [B, T, E], or [B, T, D] with trigrams, which need the examples; `key` None means no dropout."""
+        """Return [B, T, E], or [B, T, D] with trigrams, which need `examples_BT`; `key` None disables dropout."""
 
         def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:
-            # float32 sums the gradients of a frequent token without rounding each; traced indices need a jax.Array.
+            # In float32, gradients of a frequent token sum up unrounded. jnp.asarray: NumPy cannot take traced indices.
             return jnp.asarray(table_NE, jnp.float32)[indices_BT]
 
         summed_BTE = rows(self.word, tokens_BT)

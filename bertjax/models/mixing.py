@@ -1,4 +1,4 @@
-"""All layers of an encoder as features: their hidden states, and a learned mix of them."""
+"""Hidden states of all layers as features, and a learned mix of them (ELMo's scalar mix)."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -11,7 +11,7 @@ from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 
-# Variables that a caller adds to `params` for `encode_layers`, with `mutable=[taps.CAPTURED]`.
+# Add these variables to `params` and pass `mutable=[taps.CAPTURED]` to use `encode_layers`.
 CAPTURES = {taps.CAPTURED: {"encoder": {"hidden": None}}}
 
 
@@ -22,7 +22,7 @@ class ScalarMix(nn.Module):
 
     @nn.compact
     def __call__(self, hidden_LBTD: jax.Array) -> jax.Array:
-        """Return float32 [B, T, D]. At first it is the mean of all layers, the embeddings among them."""
+        """Return float32 [B, T, D]. The initial mix is the mean of the embeddings and all layers."""
         weights_L = self.param("weights", nn.initializers.zeros, (self.config.layers + 1,))
         gamma = self.param("gamma", nn.initializers.ones, (1,))
         shares_L, hidden_LBTD = jax.nn.softmax(weights_L), hidden_LBTD.astype(jnp.float32)
@@ -30,7 +30,7 @@ class ScalarMix(nn.Module):
 
 
 def apply(model: Model, variables: dict, *arguments: Any, method: Callable, with_layers: bool) -> Any:
-    """Return what a method of a model computes, which may use `encode_layers` if it is called `with_layers`."""
+    """Apply a model method. With `with_layers`, the method may call `encode_layers`."""
     if not with_layers:
         return model.apply(variables, *arguments, method=method)
     return model.apply(variables | CAPTURES, *arguments, method=method, mutable=[taps.CAPTURED])[0]
@@ -39,11 +39,11 @@ def apply(model: Model, variables: dict, *arguments: Any, method: Callable, with
 def apply_capturing(
     model: Model, variables: dict, *arguments: Any, method: Callable, names: Collection[str], layers: tuple[int, ...]
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Return what a method of a model computes, and {name: values of some layers} of its encoder.
+    """Apply a model method; return its result and the captured encoder values {name: array}.
 
     Args:
-      names: names of `bertjax.models.taps`; nothing is captured if there are none.
-      layers: the layers, counted from 0.
+      names: tap names, see `bertjax.models.taps`; if empty, nothing is captured.
+      layers: layers to capture, counted from 0.
     """
     if not names:
         return model.apply(variables, *arguments, method=method), {}
@@ -53,7 +53,7 @@ def apply_capturing(
 
 
 def encode_layers(model: Model, batch: dict) -> jax.Array:
-    """Device: return [L + 1, B, T, D] of a bound model that is applied with `CAPTURES`, without dropout."""
+    """Device: return hidden states [L + 1, B, T, D] without dropout, for a bound model applied with `CAPTURES`."""
     output_BTD = model.encode(batch).hidden
     if model.is_initializing():  # nothing is captured; only the shapes matter
         return jnp.broadcast_to(output_BTD, (model.config.layers + 1, *output_BTD.shape))
@@ -61,7 +61,7 @@ def encode_layers(model: Model, batch: dict) -> jax.Array:
 
 
 def all_layers(captured_LBTD: jax.Array, output_BTD: jax.Array) -> jax.Array:
-    """Return the embeddings and the states after each layer; the last are the encoder's output, after its final norm.
+    """Stack the embeddings and each layer's output; the last entry is the encoder output, after its final norm.
 
     Args:
       captured_LBTD: the tap `hidden`, [L + 1, B, T, D].

@@ -1,6 +1,6 @@
-"""The model of every objective: an encoder, heads given as data, and for ELECTRA a second encoder.
+"""Model: an encoder, its heads (given as data) and, for ELECTRA, a second encoder. Every objective uses this class.
 
-An objective computes on it in plain functions of the bound model:
+An objective is a set of plain functions on the bound model:
 
     def logits(model: Model, batch: dict, key: jax.Array | None = None) -> jax.Array:
         encoded = model.encode(batch, key, batch["mlm_positions_BK"])
@@ -33,9 +33,9 @@ class HeadSpec:
     """A head as data.
 
     Attributes:
-      kind: class of its Flax module, which takes an `EncoderConfig` first.
-      options: {name: value} of the other fields of `kind`.
-      on_generator: whether it reads hidden states of the generator, so that it is built for the generator's config.
+      kind: Flax module class whose first field is an `EncoderConfig`.
+      options: {name: value} for the other fields of `kind`.
+      on_generator: whether the head reads the generator's hidden states and is built with the generator's config.
     """
 
     kind: type[nn.Module]
@@ -47,7 +47,7 @@ class HeadSpec:
 
 
 class Generator(nn.Module):
-    """A second encoder that reads the embeddings of the first (Clark et al., 2020, section 3.2)."""
+    """A second encoder that shares the embeddings with the first (ELECTRA; Clark et al., 2020, section 3.2)."""
 
     config: EncoderConfig
     embeddings: nn.Module
@@ -57,13 +57,12 @@ class Generator(nn.Module):
 
 
 class Model(nn.Module):
-    """An encoder with heads. Its parameters are `encoder/...`, `heads/<name>/...` and `generator/encoder/...`.
+    """An encoder with heads. Parameters are in `encoder/...`, `heads/<name>/...` and `generator/encoder/...`.
 
     Attributes:
-      config: architecture of the encoder.
       heads: {name: head}.
-      generator: architecture of the generator; None for a model without one.
-      computes_all: whether the last layer computes all tokens although only some are read, for those who capture it.
+      generator: generator architecture; None for a model without one.
+      computes_all: run the last layer on all tokens even if only some are read, so that they can be captured.
     """
 
     config: EncoderConfig
@@ -93,14 +92,15 @@ class Model(nn.Module):
         rank_BT: jax.Array | None = None,
         memory_BT: jax.Array | None = None,
     ) -> Encoded:
-        """Run the encoder on a core batch.
+        """Run the encoder on a batch.
 
         Args:
-          batch: core arrays.
-          key: for dropout; None for no dropout.
-          read: int [B, K], the positions whose hidden states are returned, with the pooled [CLS]; None for all.
-          rank_BT, memory_BT: order of prediction and memory of XLNet, see `Encoder`.
+          batch: arrays that every objective's batch has, see `_encode`.
+          key: dropout key; None disables dropout.
+          read: int [B, K], positions whose hidden states are returned (the pooled [CLS] always is); None for all.
+          rank_BT, memory_BT: prediction order and memory for XLNet, see `Encoder`.
         """
+        # XLNet's query stream (rank_BT) exists only at the positions that are read, so it cannot compute all.
         if self.computes_all and read is not None and rank_BT is None:
             encoded = _encode(self.encoder, batch, key, None)
             return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read[..., None], axis=1))
@@ -109,18 +109,18 @@ class Model(nn.Module):
     def encode_by_generator(
         self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None
     ) -> Encoded:
-        """Run the generator on a core batch; the arguments are those of `encode`."""
+        """Run the generator on a batch; the arguments are the same as in `encode`."""
         if self.generator is None:
             raise ValueError("this model has no generator; build it with Model(..., generator=...)")
         return _encode(self._generator.encoder, batch, key, read)
 
     def head(self, name: str, *inputs: jax.Array) -> Any:
-        """Return what the head of a name computes from its inputs."""
+        """Apply the named head to its inputs."""
         return self._heads(name, *inputs)
 
     @property
     def word_VE(self) -> jax.Array:
-        """The word embeddings, which the heads over the vocabulary multiply by."""
+        """Word embeddings, which vocabulary heads reuse as output weights."""
         return self.encoder.embeddings.word
 
 

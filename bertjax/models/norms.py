@@ -1,4 +1,4 @@
-"""The norms of encoder and heads: layer norm, and MobileBERT's replacement."""
+"""Normalization layers: layer norm and MobileBERT's NoNorm."""
 
 import jax
 import jax.numpy as jnp
@@ -8,24 +8,25 @@ from bertjax.models.config import EncoderConfig
 
 
 def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
-    """Return a layer norm over the last axis (Ba et al., 2016) with statistics in float32."""
+    """Return a layer norm over the last axis (Ba et al., 2016) with float32 statistics."""
     return nn.LayerNorm(
         epsilon=config.norm_epsilon,
         dtype=jnp.dtype(config.execution.dtype),
         use_bias=config.has_biases,
+        # E[x^2] - E[x]^2 cancels when the mean is large; compute the variance from centered values.
         use_fast_variance=False,
         name=name,
     )
 
 
 class NoNorm(nn.Module):
-    """A factor and a bias for each channel, in place of a layer norm (Sun et al., 2020, MobileBERT, section 3.3)."""
+    """Per-channel scale and bias that replaces layer norm (Sun et al., 2020, MobileBERT, section 3.3)."""
 
     config: EncoderConfig
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Return [..., channels]."""
+        """Return `x` scaled and shifted, [..., channels]."""
         dtype = jnp.dtype(self.config.execution.dtype)
         scaled = x.astype(dtype) * self.param("scale", nn.initializers.ones, x.shape[-1:]).astype(dtype)
         if self.config.has_biases:
@@ -34,5 +35,5 @@ class NoNorm(nn.Module):
 
 
 def normalization(config: EncoderConfig, name: str | None = None) -> nn.Module:
-    """Return a norm of the encoder, of the kind `config.normalization`."""
+    """Return the encoder's norm layer, as `config.normalization` selects it."""
     return NoNorm(config, name=name) if config.normalization == "no_norm" else layer_norm(config, name)

@@ -1,4 +1,4 @@
-"""The shapes of an encoder's parameters, without making them."""
+"""Parameter shapes of an encoder, without allocating the parameters."""
 
 import dataclasses
 import functools
@@ -13,7 +13,7 @@ from bertjax.models.encoder import Encoder
 
 
 def unpadded_shapes(params: dict, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return {flattened path: shape} of parameters, without the padding of the vocabulary."""
+    """Return {flattened path: shape}, without vocabulary padding."""
 
     def shape(path: tuple, leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
         return (config.vocab_size, *leaf.shape[1:]) if vocabulary.has_vocabulary_axis(path) else leaf.shape
@@ -23,7 +23,8 @@ def unpadded_shapes(params: dict, config: EncoderConfig) -> dict[str, tuple[int,
 
 @functools.lru_cache(maxsize=16)
 def encoder_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return {flattened path: shape} of the parameters of an encoder, for example `embeddings/word`, unpadded."""
+    """Return {flattened path: shape}, such as `embeddings/word`, for an encoder without vocabulary padding."""
+    # Execution has no effect on shapes. Sharded weights could not be initialized here.
     encoder = Encoder(dataclasses.replace(config, execution=Execution()))
 
     def init() -> dict:

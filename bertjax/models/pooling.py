@@ -1,4 +1,4 @@
-"""Pooling of hidden states into one vector per example, and the columns of the states that stand for it."""
+"""Pooling of hidden states into one vector per example, and the columns that the vector is read from."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +8,16 @@ from bertjax.models.directions import BIDIRECTIONAL
 
 
 def mean_of_examples(hidden_BTD: jax.Array, examples_BT: jax.Array, slots: int) -> jax.Array:
-    """Return the mean of each example's hidden states, [CLS] and [SEP] included; float32 [B, N, D], 0 in an empty slot.
+    """Mean of each example's hidden states, including [CLS] and [SEP]; float32 [B, N, D], 0 in an empty slot.
 
-    This is Sentence-BERT's MEAN strategy (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084) for rows of several
-    examples.
+    This is Sentence-BERT's MEAN pooling (Reimers & Gurevych, 2019, section 3, arXiv 1908.10084) for packed rows.
 
     Args:
-      examples_BT: int, number of each token's example; 0 = padding.
+      examples_BT: int, 1-based index of each token's example; 0 = padding.
       slots: N, places for examples in a row.
     """
     is_member_BTN = (examples_BT[..., None] == 1 + jnp.arange(slots)).astype(jnp.float32)
+    # Sum per example as one matmul with a one-hot membership matrix.
     sums_BND = jnp.einsum(
         "btd,btn->bnd", hidden_BTD.astype(jnp.float32), is_member_BTN, precision=jax.lax.Precision.HIGHEST
     )
@@ -25,17 +25,17 @@ def mean_of_examples(hidden_BTD: jax.Array, examples_BT: jax.Array, slots: int) 
 
 
 def l2_normalize(vectors: jax.Array) -> jax.Array:
-    """Return vectors [..., D] scaled to length 1; a vector shorter than 1e-12 becomes 0, and so does its gradient."""
+    """Scale vectors [..., D] to length 1; a vector shorter than 1e-12 becomes 0, and so does its gradient."""
     squares = jnp.sum(vectors**2, axis=-1, keepdims=True)
+    # The inner `where` keeps rsqrt(0) out of the gradient, where 0 * inf would be NaN.
     has_length = squares > 1e-24
     return jnp.where(has_length, vectors * jax.lax.rsqrt(jnp.where(has_length, squares, 1.0)), 0.0)
 
 
 def texts_of(config: EncoderConfig, examples_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
-    """Return the number of the text that each token is read with, int [B, T], 0 = padding.
+    """Return the index of the text that each token is read with, int [B, T], 0 = padding.
 
-    That is its example, unless the two texts of a pair are read separately: those of example n are then 2 n - 1 and
-    2 n.
+    This is its example, unless pairs are read separately: the two texts of example n are then 2 n - 1 and 2 n.
     """
     if config.pairs == "joint":
         return examples_BT
@@ -43,16 +43,16 @@ def texts_of(config: EncoderConfig, examples_BT: jax.Array, segments_BT: jax.Arr
 
 
 def summary_columns(config: EncoderConfig, texts_BT: jax.Array, summary_positions_BN: jax.Array) -> jax.Array:
-    """Return the columns whose states make the summary of each example, int32 [B, M]; see `summaries`.
+    """Return the columns that an example's summary is computed from, int32 [B, M]; see `summaries`.
 
-    M is N: the columns of [CLS], or those of the last tokens if [CLS] does not see them all. The directions of an LSTM
-    end at the last and at the first token of a text: M is then 2 S, all last columns followed by all first ones, S = N,
-    or 2 N for pairs whose texts are read separately.
+    For Transformers M is N: the [CLS] columns, or the last tokens if [CLS] does not see the whole example. An LSTM's
+    directions end at a text's last and first token: M is 2 S, all last columns followed by all first ones. S is N, or 2
+    N if pairs are read separately.
 
     Args:
       texts_BT: see `texts_of`.
-      summary_positions_BN: int, column of the [CLS] of each example. No weight reads the summary of an absent example,
-        whose column may be any placeholder.
+      summary_positions_BN: int, column of each example's [CLS]. Empty slots may hold any value: their summary has
+        weight 0.
     """
     slots = summary_positions_BN.shape[1]
     if not config.has_attention:
@@ -64,11 +64,11 @@ def summary_columns(config: EncoderConfig, texts_BT: jax.Array, summary_position
 
 
 def summaries(config: EncoderConfig, states_BMD: jax.Array, texts_BT: jax.Array) -> jax.Array:
-    """Return the summary of each example, [B, N, D] or [B, N, 4 D], from the states of its `summary_columns`.
+    """Return each example's summary, [B, N, D] or [B, N, 4 D], from the states at its `summary_columns`.
 
-    That of a text that an LSTM has read is the last state of each direction, as in the code of Tang et al. (2019, arXiv
-    1903.12136; castorini/d-bert, `BiRNNModel`). That of a pair that is read separately is both texts, the absolute
-    difference and the product of these (`SiameseRNNModel`); a text that is not there is 0.
+    For an LSTM, a text's summary is the last state in each direction, as in the code of Tang et al. (2019, arXiv
+    1903.12136; castorini/d-bert, `BiRNNModel`). A pair that is read separately has both texts, their absolute
+    difference and their product (`SiameseRNNModel`); a missing text is 0.
 
     Args:
       texts_BT: see `texts_of`.
@@ -87,16 +87,16 @@ def summaries(config: EncoderConfig, states_BMD: jax.Array, texts_BT: jax.Array)
 
 
 def first_columns(examples_BT: jax.Array, slots: int) -> jax.Array:
-    """Return the column of the first token of each example; the rest is as in `last_columns`."""
+    """Return the column of each example's first token, like `last_columns`."""
     is_member_BNT = examples_BT[:, None, :] == 1 + jnp.arange(slots)[:, None]
     return jnp.argmax(is_member_BNT, axis=-1).astype(jnp.int32)
 
 
 def last_columns(examples_BT: jax.Array, slots: int) -> jax.Array:
-    """Return the column of the last token of each example; int32 [B, N], 0 in an empty slot.
+    """Return the column of each example's last token; int32 [B, N], 0 in an empty slot.
 
     Args:
-      examples_BT: int, number of each token's example in its row; 0 = padding.
+      examples_BT: int, 1-based index of each token's example in its row; 0 = padding.
       slots: N.
     """
     is_member_BNT = examples_BT[:, None, :] == 1 + jnp.arange(slots)[:, None]

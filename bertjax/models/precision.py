@@ -1,8 +1,8 @@
-"""How exactly matrix products of float32 arrays are computed.
+"""Precision of float32 matrix products.
 
-By default XLA computes them with less: on a TPU in one pass of bfloat16 (8 bits of each factor), on a GPU in TF32 (11
-bits). What is called float32 here is float32 on every device, at the price of six passes on a TPU. A CPU computes the
-same numbers in either case. A product of bfloat16 arrays needs no setting: it is exact and is summed in float32.
+By default XLA computes them with less precision: on TPU in one bfloat16 pass (8 bits per factor), on GPU in TF32 (11
+bits). In bertjax, float32 means float32 on every device, at the cost of six passes on TPU. On CPU there is no
+difference. Products of bfloat16 arrays need no setting: they are exact and accumulate in float32.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ FLOAT32 = "float32"
 
 
 def precision_of(dtype: jnp.dtype | str) -> jax.lax.Precision | None:
-    """Return the `precision` of a product of arrays of a dtype."""
+    """Return the `precision` argument for a matrix product of arrays with this dtype."""
     return jax.lax.Precision.HIGHEST if dtype == jnp.float32 else None
 
 
 @contextlib.contextmanager
 def float32_products(dtype: str = FLOAT32) -> Iterator[None]:
-    """A context, or a decorator, in which products of float32 arrays are float32, also those of other libraries.
+    """Context manager or decorator: float32 matrix products stay float32, in other libraries too.
 
     Args:
-      dtype: dtype of the encoder; with another one than float32 the context has no effect.
+      dtype: encoder dtype; the context has no effect unless it is float32.
     """
-    # It holds while a program is traced, not while it runs. A gradient has the precision of its product.
+    # This matters while a program is traced, not while it runs. Gradients inherit the precision of their product.
     with jax.default_matmul_precision("highest") if dtype == FLOAT32 else contextlib.nullcontext():
         yield

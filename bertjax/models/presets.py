@@ -1,4 +1,4 @@
-"""Architectures by name, in the sizes that their authors published."""
+"""Published architectures by name."""
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.config_checks import FIXED_PATTERNS
@@ -9,10 +9,12 @@ def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
 
 
 def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
+    # RoBERTa has no NSP and therefore no segments. Its positions start after the padding id, which is 1.
     return _bert(layers, width, heads, position_offset=2, segments=0, norm_epsilon=1e-5)
 
 
 def _albert(layers: int, width: int) -> EncoderConfig:
+    # ALBERT shares all layers and factorizes the word table through 128 channels, so depth adds no parameters.
     return _bert(layers, width, width // 64, embedding_width=128, activation="gelu_tanh", sharing="all")
 
 
@@ -36,15 +38,16 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
     )  # fmt: skip
 
 
-# fixed_tiny: seven fixed heads and a learned one, as Raganato et al. (2020); ours has the size of tiny.
+# fixed_tiny: seven fixed heads and one learned head, as in Raganato et al. (2020), at the size of tiny.
 # base and large: Devlin et al. (2019), section 3. google_tiny to medium: Turc et al. (2019), arXiv 1908.08962, table 1.
 # electra_small: Clark et al. (2020), arXiv 2003.10555, table 6.
 # roberta_*: Liu et al. (2019), arXiv 1907.11692, table 9. albert_*: Lan et al. (2020), section 3.1 and table 1.
 # xlnet_*: Yang et al. (2019), arXiv 1906.08237, section 3.1.
 # mobilebert*, ib_bert_large (its teacher): Sun et al. (2020), arXiv 2004.02984, table 1; dropout from their code.
-# bilstm: one layer, as wide as its embeddings, and ReLU on its last states, as students of Tang et al. (2019), arXiv
-# 1903.12136; init_stddev is that of the uniform values below 1 / sqrt(150) that PyTorch's LSTM of 150 channels has.
-# modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A, whose first layer has one norm less.
+# bilstm: one layer, as wide as its embeddings, with ReLU on the last states, as in the students of Tang et al. (2019),
+# arXiv 1903.12136. PyTorch's LSTM with 150 channels starts from uniform values below 1 / sqrt(150); init_stddev matches
+# their standard deviation.
+# modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A; their first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "fixed_tiny": _bert(3, 256, 8, fixed_heads=FIXED_PATTERNS),

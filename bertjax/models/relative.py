@@ -1,12 +1,12 @@
-"""Relative positions and segments: distances of two tokens, and whether they share a segment, as terms of attention.
+"""Relative positions and segments: token distance, and same or different segment, as terms of the attention logits.
 
 Transformer-XL's attention (Dai et al., 2019, arXiv 1901.02860, section 3.3) with XLNet's segment term (Yang et al.,
-2019, arXiv 1906.08237, section 2.5). The logit of a query q and a key k is
+2019, arXiv 1906.08237, section 2.5). The logit for query q and key k is
 
     (q + u) k + (q + v) W r_distance + (q + w) s_same
 
-with r a sinusoid, and u, v, w, W and the two s learned in each layer. A token attends only to its own example, so the
-distance of two tokens is the distance of their columns.
+with r a sinusoid, and u, v, w, W and both s learned per layer. Tokens attend only within their own example, so the
+distance between two tokens is the distance between their columns.
 """
 
 import functools
@@ -24,10 +24,10 @@ _BASE = 10_000.0
 
 
 class RelativePositions(NamedTuple):
-    """Distances and segments of the tokens of a batch.
+    """Distances and segments in a batch.
 
     Attributes:
-      distances_RD: float32, R = 2T; row r is the sinusoid of the distance T - r, query minus key.
+      distances_RD: float32, R = 2T; row r is the sinusoid for distance T - r (query minus key).
       segments_BT: int; None for a model without segments.
     """
 
@@ -36,7 +36,7 @@ class RelativePositions(NamedTuple):
 
 
 def relative_positions(config: EncoderConfig, segments_BT: jax.Array) -> RelativePositions:
-    """Return the sinusoids (Vaswani et al., 2017, section 3.5, sines before cosines) and segments of a batch."""
+    """Return a batch's distance sinusoids (Vaswani et al., 2017, section 3.5; sines before cosines) and segments."""
     seq_len, channels = segments_BT.shape[1], config.width // 2
     frequencies_C = _BASE ** (-jnp.arange(channels, dtype=jnp.float32) / channels)
     angles_RC = (seq_len - jnp.arange(2 * seq_len, dtype=jnp.float32))[:, None] * frequencies_C
@@ -45,7 +45,7 @@ def relative_positions(config: EncoderConfig, segments_BT: jax.Array) -> Relativ
 
 
 class RelativeBias(nn.Module):
-    """Terms of distance and segment in the logits of attention."""
+    """Distance and segment terms for the attention logits."""
 
     config: EncoderConfig
 
@@ -71,6 +71,7 @@ class RelativeBias(nn.Module):
         bias_BHQT = relative_shift(product("bqhc,rhc->bhqr", biased("distance"), rows_RHC), columns_BQ, tokens)
         if positions.segments_BT is not None:
             segment_2HC = self.param("segment", init, (2, heads, channels)).astype(dtype)
+            # Only two products per query and head: with "same segment" and with "other segment".
             same, other = jnp.moveaxis(product("bqhc,shc->bhqs", biased("segment"), segment_2HC), -1, 0)
             keys_BT = positions.segments_BT
             own_BQ = keys_BT if columns_BQ is None else jnp.take_along_axis(keys_BT, columns_BQ, axis=1)
@@ -80,15 +81,15 @@ class RelativeBias(nn.Module):
 
 
 def relative_shift(products_BHQR: jax.Array, columns_BQ: jax.Array | None, tokens: int) -> jax.Array:
-    """Return the products [B, H, Q, T] of each query with its distances to the T tokens of its row.
+    """Select each query's products with its T distances: from [B, H, Q, R] to [B, H, Q, T].
 
-    For the query in column c they start at row T - c, its distance to column 0. For all T tokens this is a change of
-    shape: in rows of 2T - 1 the starts are in one column (Dai et al., 2019, appendix B).
+    For the query in column c, they start at row T - c, its distance to column 0. For all T tokens this is a reshape:
+    viewed as rows of length 2T - 1, the starts line up in one column (Dai et al., 2019, appendix B).
 
     Args:
       products_BHQR: products of queries with all distances.
       columns_BQ: int, columns of the queries; None if they are all tokens.
-      tokens: T if the first T queries are all tokens in their order, else 0.
+      tokens: T if the first T queries are all tokens in order, else 0.
     """
     batch, heads, queries, distances = products_BHQR.shape
     seq_len = distances // 2
@@ -98,9 +99,11 @@ def relative_shift(products_BHQR: jax.Array, columns_BQ: jax.Array | None, token
 
     parts = []
     if tokens:
+        # Transformer-XL's shift trick: no gather, and a cheap gradient.
         flat = products_BHQR[:, :, :tokens].reshape(batch, heads, -1)[..., seq_len:]
         parts.append(flat.reshape(batch, heads, seq_len, distances - 1)[..., :seq_len])
     if queries > tokens:
+        # The other queries (XLNet's query stream, or a partly read last layer) are in arbitrary columns.
         cut_queries = jax.vmap(jax.vmap(cut, in_axes=(1, 0), out_axes=1))
         parts.append(cut_queries(products_BHQR[:, :, tokens:], columns_BQ[:, tokens:]))
     return jnp.concatenate(parts, axis=2)

@@ -1,25 +1,27 @@
-"""What the backward pass of a layer finds in memory, and what it computes again: the policies of `runtime.remat`."""
+"""Rematerialization policies (`runtime.remat`): what is saved for the backward pass and what is recomputed."""
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-# Name of the weights that `Execution.gather_layer` gathered, which are never kept.
+# Name for weights that `Execution.gather_layer` gathered. They are never saved: that would undo the sharding.
 GATHERED = "gathered"
 
-# Name of what is kept under `dots`, beside products with weights: these with their bias, which their users read; the
-# sums before a norm, whose parts are then not kept; what a kernel of attention needs.
+# Name for tensors that `dots` saves in addition to matmul outputs: biased matmul outputs (their consumers read these),
+# pre-norm sums (so their summands need not be saved), and the residuals of attention kernels.
 KEPT = "kept"
 
 POLICIES = {
+    # Save everything: nothing is recomputed, at the price of memory.
     "none": None,
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         jax.checkpoint_policies.save_only_these_names(KEPT),
     ),
+    # Save only each layer's inputs and run its whole forward pass again (Chen et al., 2016, arXiv 1604.06174).
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
 
 def kept(x: jax.Array) -> jax.Array:
-    """Return `x`, which is kept under `dots` if the backward pass needs it."""
+    """Return `x`, marked to be saved under `dots` if the backward pass needs it."""
     return checkpoint_name(x, KEPT)

@@ -1,9 +1,9 @@
-"""States of an encoder that a caller puts in the place of what its layers compute.
+"""Replace an encoder's internal states from outside, for analysis.
 
     with with_hidden(hidden_BTD):
         logits = model.apply(variables, batch, method=objective.logits)
 
-Modules stay as they are: Flax intercepts their calls within the block.
+Modules are not modified: Flax intercepts their calls inside the `with` block.
 """
 
 from typing import Any
@@ -19,20 +19,21 @@ from bertjax.models.pooling import summaries, summary_columns, texts_of
 
 
 def with_embeddings(embedded_BTE: jax.Array) -> Any:
-    """Return a context in which every embedding layer has this output, whatever the tokens are."""
+    """Context in which every embedding layer outputs `embedded_BTE`, whatever the tokens are."""
 
     def replace(next_function, arguments, keywords, context):
         if isinstance(context.module, Embeddings) and context.method_name == "__call__":
             return embedded_BTE
         return next_function(*arguments, **keywords)
 
+    # Intercept rather than subclass: any model with an Embeddings module works.
     return nn.intercept_methods(replace)
 
 
 def with_hidden(hidden_BTD: jax.Array) -> Any:
-    """Return a context in which every encoder ends with these states of all tokens, which heads then read.
+    """Context in which every encoder outputs these states for all tokens, skipping its layers.
 
-    The norm after the last layer of a pre-norm encoder and the pooler apply to them (early exit, or "logit lens").
+    A pre-norm encoder's final norm and the pooler still apply (early exit, or "logit lens").
     """
 
     def replace(next_function, arguments, keywords, context):
@@ -55,7 +56,7 @@ def _ended(
     read_BK: jax.Array | None = None,
     **others,
 ) -> Encoded:
-    """Return what `Encoder.__call__` does with the states of all tokens after its layers."""
+    """Do what `Encoder.__call__` does after its layers."""
     if encoder.config.norm == "pre":
         hidden_BTD = encoder.final_norm(hidden_BTD)
     texts_BT = texts_of(encoder.config, examples_BT, segments_BT)

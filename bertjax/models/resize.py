@@ -1,4 +1,4 @@
-"""More rows in the tables of a trained encoder, for new vocabulary pieces and for more positions."""
+"""Grow a trained encoder's tables: new vocabulary pieces and more positions."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from bertjax.models.config import EncoderConfig
 
 
 def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int]]) -> dict:
-    """Return params with a row for each new piece: the mean of the rows of the pieces that it was split into.
+    """Add a row for each new piece, initialized to the mean of the pieces that it was split into.
 
-    The word embeddings and the biases of the MLM head get new rows; the existing rows do not change.
+    Word embeddings and MLM head biases grow; existing rows do not change.
 
     Args:
       params: encoder and heads, with padded vocabulary.
-      parts: for each new piece, the ids that the old tokenizer split it into, at least one. New ids follow the old ids.
+      parts: for each new piece, the old tokenizer's ids for it, at least one. New ids follow the old ids.
 
     Returns:
       Params for `config` with `vocab_size` raised by `len(parts)`, without padding.
@@ -32,13 +32,14 @@ def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int
 
 
 def add_positions(params: dict, config: EncoderConfig, max_positions: int) -> dict:
-    """Return params for `max_positions` positions: position i starts as position i mod the old number of positions.
+    """Extend the position table: new position i starts as old position i mod the old length.
 
-    Every stretch of the old length then has positions that the encoder knows, and what it learned about distances of
-    tokens holds within each stretch (Beltagy et al., 2020, arXiv 2004.05150, did this for RoBERTa).
+    Within each stretch of the old length, positions are familiar and learned distances still hold (Beltagy et al.,
+    2020, arXiv 2004.05150, did this for RoBERTa).
     """
 
     first = config.position_offset
+    # The unused rows before the first position (`position_offset`) are copied once, not repeated.
     rows = np.concatenate([np.arange(first), first + np.arange(max_positions) % config.max_positions])
 
     def extend(path, leaf):

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys are rotated, so that their products depend on distances only."""
+"""Rotary position embeddings: queries and keys are rotated so that their dot products depend only on distances."""
 
 from typing import NamedTuple
 
@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 
 class Rotary(NamedTuple):
-    """Rotation of the tokens of a batch (Su et al., 2021, section 3.2.2, arXiv 2104.09864).
+    """Rotation of each token in a batch (Su et al., 2021, section 3.2.2, arXiv 2104.09864).
 
-    Channel i of a head is rotated with channel i + C by an angle of base^(-i / C) per position; C is half of the head's
+    Channels i and i + C of a head are rotated together, by an angle of base^(-i / C) per position. C is half the head
     width. Both arrays are float32.
     """
 
@@ -17,14 +17,15 @@ class Rotary(NamedTuple):
     sine_BT1C: jax.Array
 
     def at(self, columns_BQ: jax.Array | None) -> "Rotary":
-        """Return the rotation of the tokens in these columns; None stands for all tokens."""
+        """Return the rotation at the given columns; None means all tokens."""
         if columns_BQ is None:
             return self
         return Rotary(*(jnp.take_along_axis(x, columns_BQ[..., None, None], axis=1) for x in self))
 
 
 def apply_rotary(x_BTHD: jax.Array, rotary: Rotary) -> jax.Array:
-    """Return queries or keys rotated by the positions of their tokens, computed in float32."""
+    """Rotate queries or keys by their token positions, computed in float32."""
+    # Halves are paired (i with i + C), as in GPT-NeoX and transformers; the paper pairs neighbors (2i with 2i + 1).
     first, second = jnp.split(x_BTHD.astype(jnp.float32), 2, axis=-1)
     rotated = (
         first * rotary.cosine_BT1C - second * rotary.sine_BT1C,
@@ -34,7 +35,7 @@ def apply_rotary(x_BTHD: jax.Array, rotary: Rotary) -> jax.Array:
 
 
 def rotary_at(positions_BT: jax.Array, width: int, base: float) -> Rotary:
-    """Return the rotation of tokens at these positions, for heads of this width."""
+    """Return the rotation at the given positions for heads of the given width."""
     channels = width // 2
     frequencies_C = base ** (-jnp.arange(channels, dtype=jnp.float32) / channels)
     angles_BT1C = positions_BT[..., None, None].astype(jnp.float32) * frequencies_C

@@ -1,4 +1,4 @@
-"""Sampling of classes from logits, on the device."""
+"""Sample classes from logits on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -6,23 +6,24 @@ import jax.numpy as jnp
 from bertjax.models.config import VOCABULARY_MULTIPLE
 from bertjax.models.random import bits
 
-# A share in [0, 1) with this many bits, times a positive float32, is always less than that float.
+# With 23 bits, a fraction in [0, 1) times a positive float32 is always strictly less than that float32.
 _SHARE_BITS = 23
 
 
 def sample(logits: jax.Array, key: jax.Array) -> jax.Array:
-    """Return a class for each row of logits, drawn with the probabilities of their softmax; int32 [B, ...].
+    """Sample a class from the softmax of each row of logits; int32 [B, ...].
 
-    The distribution function is inverted at one uniform number per row; Gumbel noise would need one per class. A tile
-    of classes is chosen first and then the class in it, so no cumulative sum runs over the whole vocabulary. A class of
-    probability 0, such as the padding of the vocabulary, is never drawn.
+    The cumulative distribution is inverted at one uniform number per row; the Gumbel trick would need one random number
+    per class. A tile of classes is sampled first, then a class in the tile, which avoids a cumulative sum over the
+    whole vocabulary. Classes with probability 0, such as vocabulary padding, are never drawn.
 
     Args:
       logits: float32, [B, ..., V], V a multiple of 128.
-      key: a key, or keys [B], one for each row of the batch.
+      key: one key, or keys [B], one per batch row.
     """
     *leading, classes = logits.shape
     tiles = classes // VOCABULARY_MULTIPLE
+    # Subtract the maximum so that exp cannot overflow; the common factor cancels in the sampling.
     weights = jnp.exp(logits - logits.max(axis=-1, keepdims=True)).reshape(*leading, tiles, VOCABULARY_MULTIPLE)
     share = (bits(key, tuple(leading)) >> (32 - _SHARE_BITS)).astype(jnp.float32) * 2.0**-_SHARE_BITS
     tile, rest = _invert(weights.sum(axis=-1), share)
@@ -31,7 +32,11 @@ def sample(logits: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def _invert(weights: jax.Array, share: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the entry of `weights` [..., n] that contains `share` [...] of their sum, and the share of that entry."""
+    """Return the index of the entry of `weights` [..., n] at the fraction `share` [...] of the cumulative sum.
+
+    Also return how far into that entry the fraction is, in [0, 1): it is uniform again and selects the class in the
+    tile.
+    """
     sums = jnp.cumsum(weights, axis=-1)
     target = share * sums[..., -1]
     entry = jnp.sum(sums <= target[..., None], axis=-1)

@@ -1,7 +1,7 @@
-"""The parameters of a stack of layers, some of which layers may share (Lan et al., 2020, section 3.1).
+"""Parameters of a layer stack, with optional cross-layer sharing (Lan et al., 2020, section 3.1).
 
-A leaf has as many rows as it has distinct values: L, or the G of `EncoderConfig.sharing_groups`. Shared parameters are
-never copied for each layer, forward or backward: every layer reads its row, and the gradients of the layers are summed.
+Each leaf has one row per distinct value: L rows, or G if shared (`EncoderConfig.sharing_groups`). Shared parameters are
+never copied per layer, forward or backward: every layer reads its row, and the layers' gradients are summed.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from bertjax.models.config import EncoderConfig
 
 Tree = Any
 
-# Parts of a layer that can be shared separately, by the first names of their parameters.
+# Separately shareable parts of a layer, as the first names of their parameters.
 _PARTS = {
     "none": (),
     "attention": ("attention", "attention_norm"),
@@ -24,12 +24,12 @@ _PARTS["all"] = _PARTS["attention"] + _PARTS["feedforward"]
 
 
 def rows(config: EncoderConfig, part: str) -> int:
-    """Return the number of rows of the parameters of a part, given by their first name: L, or G if it is shared."""
+    """Return the number of parameter rows in a part, given by its first name: L, or G if it is shared."""
     return config.sharing_groups if part in _PARTS[config.sharing] else config.layers
 
 
 def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax.Array) -> dict:
-    """Return the stack from an initializer of layers; shared parameters start as those of the first G layers."""
+    """Return the stack from a layer initializer; shared parameters start as the first G layers' values."""
     own, shared = init(keys_L), {}
     if config.sharing != "none":
         shared = init(keys_L[: config.sharing_groups])
@@ -37,9 +37,9 @@ def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax
 
 
 def divide(config: EncoderConfig, layers: dict) -> tuple[dict, dict]:
-    """Return (parameters of each layer [L, ...], shared parameters [G, ...] in float32).
+    """Return (per-layer parameters [L, ...], shared parameters [G, ...] in float32).
 
-    In float32, so that the gradients of all layers are summed without rounding each of them.
+    Float32 lets the layers' gradients be summed without rounding each one.
     """
     to_share = {name: params for name, params in layers.items() if name in _PARTS[config.sharing]}
     own = {name: params for name, params in layers.items() if name not in to_share}
@@ -47,17 +47,17 @@ def divide(config: EncoderConfig, layers: dict) -> tuple[dict, dict]:
 
 
 def window(config: EncoderConfig, number: jax.Array) -> jax.Array | None:
-    """Return int32 [], how far a layer sees to either side (a global layer: any distance); None if all are global."""
+    """Return int32 [], tokens that a layer sees to either side (no limit if global); None without local layers."""
+    # The window is a traced number: the scan compiles one layer body for local and global layers.
     if not config.window:
         return None
     return jnp.where(number % config.global_every == 0, jnp.iinfo(jnp.int32).max, config.window).astype(jnp.int32)
 
 
 def grouped(config: EncoderConfig, per_layer: Tree, shared: dict) -> tuple[tuple[Tree, dict] | None, tuple[Tree, dict]]:
-    """Return (all groups of layers but the last, or None if there is only one; the last group).
+    """Return (all layer groups but the last, or None if there is only one; the last group).
 
-    A group is (inputs of each of its layers [L / G, ...], parameters that they share); several groups have one more
-    leading axis.
+    A group is (per-layer inputs [L / G, ...], its shared parameters); several groups have one more leading axis.
     """
     count = config.sharing_groups
     if count == 1:

@@ -1,9 +1,9 @@
-"""Two streams of hidden states, for tokens that are predicted in an order (Yang et al., 2019, arXiv 1906.08237, 2.3).
+"""Two-stream attention for permutation language modeling (Yang et al., 2019, arXiv 1906.08237, section 2.3).
 
-The content stream has the states of all T tokens, but a token sees only itself and the tokens before it in the order.
-The query stream has K more states, one for each predicted token. Such a state knows its position and sees the tokens
-before it in the order, so it does not see its own token. Both streams attend to the content stream with the same
-weights: T + K states pass through a layer side by side.
+The content stream has a state for each of the T tokens, which sees itself and the tokens before it in the prediction
+order. The query stream has K more states, one per predicted token. A query state knows its position and sees the tokens
+before it in the order, but not its own token, which it has to predict. Both streams attend to the content stream with
+the same weights: T + K states pass through a layer together.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from bertjax.models.visibility import Queries
 
 
 class Streams(NamedTuple):
-    """Tokens and order of the states of both streams.
+    """Columns and prediction order for both streams.
 
     Attributes:
       columns_BK: int, columns of the predicted tokens.
-      rank_BT: int, ranks of all tokens in the order; a content state sees lower ranks and its own.
-      memory_BT: bool, tokens whose states pass no gradient on, like the states kept from an earlier segment in section
-        2.4; None for none.
+      rank_BT: int, ranks of all tokens in the order; a content state sees equal and lower ranks.
+      memory_BT: bool, tokens whose states pass no gradient on, like the states cached from an earlier segment in
+        section 2.4; None for none.
     """
 
     columns_BK: jax.Array
@@ -33,9 +33,9 @@ class Streams(NamedTuple):
         """Return the states [B, T + K, D] before the first layer.
 
         Args:
-          hidden_BTD: embeddings of the tokens, after dropout.
-          query_D: the first state of each predicted token in the query stream; they differ by dropout only.
-          rate: dropout rate of the query stream.
+          hidden_BTD: token embeddings, after dropout.
+          query_D: initial query-stream state, the same for every predicted token except for dropout.
+          rate: dropout rate for the query stream.
           key: dropout key; None for no dropout.
         """
         shape = (*self.columns_BK.shape, query_D.shape[0])
@@ -50,9 +50,9 @@ class Streams(NamedTuple):
         return jnp.where(self.memory_BT[..., None], jax.lax.stop_gradient(content_BTD), content_BTD)
 
     def queries(self, states_BSD: jax.Array, is_last: bool) -> Queries:
-        """Return the states that attend. In the last layer these are the query stream, since nothing else is read."""
+        """Return the states that attend. In the last layer only the query stream does, since nothing else is read."""
         tokens = self.rank_BT.shape[1]
-        # One rank lower than the token's own content state, which sees itself.
+        # One rank below the token's own content state: the query stream must not see the token that it predicts.
         rank_BK = jnp.take_along_axis(self.rank_BT, self.columns_BK, axis=1) - 1
         if is_last:
             return Queries(states_BSD[:, tokens:], self.columns_BK, rank_BK)

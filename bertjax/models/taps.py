@@ -1,32 +1,31 @@
-"""Taps: per-layer values that a caller captures and masks that it applies, as Flax variables of an encoder.
+"""Taps: per-layer values to capture and masks to apply, passed as Flax variables of an encoder.
 
     variables = {"params": params, "taps": {"encoder": {"head_mask": head_mask_LH}}}
     logits, state = model.apply(variables, batch, method=objective.logits, mutable=["captured"])
     attention_LBHTT = state["captured"]["encoder"]["attention"]
 
-Variables have the path of the encoder: `encoder`, `generator/encoder`, or none for an `Encoder` on its own. Nothing
-between the caller and the layer passes them on, so every objective has them.
+The path is the encoder's: `encoder`, `generator/encoder`, or none for an `Encoder` on its own. No function signature in
+between mentions taps, so they work with every objective.
 
 `taps` holds masks, float arrays that scale activations:
-- `head_mask` [L, H] scales the context of each head; [L, H, B, N] does so for example n of row b.
-- `feedforward_mask` [L, F] scales the intermediate activations; [L, F, B, N] does so for example n of row b.
-- `layer_mask` [L] scales what each layer adds: the output is mask * layer(x) + (1 - mask) * x, so 0 skips a layer.
-- `context_offset` [L, B, T, H, D / H] is added to the context of each head: its gradient at 0 is that of the context.
+- `head_mask` [L, H] scales each head's context; [L, H, B, N] does so for example n in row b.
+- `feedforward_mask` [L, F] scales the intermediate activations; [L, F, B, N] does so for example n in row b.
+- `layer_mask` [L] scales each layer's update: the output is mask * layer(x) + (1 - mask) * x, so 0 skips a layer.
+- `context_offset` [L, B, T, H, D / H] is added to each head's context; its gradient at 0 is the context's gradient.
 
-`captured` receives the values of every layer, stacked on L. By default these are all of `NAMES`; pass
-`"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables to capture only some. With
-`dict.fromkeys(["hidden", "keys"], (5, 11))` only layers 5 and 11, counted from 0, keep their values, and L is 2.
-- `hidden` [L + 1, B, T, D]: outputs of the layers, after the embeddings.
-- `attention` [L, B, H, T, T]: probabilities before dropout; they need `attention="plain"`.
-- `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as they are multiplied, after rotary
-  positions; context after `head_mask`, as the output projection reads it. Fixed heads have no queries and keys.
-- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`; of the last network in a layer that
-  has several (`feedforwards`), to which the mask also applies.
+`captured` receives values from every layer, stacked on L: all of `NAMES` by default. To capture only some, pass
+`"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables. With `dict.fromkeys(["hidden",
+"keys"], (5, 11))`, only layers 5 and 11 (counted from 0) are captured, and L is 2.
+- `hidden` [L + 1, B, T, D]: the embeddings, then each layer's output.
+- `attention` [L, B, H, T, T]: probabilities before dropout; needs `attention="plain"`.
+- `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as multiplied, after rotary positions;
+  context after `head_mask`, as the output projection reads it. Fixed heads have no queries and keys.
+- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`; if a layer has several networks
+  (`feedforwards`), both refer to the last one.
 
-An encoder that reads only some positions computes no others in its last layer: L is one less then, and `last` holds the
-values of the last layer at the Q positions that it computes, which are those of the summaries followed by `read_BK`
-(T stays the axis of its keys and values). With `rank_BT`, the states are the T + K of both streams. Layers of an LSTM
-have `hidden` and `layer_mask` only.
+If only some positions are read, the last layer runs only there: L is one less, and `last` holds the last layer's values
+at its Q positions, the summaries followed by `read_BK` (T remains the axis of its keys and values). With `rank_BT`, the
+states are the T + K of both streams. LSTM layers have only `hidden` and `layer_mask`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,10 +45,10 @@ LAST = "last"
 
 
 def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
-    """Return the masks {name: [L, ...]} that the caller passed to an encoder.
+    """Return the masks {name: [L, ...]} passed to an encoder.
 
     Raises:
-      ValueError: a mask has an unknown name or another shape.
+      ValueError: a mask has an unknown name or a wrong shape.
     """
     if encoder.is_initializing():
         return {}
@@ -75,11 +74,12 @@ def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
 
 
 def names_of(encoder: nn.Module) -> tuple[str, ...]:
-    """Return the names of the values that the caller captures.
+    """Return the names of the values to capture.
 
     Raises:
       ValueError: a name is unknown.
     """
+    # The caller asks for capture with mutable=["captured"]; without it, `capture` does nothing.
     if encoder.is_initializing() or not encoder.is_mutable_collection(CAPTURED):
         return ()
     known = NAMES if encoder.config.has_attention else (HIDDEN,)
@@ -90,7 +90,7 @@ def names_of(encoder: nn.Module) -> tuple[str, ...]:
 
 
 def layers_of(encoder: nn.Module, config: EncoderConfig, read_BQ: jax.Array | None) -> tuple[int, ...] | None:
-    """Return the layers, counted from 0, whose values the caller captures; None for all of them.
+    """Return the layers to capture, counted from 0; None for all.
 
     Raises:
       ValueError: the names have different layers, or the encoder does not compute these layers for all tokens.
@@ -112,15 +112,16 @@ def layers_of(encoder: nn.Module, config: EncoderConfig, read_BQ: jax.Array | No
 
 
 def runs_of_layers(count: int, captured: Sequence[int] | None) -> list[tuple[slice, bool]]:
-    """Return consecutive runs of `count` layers as (slice, whether they are captured); None captures all."""
+    """Split `count` layers into consecutive runs (slice, is captured); None captures all."""
     if captured is None:
         return [(slice(0, count), True)]
+    # Only captured runs of layers stack their values in the scan: memory for the others is never allocated.
     edges = [0, *(layer for layer in range(1, count) if (layer in captured) != (layer - 1 in captured)), count]
     return [(slice(start, stop), start in captured) for start, stop in zip(edges, edges[1:])]
 
 
 def layer_variables(masks: Mapping[str, jax.Array]) -> dict:
-    """Return the `taps` of one layer, at the paths of the modules that read them."""
+    """Return one layer's `taps`, at the paths of the modules that read them."""
     variables: dict = {}
     if of_attention := {name: masks[name] for name in (HEAD_MASK, CONTEXT_OFFSET) if name in masks}:
         variables["attention"] = of_attention
@@ -130,7 +131,7 @@ def layer_variables(masks: Mapping[str, jax.Array]) -> dict:
 
 
 def layer_values(state: Mapping) -> dict[str, jax.Array]:
-    """Return the values {name: array} that one layer captured, those of its attention among them."""
+    """Return one layer's captured values {name: array}, including its attention's."""
     captured = dict(state.get(CAPTURED, {}))
     return dict(captured.pop("attention", {})) | captured
 
@@ -138,12 +139,12 @@ def layer_values(state: Mapping) -> dict[str, jax.Array]:
 def store(
     encoder: nn.Module, embedded: jax.Array, values: Sequence[Mapping[str, jax.Array]], last: Mapping | None
 ) -> None:
-    """Store what the layers of an encoder captured.
+    """Store the captured values of all layers.
 
     Args:
       embedded: the embeddings, as the first layer reads them.
-      values: {name: [layers, ...]} of consecutive layers.
-      last: {name: array} of the last layer, if it computed only some positions.
+      values: {name: [layers, ...]} for consecutive runs of layers.
+      last: {name: array} from the last layer, if it computed only some positions.
     """
     stacked = {name: jnp.concatenate([part[name] for part in values]) for name in values[0]}
     if "hidden" in stacked:
@@ -153,13 +154,13 @@ def store(
 
 
 def capture(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Store a value of a layer if it is to be captured."""
+    """Store a value of a layer if capturing is on."""
     if module.is_mutable_collection(CAPTURED) and not module.is_initializing():
         module.put_variable(CAPTURED, name, value)
 
 
 def scale_layer(output: jax.Array, replaced: jax.Array, masks: Mapping[str, jax.Array]) -> jax.Array:
-    """Return mask * output + (1 - mask) * the states that the layer replaces, if there is a `layer_mask`."""
+    """Return mask * output + (1 - mask) * replaced states, if there is a `layer_mask`."""
     if LAYER_MASK not in masks:
         return output
     mask = masks[LAYER_MASK].astype(output.dtype)
@@ -169,10 +170,10 @@ def scale_layer(output: jax.Array, replaced: jax.Array, masks: Mapping[str, jax.
 def scale_heads(
     module: nn.Module, context_BQHD: jax.Array, examples_BT: jax.Array, columns_BQ: jax.Array | None
 ) -> jax.Array:
-    """Return the context of each head, plus its `context_offset` and times its `head_mask` if there are any.
+    """Add `context_offset` to each head's context and multiply by `head_mask`, if passed.
 
     Args:
-      examples_BT: int, number of each token's example; a mask per example leaves padding (0) as it is.
+      examples_BT: int, 1-based index of each token's example; a mask per example leaves padding (0) unscaled.
       columns_BQ: int, columns of the queries; None for all tokens.
     """
     if module.has_variable(TAPS, CONTEXT_OFFSET):
@@ -187,6 +188,7 @@ def scale_heads(
         return context_BQHD * mask[:, None]
     examples_BQ = examples_BT if columns_BQ is None else jnp.take_along_axis(examples_BT, columns_BQ, axis=1)
     mask_BNH = jnp.moveaxis(mask, 0, -1)
+    # Examples count from 1; entry 0 is padding, with mask 1.
     with_padding = jnp.concatenate([jnp.ones_like(mask_BNH[:, :1]), mask_BNH], axis=1)
     return context_BQHD * jnp.take_along_axis(with_padding, examples_BQ[..., None], axis=1)[..., None]
 
@@ -194,14 +196,14 @@ def scale_heads(
 def scale_feedforward(
     module: nn.Module, expanded_BQF: jax.Array, examples_BT: jax.Array, columns_BQ: jax.Array | None
 ) -> jax.Array:
-    """Return intermediate activations times `feedforward_mask`, if there is one; the arguments are as above."""
+    """Multiply intermediate activations by `feedforward_mask`, if passed; arguments as above."""
     if not module.has_variable(TAPS, FEEDFORWARD_MASK):
         return expanded_BQF
     mask = module.get_variable(TAPS, FEEDFORWARD_MASK).astype(expanded_BQF.dtype)
     if mask.ndim == 1:
         return expanded_BQF * mask
     examples_BQ = examples_BT if columns_BQ is None else jnp.take_along_axis(examples_BT, columns_BQ, axis=1)
-    # A product in place of a gather, whose gradient would be a scatter of [B, Q, F].
+    # A one-hot matmul instead of a gather, whose gradient would be a scatter over [B, Q, F].
     is_member_BQN = (examples_BQ[..., None] == 1 + jnp.arange(mask.shape[-1])).astype(mask.dtype)
     scale_BQF = jnp.einsum("bqn,fbn->bqf", is_member_BQN, mask, precision=jax.lax.Precision.HIGHEST)
     return expanded_BQF * (scale_BQF + (examples_BQ == 0).astype(mask.dtype)[..., None])

@@ -1,7 +1,7 @@
-"""Which encoders an implementation of attention computes, found by tracing them.
+"""Find out by tracing whether an attention kernel supports an encoder.
 
-No list of settings says so: a kernel refuses what attention passes to it (`kernels.check_inputs`). This is also so for
-a setting that is newer than the kernel.
+There is no list of supported settings. A kernel rejects unsupported inputs (`kernels.check_inputs`), so the answer is
+also right for a setting that was added after the kernel.
 """
 
 import dataclasses
@@ -18,15 +18,19 @@ from bertjax.models.kernels import PLAIN, CannotCompute, check_inputs
 
 
 def reason_against(config: EncoderConfig, implementation: str) -> str:
-    """Return why an implementation of attention cannot compute an encoder in training; empty if it can."""
+    """Return why an attention implementation cannot train this encoder; empty if it can."""
     if implementation == PLAIN:
         return ""
-    # Neither the vocabulary nor the execution has an effect, and tracing takes 0.2 s.
+    # Vocabulary size and execution do not affect the answer; fixing them lets more configs share a cached trace (0.2
+    # s).
     return _reason_against(dataclasses.replace(config, vocab_size=1, execution=Execution()), implementation)
 
 
 def with_possible_attention(config: EncoderConfig) -> EncoderConfig:
-    """Return an encoder that runs beside another one, with plain attention if that one's kernel cannot compute it."""
+    """Return the config with plain attention if the requested kernel does not support it, otherwise unchanged.
+
+    This is for an encoder that runs beside another one, such as a generator or a teacher.
+    """
     if not reason_against(config, config.execution.attention):
         return config
     return dataclasses.replace(config, execution=dataclasses.replace(config.execution, attention=PLAIN))
@@ -41,6 +45,7 @@ def _reason_against(config: EncoderConfig, implementation: str) -> str:
 
     zeros_BT = jnp.zeros((1, 1), jnp.int32)
     try:
+        # eval_shape traces the forward pass with abstract values: no arrays are allocated and nothing is compiled.
         with nn.intercept_methods(check):
             jax.eval_shape(lambda key: Encoder(config).init(key, zeros_BT, key=key), jax.random.key(0))
     except CannotCompute as error:

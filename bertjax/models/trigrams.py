@@ -1,19 +1,20 @@
-"""Embeddings of a token's word and its two neighbors (Sun et al., 2020, MobileBERT, arXiv 2004.02984, section 3.4)."""
+"""Trigram word embeddings: a token's own and both neighbors' (Sun et al., 2020, MobileBERT, arXiv 2004.02984, 3.4)."""
 
 import jax
 import jax.numpy as jnp
 
 
 def trigrams(words_BTE: jax.Array, examples_BT: jax.Array) -> jax.Array:
-    """Return [B, T, 3 E]: the embeddings of the token after, the token itself and the token before, in this order.
+    """Concatenate the embeddings of the next, the own and the previous token, in this order: [B, T, 3 E].
 
-    Beyond the ends of an example they are zeros, as at the ends of a row in the published code
-    (google-research/mobilebert, modeling.py). There a padded row continues with the embedding of [PAD].
+    Neighbors outside the example are zeros, as at row ends in the published code (google-research/mobilebert,
+    modeling.py). There a padded row continues with the embedding of [PAD].
 
     Args:
       words_BTE: word embeddings.
-      examples_BT: int, number of each token's example, 0 for padding.
+      examples_BT: int, 1-based index of each token's example; 0 for padding.
     """
+    # Rows hold several examples, so a shifted copy must be zeroed where it crosses into another example.
     is_neighbor_BT1 = (examples_BT[:, 1:] == examples_BT[:, :-1])[..., None]
     after_BTE = jnp.where(is_neighbor_BT1, words_BTE[:, 1:], 0.0)
     before_BTE = jnp.where(is_neighbor_BT1, words_BTE[:, :-1], 0.0)

@@ -1,11 +1,11 @@
-"""Fused attention with dropout for GPUs (Pallas on Triton): no array for pairs of tokens reaches memory.
+"""Fused attention with dropout for GPUs (Pallas on Triton): no array over token pairs reaches device memory.
 
-A program of the forward pass has a block of queries of one row and head. Over the blocks of keys it keeps the maximum
-and the sum of each query (Dao et al., 2022, arXiv 2205.14135, algorithm 1). The backward pass computes logits and
-dropout again, by programs that have a block of queries, for their gradients, and by others that have a block of keys.
+A forward program handles one block of queries for one row and head. Over the blocks of keys it keeps each query's
+running maximum and sum (Dao et al., 2022, arXiv 2205.14135, algorithm 1). The backward pass recomputes logits and
+dropout, with one kernel over blocks of queries for their gradients and one over blocks of keys for theirs.
 
-A block of keys is the four runs of keys that one run of words decides (`dropout.keeps`), so that each word is hashed
-once. T counts the tokens of a row, Q the queries of a block, W the words of a block, C the width of a head.
+A block of keys consists of the four runs of keys that one run of words decides (`dropout.keeps`), so each word is
+hashed once. T is the number of tokens in a row, Q of queries in a block, W of words in a block, C the head width.
 """
 
 import dataclasses
@@ -23,12 +23,12 @@ from bertjax.models.dropout import BYTES, inverse_of_kept_share, keeps_by, keys_
 from bertjax.models.fused_kernels import UNSEEN, times
 from bertjax.models.precision import precision_of
 
-_QUERIES = 64  # of a block
+_QUERIES = 64  # in a block
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan(fused_kernels.Plan):
-    """What is the same in all programs of a call.
+    """Settings that all programs of a call share.
 
     Attributes:
       tokens: T.
@@ -38,9 +38,9 @@ class Plan(fused_kernels.Plan):
 
     @property
     def words(self) -> int:
-        """W. The number of words of a group of keys is a multiple of 32, so W divides it.
+        """W. It divides the number of words in a group of keys, which is a multiple of 32.
 
-        With more words, the keys and values of wide heads no longer fit into registers, by Triton's compiler.
+        With more words, keys and values of wide heads no longer fit into registers in Triton's compiler.
         """
         return 32 if self.width <= 32 else 16
 
@@ -50,7 +50,8 @@ class Plan(fused_kernels.Plan):
         return self.tokens // (BYTES * self.words)
 
     def first_column(self, block: jax.Array, byte: int) -> jax.Array:
-        """Return the column of the first of the keys that a byte of the words of a block decides."""
+        """Return the column of the first key that the given byte decides in a block's words."""
+        # Words are ordered group by group, see `dropout.attention_dropout`.
         keys = keys_per_group(self.tokens)
         blocks = jnp.int32(words_for(keys) // self.words)
         group, place = jax.lax.div(block, blocks), jax.lax.rem(block, blocks)
@@ -70,7 +71,7 @@ def attend_triton(
 ) -> jax.Array:
     """Return the context [B, T, D] of scaled dot-product attention with dropout.
 
-    The arguments are those of `fused.attend_fused`.
+    The arguments are the same as in `fused.attend_fused`.
     """
     heads = seeds_BH2.shape[1]
     tokens, width = query_BTD.shape[1:]
@@ -85,7 +86,7 @@ def _attend(plan, query_BTD, key_BTD, value_BTD, examples_BT, seeds_BH2, window_
 
 
 def _forward(plan: Plan, query_BTD, key_BTD, value_BTD, *others):
-    """Return the context and what the backward pass needs."""
+    """Return the context and the residuals for the backward pass."""
     rows, heads, _ = others[1].shape
     specs = _specs(plan, heads)
     sums = jax.ShapeDtypeStruct((rows, heads, plan.tokens), jnp.float32)
@@ -97,6 +98,7 @@ def _forward(plan: Plan, query_BTD, key_BTD, value_BTD, *others):
         [specs.queries, specs.numbers],
         [jax.ShapeDtypeStruct(query_BTD.shape, query_BTD.dtype), sums],
     )(*others, query_BTD, key_BTD, value_BTD)
+    # Named, so that remat policies save them instead of running the forward kernel again.
     context_BTD, sums_BHT = (checkpoint_name(x, plan.saved) for x in (context_BTD, sums_BHT))
     return context_BTD, (query_BTD, key_BTD, value_BTD, *others, context_BTD, sums_BHT)
 
@@ -106,6 +108,7 @@ def _backward(plan: Plan, residuals, gradient_BTD):
     rows, heads, _ = others[1].shape
     specs, like = _specs(plan, heads), jax.ShapeDtypeStruct(query_BTD.shape, query_BTD.dtype)
     product_BTD = gradient_BTD.astype(jnp.float32) * context_BTD
+    # sum(P dP) of each query equals context times its gradient (Dao et al., 2022, appendix B), so no pass over keys.
     dots_BHT = product_BTD.reshape(rows, plan.tokens, heads, -1).sum(axis=-1).transpose(0, 2, 1)
     inputs = *others, query_BTD, key_BTD, value_BTD, gradient_BTD, sums_BHT, dots_BHT
     [query_gradient_BTD] = _call(
@@ -131,12 +134,12 @@ _attend.defvjp(_forward, _backward)
 
 
 class _Specs(NamedTuple):
-    """What a program (block, head, row) sees of arrays.
+    """Array blocks that a program (block, head, row) sees.
 
     Attributes:
-      small: of the numbers of examples, the seeds and the window.
+      small: example indices, seeds and window.
       queries: a block of [B, T, D].
-      row: a row of [B, T, D], of one head.
+      row: one row and head of [B, T, D].
       numbers: a block of [B, H, T].
       row_numbers: a row of [B, H, T].
     """
@@ -186,6 +189,7 @@ def _forward_kernel(plan, examples_ref, seeds_ref, window_ref, query_ref, key_re
             keys = pl.ds(plan.first_column(block, byte), plan.words)
             value_WC = value_ref[keys, :]
             logits_QW = pairs.logits(query_QC, key_ref[keys, :], keys)
+            # Online softmax: when the maximum grows, rescale the sums so far.
             before_Q, highest_Q = highest_Q, jnp.maximum(highest_Q, jnp.max(logits_QW, axis=1))
             weights_QW, shrinks_Q = jnp.exp(logits_QW - highest_Q[:, None]), jnp.exp(before_Q - highest_Q)
             total_Q = total_Q * shrinks_Q + jnp.sum(weights_QW, axis=1)
@@ -193,6 +197,7 @@ def _forward_kernel(plan, examples_ref, seeds_ref, window_ref, query_ref, key_re
             context_QC = context_QC * shrinks_Q[:, None] + _product(kept_QW.astype(value_WC.dtype), value_WC)
         return context_QC, highest_Q, total_Q
 
+    # Carry of the online softmax: context, maximum and sum.
     empty = jnp.zeros(query_QC.shape, jnp.float32), jnp.full(_QUERIES, UNSEEN), jnp.zeros(_QUERIES)
     context_QC, highest_Q, total_Q = jax.lax.fori_loop(0, plan.blocks, add, empty)
     context_ref[...] = (context_QC * (inverse_of_kept_share(plan.rate) / total_Q)[:, None]).astype(context_ref.dtype)
@@ -203,7 +208,7 @@ def _query_gradient_kernel(
     plan, examples_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref, gradient_ref, sums_ref, dots_ref,
     query_out,
 ):  # fmt: skip
-    """See `fused_kernels.backward_kernel` for the formulas; the product of the context with G is given."""
+    """Query gradients, by the formulas in `fused_kernels.backward_kernel`. Context times G is passed in."""
     pairs = _Pairs(plan, examples_ref, seeds_ref, window_ref, pl.program_id(0))
     scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
     query_QC, gradient_QC, sums_Q = times(query_ref[...], scale), gradient_ref[...], sums_ref[...]
@@ -228,9 +233,10 @@ def _key_gradients_kernel(
     plan, examples_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref, gradient_ref, sums_ref, dots_ref,
     key_out, value_out,
 ):  # fmt: skip
-    """The gradients of the keys of a block, and of their values."""
+    """Gradients of a block of keys and of their values."""
     block = pl.program_id(0)
     scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
+    # The four runs of keys that this block's words decide, one per byte.
     runs = [pl.ds(plan.first_column(block, byte), plan.words) for byte in range(BYTES)]
     keys_of = [(key_ref[run, :], value_ref[run, :]) for run in runs]
 
@@ -240,6 +246,7 @@ def _key_gradients_kernel(
         query_QC, gradient_QC, sums_Q = query_ref[own, :], gradient_ref[own, :], sums_ref[own]
         scaled_QC, dots_Q = times(query_QC, scale), dots_ref[own] / inverse
         words_QW, added = pairs.words(block), []
+        # The sums are loop carries: gradients of the four runs of keys and of their values.
         for byte, (run, (key_WC, value_WC), (key_sum_WC, value_sum_WC)) in enumerate(zip(runs, keys_of, sums)):
             weights_QW = jnp.exp(pairs.logits(scaled_QC, key_WC, run) - sums_Q[:, None])
             kept_QW = pairs.dropped(weights_QW, words_QW, byte)
@@ -257,7 +264,7 @@ def _key_gradients_kernel(
 
 
 class _Pairs:
-    """The pairs of a block of queries with the keys of its row: what is visible, and what dropout keeps."""
+    """A block of queries paired with the keys of its row: visibility and dropout."""
 
     def __init__(self, plan: Plan, examples_ref, seeds_ref, window_ref, part: jax.Array):
         self._plan, self._examples_ref, self._window_ref = plan, examples_ref, window_ref
@@ -266,7 +273,7 @@ class _Pairs:
         self._example_Q1 = examples_ref[pl.ds(part * _QUERIES, _QUERIES)][:, None]
 
     def logits(self, query_QC: jax.Array, key_WC: jax.Array, keys: pl.Slice) -> jax.Array:
-        """Return the logits [Q, W] of scaled queries, those of hidden keys very low."""
+        """Return the logits [Q, W] of scaled queries; hidden keys get a very low logit."""
         visible_QW = self._example_Q1 == self._examples_ref[keys][None]
         if self._plan.has_window:
             column_1W = (keys.start + jnp.arange(keys.size, dtype=jnp.int32))[None]
@@ -274,20 +281,20 @@ class _Pairs:
         return jnp.where(visible_QW, _product(query_QC, key_WC.T), UNSEEN)
 
     def words(self, block: jax.Array) -> jax.Array | None:
-        """Return the words [Q, W] that decide dropout of a block of keys; None without dropout."""
+        """Return the words [Q, W] that decide dropout for a block of keys; None without dropout."""
         if not self._plan.rate:
             return None
         word_1W = (block * self._plan.words + jnp.arange(self._plan.words, dtype=jnp.int32))[None]
         return words(*self._seeds, self._column_Q1, word_1W, self._plan.tokens)
 
     def dropped(self, weights_QW: jax.Array, words_QW: jax.Array | None, byte: int) -> jax.Array:
-        """Return the weights that dropout keeps, and 0 for the others."""
+        """Apply dropout to the weights, without rescaling."""
         if words_QW is None:
             return weights_QW
         return jnp.where(keeps_by(words_QW, byte, self._plan.rate), weights_QW, 0.0)
 
 
 def _product(left: jax.Array, right: jax.Array) -> jax.Array:
-    """Return the float32 product of two matrices; float32 ones are not rounded."""
+    """Matrix product in float32; float32 operands are not rounded."""
     precision = precision_of(left.dtype)
     return jnp.dot(left, right, precision=precision, preferred_element_type=jnp.float32)

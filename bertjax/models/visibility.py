@@ -1,4 +1,4 @@
-"""Which tokens of a row may attend to which others."""
+"""Attention visibility: which tokens of a row may attend to which others."""
 
 from typing import NamedTuple
 
@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 
 class Queries(NamedTuple):
-    """States that attend, if these are not the hidden states of all tokens.
+    """States that attend, if they are not simply the hidden states of all tokens.
 
     Attributes:
       columns_BQ: int, column of each query in its row.
-      rank_BQ: int, rank of each query in the order of `Visibility.rank_BT`; None for the ranks of their columns.
-      tokens: T if the first T queries are all tokens in their order, else 0.
+      rank_BQ: int, rank of each query in the order `Visibility.rank_BT`; None for the ranks of their columns.
+      tokens: T if the first T queries are all tokens in order, else 0.
     """
 
     hidden_BQD: jax.Array
@@ -22,13 +22,13 @@ class Queries(NamedTuple):
 
 
 class Visibility(NamedTuple):
-    """Which tokens of a row a token may attend to; it never attends to another example.
+    """Which tokens of a row a token may attend to. Tokens never attend to another example.
 
     Attributes:
-      examples_BT: int, number of each token's example in its row (0 = padding, which sees padding only).
+      examples_BT: int, 1-based index of each token's example in its row (0 = padding, which sees only padding).
       window: int or int32 [], number of visible tokens to either side; None for no limit.
-      rank_BT: int, rank of each token: only lower or equal ranks are visible (XLNet's order, or the columns of tokens
-        that are read from left to right); None for no order.
+      rank_BT: int, rank of each token: only equal or lower ranks are visible (XLNet's order, or the columns in a
+        left-to-right model); None for no order.
     """
 
     examples_BT: jax.Array
@@ -36,11 +36,10 @@ class Visibility(NamedTuple):
     rank_BT: jax.Array | None = None
 
     def mask_BQT(self, columns_BQ: jax.Array | None = None, rank_BQ: jax.Array | None = None) -> jax.Array:
-        """Return a boolean mask that is True if query q may attend to token t.
+        """Return a boolean mask that is True where query q may attend to token t.
 
         Args:
-          columns_BQ: int, columns of the queries; all tokens by default.
-          rank_BQ: int, ranks of the queries; by default those of their columns.
+          columns_BQ, rank_BQ: int, columns and ranks of the queries; by default all tokens, and their columns' ranks.
         """
 
         def at_queries(values_BT):
@@ -49,6 +48,7 @@ class Visibility(NamedTuple):
         mask_BQT = at_queries(self.examples_BT)[:, :, None] == self.examples_BT[:, None, :]
         columns_BT = jnp.broadcast_to(jnp.arange(self.examples_BT.shape[1]), self.examples_BT.shape)
         if self.window is not None:
+            # An example is contiguous in its row, so columns have the same distances as positions.
             mask_BQT &= jnp.abs(at_queries(columns_BT)[:, :, None] - columns_BT[:, None, :]) <= self.window
         if self.rank_BT is not None:
             rank_BQ = at_queries(self.rank_BT) if rank_BQ is None else rank_BQ

@@ -1,4 +1,4 @@
-"""The padding of the vocabulary, which is internal: it is neither counted nor exported."""
+"""Vocabulary padding. It is internal: neither counted nor exported."""
 
 import math
 
@@ -9,19 +9,20 @@ from bertjax.models.config import EncoderConfig
 
 
 def has_vocabulary_axis(path: tuple) -> bool:
-    """Return whether the first axis of the leaf at a key path is the vocabulary."""
+    """Return whether the first axis of the leaf at this key path is the vocabulary."""
+    # By naming convention: every such parameter is called word*, see `bertjax.models.layers`.
     return path[-1].key.startswith("word")
 
 
 def cut(params: dict, config: EncoderConfig) -> dict:
-    """Return params without the rows that pad the vocabulary."""
+    """Return params without vocabulary padding."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf[: config.vocab_size] if has_vocabulary_axis(path) else leaf, params
     )
 
 
 def pad(params: dict, config: EncoderConfig) -> dict:
-    """Invert `cut` with rows of zeros (numpy arrays in, numpy arrays out)."""
+    """Add the padding back as rows of zeros, the inverse of `cut` (numpy arrays in, numpy arrays out)."""
     rows = config.padded_vocab_size - config.vocab_size
 
     def pad_leaf(path, leaf):
@@ -33,11 +34,11 @@ def pad(params: dict, config: EncoderConfig) -> dict:
 
 
 def count_leaf(path: tuple, leaf, config: EncoderConfig) -> int:
-    """Return the number of parameters in the leaf at a key path, without the padding of the vocabulary."""
+    """Return the parameter count of the leaf at this key path, without vocabulary padding."""
     return math.prod((config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape)
 
 
 def count_parameters(params: dict, config: EncoderConfig) -> int:
-    """Return the number of parameters, without the padding of the vocabulary."""
+    """Return the parameter count, without vocabulary padding."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return sum(count_leaf(path, leaf, config) for path, leaf in leaves)
