@@ -1,4 +1,4 @@
-"""The collectives of a compiled program: kind, dtype, bytes, and whether they overlap with computation."""
+"""Collectives in a compiled program: kind, dtype, bytes, and whether they overlap with computation."""
 
 import dataclasses
 import re
@@ -19,19 +19,19 @@ _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="([A-Z_]+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective of one device.
+    """A collective, as one device sees it.
 
     Attributes:
       kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all` or `collective-permute`.
-      dtype: for example "bf16"; that of the largest array if there are several.
-      bytes: bytes of the full arrays: the result of a gather, the operands of a reduction or exchange.
-      group: number of devices that take part.
-      chips: number of chips that they are on.
-      devices: number of devices of a chip; all of them run the collective, if not in one group.
-      runs: how often it runs.
+      dtype: for example "bf16"; if there are several arrays, the dtype of the largest one.
+      bytes: size of the full arrays: the result of a gather, the operands of a reduction or exchange.
+      group: participating devices.
+      chips: chips that host the group.
+      devices: devices per chip. All of them run the collective, maybe in different groups.
+      runs: how often it executes.
       asynchronous: whether the device computes at the same time.
-      between_slices: whether it uses the network of the data center.
-      links: share of the links of a chip that lead to others of the group.
+      between_slices: whether it uses the data center network.
+      links: share of a chip's links that lead to other chips in the group.
     """
 
     kind: str
@@ -47,17 +47,19 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Least number of bytes that each chip sends per run.
+        """Lower bound on the bytes that each chip sends per run.
 
-        Two devices of a chip share its links. What both need is sent to the chip once, and what both reduce is reduced
-        in the chip first; how fast they exchange it is not published and does not count.
+        The devices of a chip share its links. Data that all of them need arrives once, and data that all of them reduce
+        is reduced on the chip first. The speed of that exchange is unpublished, so it counts as free.
         """
-        if self.between_slices:  # each device exchanges its own shard with those of the other slices
+        if self.between_slices:  # each device exchanges its own shard with its counterparts in the other slices
             return self.bytes * self.devices
         if self.chips == 1:
             return 0.0
+        # In a ring, each of n chips sends (n - 1) / n of the array. An all-reduce is a reduce-scatter followed by an
+        # all-gather, so it sends twice as much.
         share = (self.chips - 1) / self.chips
-        groups = self.devices * self.chips / self.group  # that share the links of a chip
+        groups = self.devices * self.chips / self.group  # groups that share a chip's links
         per_chip = {
             "all-reduce": 2 * share * groups,
             "all-to-all": share * self.devices,  # no two devices send the same
@@ -67,12 +69,13 @@ class Collective:
 
 
 def collectives(module: Module, devices: Sequence[jax.Device]) -> list[Collective]:
-    """Return all collectives of a program, each once, however many instructions it consists of.
+    """Return the collectives in a program, each once, however many instructions implement it.
 
     Args:
-      module: the program of one device.
-      devices: the devices that run it, in the order of the program's numbers.
+      module: the program that each device runs.
+      devices: devices that run it, indexed by the device numbers in the program.
     """
+    # The pieces of a split collective share a key; keep the piece that runs most often.
     unique: dict[object, Collective] = {}
     for key, collective in _instances(module, devices):
         if key not in unique or collective.runs > unique[key].runs:
@@ -81,7 +84,7 @@ def collectives(module: Module, devices: Sequence[jax.Device]) -> list[Collectiv
 
 
 def table(collectives: list[Collective]) -> list[Collective]:
-    """Return the sums of collectives that differ in bytes, groups and runs only, the largest first."""
+    """Merge collectives that differ only in bytes, groups and runs, and sort them by bytes, largest first."""
     summed = {"bytes": 0, "group": 0, "chips": 0, "runs": 0}
     rows: dict[Collective, list[Collective]] = {}
     for collective in collectives:
@@ -124,9 +127,9 @@ def _within_slice(
         for array in computation.instructions[name].arrays
     ]
     group = first_group(instruction, len(devices))
-    # The results of a start include its operands, so they are not used here.
+    # Sizes come from operands: a `-start` instruction repeats its operands among its results.
     arrays = [_times(array, len(group)) for array in operands] if kind == "all-gather" else operands
-    # XLA runs an all-reduce whose result is then scattered as a reduce-scatter.
+    # XLA for TPU emits a reduce-scatter as an all-reduce in a computation of this name.
     scattered = kind == "all-reduce" and computation.name.startswith("all-reduce-scatter")
     return Collective(
         kind="reduce-scatter" if scattered else kind,

@@ -1,4 +1,4 @@
-"""The forecast of a training step on a TPU: memory, FLOPs, collectives and shortest time, from its compiled program."""
+"""Forecast a training step on absent TPUs from its compiled program: memory, FLOPs, collectives, shortest time."""
 
 import dataclasses
 import math
@@ -24,22 +24,23 @@ from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
-# The formula leaves out what the compiler may remove from small models, such as the gradient of an unused state.
+# The formula may exceed the executed FLOPs slightly: the compiler removes dead products from small models, such as the
+# gradient of an unused hidden state.
 _ROUNDING = 0.02
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of HBM of one device.
+    """HBM use on one device, in bytes.
 
     Attributes:
-      usable: bytes that the compiler allows a program to use.
-      needed: peak of the program. If it does not fit, the part of it that the compiler reports.
+      usable: limit that the compiler sets for a program.
+      needed: peak use. If the program does not fit, the part that the compiler reports.
       arguments: state and batch, which are in memory when a step starts.
       temporaries: peak of activations, gradients and gathered weights.
-      program: bytes of the instructions.
-      table: the compiler's report on a program that does not fit; empty if it fits.
+      program: instruction memory.
+      table: compiler report for a program that does not fit; empty if it fits.
     """
 
     usable: int
@@ -61,38 +62,39 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """The forecast of a step; nothing in it was measured.
+    """Forecast of one step; nothing in it was measured.
 
     If the step does not fit, the attributes from `executed_flops` on are 0, empty or None.
 
     Attributes:
-      topology: the chips.
-      stage: index of the stage.
-      task: name of the task, if there are several.
-      steps: number of steps of the stage.
+      topology: target chips.
+      stage: index into `stages`.
+      task: task name, if there are several.
+      steps: steps in the stage.
       seq_len: T.
-      batch: B, rows of the global batch.
-      mesh: number of devices along each axis.
-      strategy: how weights are sharded, see `bertjax.training.parallel.strategy`.
-      remat: what the backward pass recomputes.
+      batch: B, rows in the global batch.
+      mesh: {axis: devices along it}.
+      strategy: weight sharding, see `bertjax.training.parallel.strategy`.
+      remat: rematerialization policy.
       unroll: whether the layers are unrolled.
-      attention: the implementation of attention, see `bertjax.training.parallel.attention`.
-      micro_batches: number of micro-batches of a device.
-      micro_tokens: largest number of tokens of a micro-batch, as configured; 0 for no limit.
-      parameters: number of parameters of the model, without the padding of the vocabulary.
-      model_flops: FLOPs of a step on all devices by formula, for rows of one full example each and no recomputation.
-      memory: memory of one device.
-      compile_seconds: time of the compilation on this machine.
-      executed_flops: FLOPs of the matrix products of a step on all devices.
-      vector_operations: elementwise operations and reductions of a step on all devices.
-      xla_flops: XLA's count for a dispatch: with elementwise operations, without kernels, loop bodies counted once.
-      collectives: collectives of one device in a dispatch of `steps_per_call` steps.
-      steps_per_call: steps in one dispatch.
-      floor: lower bound of the time of a step.
-      traffic: bytes that each line of the source moves in a step, the most first.
-      unknown_loops: number of loops of unknown length; their bodies are counted once.
-      unknown_kernels: number of calls of kernels whose work is not counted.
-      libtpu: version of the compiler.
+      attention: attention implementation, see `bertjax.training.parallel.attention`.
+      micro_batches: micro-batches per device.
+      micro_tokens: configured limit on the tokens in a micro-batch; 0 for no limit.
+      parameters: model parameters, without vocabulary padding.
+      model_flops: FLOPs per step over all devices, by formula: one full example per row, no recomputation.
+      memory: HBM use on one device.
+      compile_seconds: compile time on this machine.
+      executed_flops: matrix-product FLOPs per step over all devices.
+      vector_operations: elementwise operations and reductions per step over all devices.
+      xla_flops: XLA's own count per dispatch. It includes elementwise operations, omits kernels, and counts loop bodies
+        once.
+      collectives: collectives that one device runs in a dispatch of `steps_per_call` steps.
+      steps_per_call: steps per dispatch.
+      floor: lower bound on the step time.
+      traffic: bytes moved per step by each source line, largest first.
+      unknown_loops: loops with unknown trip count; their bodies are counted once.
+      unknown_kernels: kernel calls that were not counted.
+      libtpu: compiler version.
     """
 
     topology: Topology
@@ -125,12 +127,12 @@ class Forecast:
 
     @property
     def ideal_seconds(self) -> float:
-        """Time of a step that only computes `model_flops`, at the chips' peak."""
+        """Seconds that `model_flops` take at peak FLOP/s."""
         return self.model_flops / (self.topology.chips * self.topology.chip.flops)
 
     @property
     def most_mfu(self) -> float | None:
-        """Largest MFU that the floor allows; None if a part of the program was not counted, or the step does not fit.
+        """Largest MFU that the floor allows; None if the step does not fit or was not counted completely.
 
         Raises:
           AssertionError: it is above 1, so the formula counts operations that the program does not execute.
@@ -147,25 +149,26 @@ class Forecast:
 
     @property
     def calibrated_seconds(self) -> float:
-        """Time of a step that is as efficient as a published one (`calibration`); a forecast too."""
+        """Seconds per step if it is as efficient as a published one (`calibration`); also a forecast."""
         return self.floor.seconds * calibration.factor(self.attention)
 
 
 def forecast_step(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
-    """Compile the chunk of steps that training runs, from the shapes of its arguments.
+    """Compile the training step from the shapes of its arguments, and derive its forecast.
 
     Args:
       program: a program on the devices of the topology.
-      topology: the chips.
-      stage: index of a stage of the run.
-      task: name of a task of the stage; the first task by default.
+      topology: target chips.
+      stage: index into `stages`.
+      task: a task that the stage trains; the first task by default.
 
     Raises:
-      RunFailed: the compiler fails for another reason than memory.
+      RunFailed: the compiler fails for a reason other than memory.
     """
     at, runtime, shards = program.config.stages[stage], program.config.runtime, program.layout.shards
     steps = min(runtime.steps_per_call, at.steps)
     of_task = program.tasks[task or program.config.task_name]
+    # Shapes, dtypes and shardings are enough to compile, so no parameter is ever allocated.
     arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
     usable = usable_memory(program.mesh.devices.flat[0])
     started = time.monotonic()
@@ -173,7 +176,7 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     lowered = traced.lower()
     try:
         with warnings.catch_warnings():
-            # JAX's cache stores programs for chips that are not there, but cannot load them.
+            # JAX's compilation cache stores programs for absent chips, but cannot load them.
             warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
@@ -205,12 +208,14 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     )
     if compiled is None:
         return forecast
+    # The compiled text has one program per device (SPMD), so per-device counts are multiplied by the mesh size.
     forecast = dataclasses.replace(forecast, xla_flops=compiled.cost_analysis()["flops"] * program.mesh.size)
     return _with_work(forecast, hlo.parse(compiled.as_text()), pallas.kernels(traced.jaxpr.jaxpr), program.mesh)
 
 
 def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas.Work], mesh: Mesh) -> Forecast:
     all_collectives = collectives(module, tuple(mesh.devices.flat))
+    # HLO shows a kernel as one opaque call; its FLOPs come from the traced jaxpr, its bytes from the call's operands.
     in_kernels = [(pallas.work_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
     flops = work.matrix_flops(module) + sum(one.flops * runs for one, runs in in_kernels if one)
     operations = vector.operations(module) + sum(one.operations * runs for one, runs in in_kernels if one)
@@ -229,6 +234,7 @@ def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas
 
 
 def _memory(stats: Any, usable: int) -> Memory:
+    # The state is donated, so its output reuses (aliases) the input buffers and must not be counted twice.
     needed = stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes
     needed += stats.temp_size_in_bytes + stats.generated_code_size_in_bytes
     return Memory(
@@ -241,7 +247,7 @@ def _memory(stats: Any, usable: int) -> Memory:
 
 
 def _memory_of_failure(message: str, usable: int, arguments: int) -> Memory:
-    """Return the memory of a program that does not fit; the compiler reports either all of it or the temporaries."""
+    """Parse the memory of a program that does not fit; the compiler reports the total or only the temporaries."""
     temporaries = 0
     if size := re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", message):
         temporaries = _bytes_of(size)

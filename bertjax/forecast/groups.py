@@ -1,4 +1,4 @@
-"""Which devices take part in a collective, and how many links of a chip lead to the others."""
+"""Device groups of collectives, and the share of a chip's links that each group can use."""
 
 import math
 import re
@@ -9,14 +9,15 @@ import numpy as np
 
 from bertjax.forecast.hlo import Instruction
 
-# A permutation of numbers from 0, such as [4,16] or [4,16]T(1,0): the numbers in an array of this shape, transposed.
+# An iota tile assignment, such as [4,16] or [4,16]T(1,0): arange reshaped to this shape, then transposed.
 _NUMBERS = r"\[([\d,]+)\](?:T\(([\d,]+)\))?"
 
 
 def first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
-    """Return the numbers of the devices of the first of `replica_groups`; of a permutation, its first pair.
+    """Return the device numbers in the first replica group, or in the first pair of a permutation.
 
-    Groups are lists of devices, [groups,size]<=[shape]T(order), or axes of a mesh. Without any, all devices are one.
+    XLA prints groups as lists of devices, as [groups,size]<=[shape]T(order), or as mesh axes. Without replica groups,
+    all devices form one group. All groups have the same size and layout, so the first one stands for the others.
     """
     text = instruction.attributes.partition("replica_groups=")[2] or instruction.attributes.partition("pairs=")[2]
     if listed := re.match(r"\{\{([\d,]+)\}", text):
@@ -34,10 +35,10 @@ def first_group(instruction: Instruction, devices: int) -> tuple[int, ...]:
 
 
 def share_of_links(group: Sequence[int], devices: Sequence[jax.Device]) -> float:
-    """Return the share of a chip's links that lead to other devices of its group; 1 if they are on one chip.
+    """Return the share of a chip's links that lead to other devices in its group; 1 if the group is on one chip.
 
-    The chips of a slice are a grid, and each has links along every axis. A group that spans only some of the axes
-    leaves the links along the others idle.
+    The chips in a slice form a grid with links along every axis. A group that spans only some axes leaves the links
+    along the other axes idle.
     """
     axes = _axes([devices[number] for number in group])
     of_slice = _axes([one for one in devices if _slice(one) == _slice(devices[group[0]])])
@@ -45,17 +46,17 @@ def share_of_links(group: Sequence[int], devices: Sequence[jax.Device]) -> float
 
 
 def chip_of(device: jax.Device) -> tuple[int, ...]:
-    """Return the place of a device's chip: its slice, and its coordinates there."""
+    """Return a key for the chip that a device belongs to: its slice, then its coordinates in the slice."""
     return (_slice(device), *device.coords)
 
 
 def devices_per_chip(devices: Sequence[jax.Device]) -> int:
-    """Return how many of the devices are on one chip."""
+    """Return the number of devices per chip."""
     return len(devices) // len(set(map(chip_of, devices)))
 
 
 def _axes(devices: Sequence[jax.Device]) -> int:
-    """Return the number of axes along which devices differ."""
+    """Return the number of grid axes along which the devices differ."""
     return sum(len(set(places)) > 1 for places in zip(*(device.coords for device in devices)))
 
 
@@ -64,7 +65,8 @@ def _slice(device: jax.Device) -> int:
 
 
 def _along(numbers: np.ndarray, sizes: dict[str, int], parts: dict[str, tuple[int, int]]) -> tuple[int, ...]:
-    """Return the devices of a mesh that differ from the first one only in parts of axes {axis: (before, size)}."""
+    """Return the devices that differ from the first one only along the given parts of axes {axis: (before, size)}."""
+    # Each axis is split into three, (before, own, after); the group varies along `own` and stays at 0 elsewhere.
     shape, chosen = [], []
     for axis, size in sizes.items():
         before, own = parts.get(axis, (1, 1))

@@ -1,4 +1,4 @@
-"""The work of Pallas kernels; the compiled program contains only their calls."""
+"""FLOPs and vector operations in Pallas kernels. The compiled program contains only their calls."""
 
 import itertools
 import math
@@ -10,11 +10,11 @@ from bertjax.forecast.hlo import Instruction, Module
 
 
 class Work(NamedTuple):
-    """The work of one call of a kernel.
+    """Work of one kernel call.
 
     Attributes:
-      flops: of its matrix products.
-      operations: of the vector unit, see `bertjax.forecast.vector`.
+      flops: matrix-product FLOPs.
+      operations: vector unit operations, see `bertjax.forecast.vector`.
     """
 
     flops: float
@@ -22,12 +22,12 @@ class Work(NamedTuple):
 
 
 def kernels(jaxpr: Any) -> dict[str, Work]:
-    """Return {kernel: work of one call} for all kernels of a traced function.
+    """Return {kernel: work of one call} for all kernels in a traced function.
 
-    It is counted in the program of the kernel. Every point of the grid counts, with all branches.
+    The count covers the kernel's own jaxpr at every grid point, all branches included.
 
     Args:
-      jaxpr: the jaxpr of a `jax.stages.Traced`.
+      jaxpr: jaxpr from `jax.stages.Traced`.
     """
     work = {}
     for equation in _equations(jaxpr):
@@ -40,23 +40,22 @@ def kernels(jaxpr: Any) -> dict[str, Work]:
 
 
 def work_of_call(call: Instruction, kernels: dict[str, Work]) -> Work | None:
-    """Return the work of a call in a compiled program, or None if its kernel was not traced.
-
-    The name of a call has that of its kernel in it, and may begin with the transformations of JAX (`jvp_`).
-    """
+    """Return the work of a call in a compiled program, or None if its kernel was not traced."""
+    # A call's name contains the kernel's name, maybe after JAX transformations (`jvp_`). The longest match wins,
+    # since one kernel's name may be part of another's.
     names = [name for name in kernels if name in call.name]
     return kernels[max(names, key=len)] if names else None
 
 
 def calls(module: Module) -> Iterator[tuple[Instruction, int]]:
-    """Yield (call of a kernel, how often it runs)."""
+    """Yield (kernel call, number of executions)."""
     for _, instruction, runs in module:
         if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
             yield instruction, runs
 
 
 def _total(jaxpr: Any, count: Callable[[Any], int]) -> int:
-    """Return the sum of a count over the equations of a jaxpr and of those inside of it."""
+    """Sum a count over the equations of a jaxpr, nested jaxprs included."""
     total = 0
     for equation in jaxpr.eqns:
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
@@ -65,7 +64,7 @@ def _total(jaxpr: Any, count: Callable[[Any], int]) -> int:
 
 
 def _product(equation: Any) -> int:
-    """Return the FLOPs of an equation that is a matrix product; 0 for others."""
+    """Return the FLOPs of a matrix product; 0 for any other equation."""
     if equation.primitive.name != "dot_general":
         return 0
     (contracted, _), _ = equation.params["dimension_numbers"]
@@ -81,7 +80,7 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def _inner(equation: Any) -> list[Any]:
-    """Return the jaxprs that an equation runs."""
+    """Return the jaxprs among an equation's parameters."""
     values = itertools.chain.from_iterable(
         value if isinstance(value, (tuple, list)) else (value,) for value in equation.params.values()
     )

@@ -1,4 +1,4 @@
-"""How long a run takes on absent chips, what that costs in chip-hours, and how often it reads its corpus."""
+"""Project a whole run onto absent chips: duration, chip-hours, and epochs over the corpus."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
@@ -14,19 +14,19 @@ _HOUR, _DAY = 3600, 86_400
 
 @dataclasses.dataclass(frozen=True)
 class Projection:
-    """The time of a run, or of some of its stages; nothing in it was measured.
+    """Projected duration of a run or of some stages; nothing in it was measured.
 
     Attributes:
-      stages: indices of the stages that are counted.
+      stages: indices of the included stages.
       chips: number of chips.
-      tokens: positions of all rows.
-      assumed_mfu: the model FLOPs utilization that is assumed, the share of the chips' peak.
-      seconds: time of the steps at the assumed MFU.
-      floor_seconds: time of the steps at the floor; None if a step does not fit.
-      calibrated_seconds: time of the steps if they are as efficient as a published one (`calibration`); None if a
+      tokens: token positions in all rows, padding included.
+      assumed_mfu: model FLOPs utilization, the assumed share of peak FLOP/s.
+      seconds: duration of all steps at the assumed MFU.
+      floor_seconds: duration of all steps at the floor; None if a step does not fit.
+      calibrated_seconds: duration of all steps if they are as efficient as a published one (`calibration`); None if a
         step does not fit.
       most_mfu: largest MFU that the floor allows; None if a step does not fit or was not counted completely.
-      corpus_tokens: assumed size of the corpus; None if it was not given.
+      corpus_tokens: assumed corpus size; None if unspecified.
     """
 
     stages: tuple[int, ...]
@@ -44,7 +44,8 @@ class Projection:
         return self.tokens / self.corpus_tokens if self.corpus_tokens else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the projection as plain values, with days and chip-hours."""
+        """Return the projection as JSON values, with days and chip-hours added."""
+        # `predicted` keeps a reader of the JSON from taking it for a measurement.
         return dataclasses.asdict(self) | {
             "predicted": True,
             "epochs": self.epochs,
@@ -54,10 +55,10 @@ class Projection:
         }
 
     def as_text(self, whole: bool) -> str:
-        """Return the projection as lines.
+        """Return the projection as lines of text.
 
         Args:
-          whole: whether all stages are counted.
+          whole: whether all stages are included.
         """
         label = "whole run" if whole else f"stage {', '.join(map(str, self.stages))}"
         epochs = f", {self.epochs:.3g} epochs of {self.corpus_tokens:.4g}" if self.epochs else ""
@@ -86,14 +87,14 @@ class Projection:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Format a duration in seconds, minutes, hours or days, whichever fits."""
     units = (("seconds", 1, 120), ("minutes", 60, 2 * _HOUR), ("hours", _HOUR, 2 * _DAY), ("days", _DAY, float("inf")))
     name, unit = next((name, unit) for name, unit, most in units if seconds < most)
     return f"{seconds / unit:.3g} {name}"
 
 
 def shape_of(config: Config, stage: int) -> Hashable:
-    """Return what the cost of a step depends on in a stage; equal for stages whose steps are the same program."""
+    """Return a key for the cost of a step; stages with equal keys run the same compiled step."""
     at = config.stages[stage]
     return dataclasses.replace(at.shape, tasks=at.among(config.tasks), layers=config.layers_at(stage))
 
@@ -105,15 +106,15 @@ def project(
     corpus_tokens: float | None = None,
     stages: Sequence[int] | None = None,
 ) -> Projection:
-    """Return how long a run takes.
+    """Add up step forecasts to the duration of a run.
 
     Args:
-      forecasts: a forecast for each distinct shape of the stages, and for each task of a mixture. A task without one
-        takes as long as another task of the same shape.
-      config: the run's configuration.
+      forecasts: one for each distinct stage shape, and for each task in a mixture. A task without a forecast uses
+        another task's forecast for the same shape.
+      config: configuration of the run.
       mfu: assumed model FLOPs utilization.
-      corpus_tokens: number of tokens of the corpus.
-      stages: indices of the stages to count; by default all.
+      corpus_tokens: corpus size.
+      stages: indices of the stages to include; all by default.
     """
     indices = tuple(range(len(config.stages)) if stages is None else stages)
     by_shape: dict[Hashable, dict[str, Forecast]] = {}
@@ -121,13 +122,14 @@ def project(
         by_shape.setdefault(shape_of(config, one.stage), {})[one.task or config.task_name] = one
 
     def seconds_of(step_seconds: Callable[[Forecast], float]) -> float:
-        """Return the time of all steps; each task has its share of them."""
+        """Return the duration of all steps, split among tasks by weight."""
         total = 0.0
         for index in indices:
             stage = config.stages[index]
             of_task = by_shape[shape_of(config, index)]
             weights = {task: config.tasks[task].weight for task in stage.among(config.tasks)}
             for task, weight in weights.items():
+                # Tasks differ in their heads only, so another task's step is a good estimate.
                 one = of_task.get(task) or next(iter(of_task.values()))
                 total += stage.steps * weight / sum(weights.values()) * step_seconds(one)
         return total

@@ -1,4 +1,4 @@
-"""Forecasts as text and as JSON."""
+"""Format forecasts as text and JSON."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from bertjax.forecast.forecast import Forecast
 from bertjax.forecast.traffic import Traffic
 
 _GIB = 1 << 30
-# Lines of the source that are listed with their traffic.
+# Number of source lines in the traffic table.
 _LINES = 10
 
 
 def as_text(forecast: Forecast) -> str:
-    """Return a forecast as lines of text."""
+    """Return the report on one forecast."""
     at, memory = forecast, forecast.memory
     mesh = " x ".join(f"{axis}={size}" for axis, size in at.mesh.items())
     parts = f"{at.micro_batches} micro-batch" + ("es" if at.micro_batches > 1 else "")
@@ -53,13 +53,14 @@ def as_text(forecast: Forecast) -> str:
         *_collective_lines(at.collectives, at.steps_per_call),
     ]
     lines += _traffic_lines(at.traffic)
+    # A scan over layers writes and reads its carry and its stacked residuals in HBM, which unrolling can avoid.
     if floor.binds == "memory" and not at.unroll:
         lines.append("try          --config.runtime.unroll=True, which may move fewer bytes, and compiles longer")
     return "\n".join(lines)
 
 
 def one_line(forecast: Forecast) -> str:
-    """Return what distinguishes a forecast of a search from the others."""
+    """Summarize one forecast in a search by the settings that the search varies."""
     at = forecast
     floor = f"floor {_milliseconds(at.floor.seconds)}, bound by {at.floor.description}" if at.floor else "does not fit"
     used = f"{gibibytes(at.memory.needed)} of {gibibytes(at.memory.usable)} GiB"
@@ -67,7 +68,7 @@ def one_line(forecast: Forecast) -> str:
 
 
 def flags(forecast: Forecast) -> list[str]:
-    """Return the flags of `bertjax.train` for a forecast's settings."""
+    """Return the `bertjax.train` flags that reproduce a forecast's settings."""
     settings = {
         "strategy": forecast.strategy,
         "remat": forecast.remat,
@@ -79,7 +80,7 @@ def flags(forecast: Forecast) -> list[str]:
 
 
 def as_dict(forecast: Forecast) -> dict[str, Any]:
-    """Return a forecast as plain values; bytes, seconds and FLOPs are per step."""
+    """Return a forecast as JSON values; bytes, seconds and FLOPs are per step."""
     plain = dataclasses.asdict(forecast)
     plain["topology"] = {"name": str(forecast.topology), "chips": forecast.topology.chips}
     plain["topology"]["chip"] = dataclasses.asdict(forecast.topology.chip)
@@ -96,7 +97,7 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
 
 
 def gibibytes(count: float) -> str:
-    """Return bytes as a number of GiB with two digits."""
+    """Format a byte count in GiB, with two decimals."""
     return f"{count / _GIB:.2f}"
 
 

@@ -1,4 +1,4 @@
-"""The shortest time that a step can take on its chips, and the resource that limits it."""
+"""Roofline model: a lower bound on the step time, and the resource that sets it."""
 
 import dataclasses
 
@@ -8,15 +8,15 @@ from bertjax.hardware.chips import Chip
 
 @dataclasses.dataclass(frozen=True)
 class Floor:
-    """Seconds per step that each resource is busy, at its published speed.
+    """Busy seconds per step for each resource, at its published peak.
 
     Attributes:
       compute: matrix products in bfloat16.
-      vector: elementwise operations and reductions in float32; 0 if the speed of the vector unit is not published.
+      vector: elementwise operations and reductions in float32; 0 if the vector unit's speed is unpublished.
       memory: transfers between core and HBM.
-      interconnect: transfers between chips of a slice, over all links of a chip that lead to others of its group.
+      interconnect: transfers within a slice, over all links of a chip that lead to other chips in the group.
       network: transfers between slices.
-      synchronous: the part of both transfers during which a device computes nothing.
+      synchronous: part of both transfers during which the device cannot compute.
     """
 
     compute: float
@@ -28,12 +28,12 @@ class Floor:
 
     @property
     def seconds(self) -> float:
-        """Lower bound of a step, if all resources work at the same time except during synchronous collectives."""
+        """Lower bound with perfect overlap, except during synchronous collectives."""
         return max(self._least.values())
 
     @property
     def seconds_without_overlap(self) -> float:
-        """Lower bound of a step if only one resource works at a time."""
+        """Lower bound if only one resource works at a time."""
         return self.compute + self.vector + self.memory + self.interconnect + self.network
 
     @property
@@ -43,13 +43,13 @@ class Floor:
 
     @property
     def description(self) -> str:
-        """What the lower bound consists of: a resource, with the collectives during which it waits."""
+        """Name of the limiting resource, with the collectives that it waits for."""
         waits = self.synchronous > 0 and self.binds in ("compute", "vector", "memory")
         return f"{self.binds} plus synchronous collectives" if waits else self.binds
 
     @property
     def _least(self) -> dict[str, float]:
-        """Return the shortest time of a step that each resource allows."""
+        """{resource: lower bound that it sets}."""
         return {
             "compute": self.compute + self.synchronous,
             "vector": self.vector + self.synchronous,
@@ -65,13 +65,14 @@ def floor(
     """Return the floor of a step.
 
     Args:
-      chip: the chip; its devices share its speed.
-      flops: FLOPs of the matrix products of one device.
-      operations: operations of its vector unit.
+      chip: target chip; its devices share its peak rates.
+      flops: matrix-product FLOPs on one device.
+      operations: vector unit operations on one device.
       hbm_bytes: bytes that one device reads and writes.
-      collectives: collectives of one device, which know how many share its chip.
-      steps: number of steps that these counts are for.
+      collectives: collectives that one device runs. They account for devices that share a chip.
+      steps: number of steps that the counts cover.
     """
+    # Dividing a device's work by `peak * busy` gives seconds per step, since a device has 1 / devices of the chip.
     busy = steps * (1 / chip.devices)
 
     def seconds(some: list[Collective], between_slices: bool) -> float:

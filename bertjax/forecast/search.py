@@ -1,4 +1,4 @@
-"""The search for the fastest way to run a stage on given chips: strategy, recomputation and micro-batches."""
+"""Search for the fastest settings of a stage on given chips: strategy, rematerialization, micro-batches."""
 
 import dataclasses
 import math
@@ -15,13 +15,14 @@ _STRATEGIES = ("gathered", "replicated", "fsdp")
 
 
 def search(config: Config, topology: Topology, stage: int) -> Iterator[Forecast]:
-    """Compile one variant of a stage after the other, and yield their forecasts.
+    """Compile the variants of a stage one by one and yield their forecasts.
 
-    For each strategy and remat policy, the batch is split into more micro-batches until a step fits. `full` is skipped
-    if `dots` fits without micro-batches: it could only be slower. `none` is not skipped, since reading activations back
-    from memory may be slower than computing them again. On a single device all strategies are the same.
+    For each strategy and remat policy, the batch is split into more micro-batches until a step fits. The search skips
+    `full` if `dots` fits without micro-batches, because `full` could only be slower. It never skips `none`: reading
+    activations back from HBM may be slower than recomputing them.
     """
     devices = topology.devices()
+    # On a single device all strategies compile to the same program.
     for strategy in _STRATEGIES if len(devices) > 1 else _STRATEGIES[:1]:
         for remat in REMAT_POLICIES:
             tried = []
@@ -47,7 +48,7 @@ def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: in
 
 
 def _further_parts(memory: Memory) -> int:
-    """Return the power of two, at least 2, by which the temporaries must shrink."""
+    """Return the factor by which to split further: a power of two that shrinks the temporaries enough, at least 2."""
     room = memory.usable - memory.arguments
     return 2 ** max(1, math.ceil(math.log2(memory.temporaries / room))) if 0 < room < memory.temporaries else 2
 
@@ -62,6 +63,6 @@ def _with_runtime(config: Config, strategy: str, remat: str) -> Config:
 
 
 def best(forecasts: list[Forecast]) -> Forecast | None:
-    """Return the forecast that fits with the lowest floor, or None; ties go to the least total use of resources."""
+    """Return the fitting forecast with the lowest floor, or None; ties go to the lowest total resource use."""
     fitting = [one for one in forecasts if one.memory.fits]
     return min(fitting, key=lambda one: (one.floor.seconds, sum(dataclasses.astuple(one.floor))), default=None)

@@ -1,4 +1,4 @@
-"""TPU topologies: their names, and devices to compile for; none of this needs a TPU."""
+"""TPU topologies by name, and abstract devices to compile for. No TPU is needed."""
 
 import dataclasses
 import importlib.util
@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 from bertjax.errors import UserError
 from bertjax.hardware.chips import CHIPS, Chip
 
-# The shapes that Cloud TPU offers (see the pages in `chips`). libtpu ends the process for some others.
+# Slice shapes that Cloud TPU offers (see the pages in `chips`). libtpu aborts the process for some other shapes.
 _FLAT = ("2x2", "4x4", "8x8", "8x16", "16x16")
 _LITE = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
@@ -29,10 +29,10 @@ SHAPES = {
     "tpu7x": _CUBES,
 }
 
-# Prefix of an accelerator type -> generation. The number after the prefix counts TensorCores.
+# Accelerator type prefix -> generation. The number after the prefix counts TensorCores, not chips: v4-32 has 16 chips.
 _TYPES = {"v2": "v2", "v3": "v3", "v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}
 
-# Without these, libtpu queries the machine, prints that it is not a TPU, and locks out other processes.
+# Without these variables, libtpu probes the machine, prints that it is not a TPU, and locks out other processes.
 _NO_TPU_HERE = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -44,12 +44,12 @@ _NO_TPU_HERE = {
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Chips that train together.
+    """A set of TPU chips that train together.
 
     Attributes:
-      chip: the kind of chip.
-      shape: chips of a slice along the axes of its interconnect, for example "16x16".
-      slices: number of slices, connected by the network of the data center.
+      chip: TPU generation.
+      shape: chips along each interconnect axis of a slice, for example "16x16".
+      slices: number of slices, connected by the data center network.
     """
 
     chip: Chip
@@ -65,7 +65,7 @@ class Topology:
         return self.slices * _chips(self.shape)
 
     def devices(self) -> tuple[jax.Device, ...]:
-        """Return devices to compile for; nothing can run on them.
+        """Return abstract devices: programs compile for them but cannot run on them.
 
         Raises:
           UserError: libtpu is not installed.
@@ -78,6 +78,7 @@ class Topology:
             platform="tpu",
             topology_name=f"{self.chip.name}:{self.shape}",
             chip_config_name=self.chip.compiler_name,
+            # Hosts in a slice have 2x2 chips; the 1x1 topology is a host with a single chip.
             chips_per_host_bounds=(1, 1, 1) if _chips(self.shape) == 1 else (2, 2, 1),
             num_slices=self.slices,
         )
@@ -85,10 +86,9 @@ class Topology:
 
 
 def parse(name: str) -> Topology:
-    """Return a topology by its name.
+    """Parse a topology name.
 
-    Names are `v5e:16x16`, `2xv5e:16x16` (two slices), or accelerator types such as `v4-32` (16 chips) and
-    `v5litepod-256`.
+    It is `v5e:16x16`, `2xv5e:16x16` (two slices), or an accelerator type such as `v4-32` (16 chips) or `v5litepod-256`.
 
     Raises:
       UserError: the topology does not exist; the message lists the existing ones.
@@ -104,6 +104,7 @@ def parse(name: str) -> Topology:
     if chip is None:
         known = ", ".join(_TYPES) if number else ", ".join(CHIPS)
         raise UserError(f"--topology={name} is not of a known TPU generation; choose one of {known}")
+    # An accelerator type gives a size only; SHAPES has one shape for each size.
     by_number = {_number(chip, shape): shape for shape in SHAPES[chip.name]}
     shape = by_number.get(int(number)) if number else shape
     if shape not in SHAPES[chip.name]:
@@ -117,7 +118,7 @@ def parse(name: str) -> Topology:
 
 
 def libtpu_version() -> str:
-    """Return the version of the package, or the path of the library that TPU_LIBRARY_PATH names."""
+    """Return the version of the libtpu package; without one, the library path in TPU_LIBRARY_PATH."""
     try:
         return metadata.version("libtpu")
     except metadata.PackageNotFoundError:
@@ -125,7 +126,8 @@ def libtpu_version() -> str:
 
 
 def usable_memory(device: jax.Device) -> int:
-    """Return the bytes of HBM that a program can use on a device; the compiler reports them for a program too large."""
+    """Return the bytes of HBM that a program can use on a device."""
+    # There is no API for this limit, so compile a program of 1 TiB and parse the compiler's error message.
     too_much = jax.ShapeDtypeStruct((1 << 40,), jnp.uint8, sharding=SingleDeviceSharding(device))
     try:
         jax.jit(lambda x: x + 1).lower(too_much).compile()
@@ -141,5 +143,5 @@ def _chips(shape: str) -> int:
 
 
 def _number(chip: Chip, shape: str) -> int:
-    """Return the number in the accelerator type."""
+    """Return the number that an accelerator type has after its prefix."""
     return _chips(shape) * chip.cores

@@ -1,4 +1,4 @@
-"""Which lines of the source move how many bytes between core and HBM in a compiled program."""
+"""HBM traffic by source line in a compiled program."""
 
 import collections
 import dataclasses
@@ -8,21 +8,21 @@ from bertjax.forecast.hlo import Computation, Instruction, Module
 from bertjax.forecast.work import transfers
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# In the name of an operation of the backward pass.
+# JAX's name for the transposition in a backward pass; XLA keeps it in the operation name.
 _BACKWARD = "transpose("
-# In the attributes of an operation whose line is known.
+# Attribute of instructions with a known source line.
 _FRAME = "stack_frame_id"
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """The bytes that one line of the source moves.
+    """Bytes that one source line moves.
 
     Attributes:
-      line: file and line within the package, such as `models/layers.py:57`; the innermost one of several. A copy counts
-        for the line that uses it, and what has no line at all is named by its opcode.
-      is_backward: whether it is in the backward pass.
-      bytes: bytes that one device reads from and writes to its HBM.
+      line: innermost file and line within the package, such as `models/layers.py:57`. A copy counts for the line that
+        uses it. Traffic without any source line is listed under its opcode.
+      is_backward: whether it belongs to the backward pass.
+      bytes: HBM reads and writes on one device.
     """
 
     line: str
@@ -31,7 +31,7 @@ class Traffic:
 
 
 def by_line(module: Module) -> list[Traffic]:
-    """Return the traffic of all lines, the most first. A fusion of several lines counts for that of its result."""
+    """Return the traffic of all source lines, largest first. A fusion counts for the line of its result."""
     sums: collections.Counter[tuple[str, bool]] = collections.Counter()
     for computation, instruction, count in transfers(module):
         source = _source(module, computation, instruction)
@@ -40,10 +40,11 @@ def by_line(module: Module) -> list[Traffic]:
 
 
 def _source(module: Module, computation: Computation, instruction: Instruction) -> Instruction:
-    """Return the instruction that says where another one comes from.
+    """Return the nearest instruction with a known source line.
 
-    It is the instruction itself, the last one in a fusion, the first one that uses its value, or its operand.
+    It is the instruction itself, the last one in its fusion, the first user of its value, or one of its operands.
     """
+    # Breadth-first through the users: copies and layout changes that XLA inserts have no source line of their own.
     near, seen = collections.deque([instruction]), {instruction.name}
     while near:
         nearest = near.popleft()

@@ -1,8 +1,8 @@
-"""Operations of the vector unit: elementwise work of a compiled program, and of the kernels that it calls.
+"""Vector unit operations: elementwise work and reductions in a compiled program and in its kernels.
 
-Each operation counts once for each element of its result, and a reduction once for each element that it reads. That is
-a lower bound: an exponential or a division takes several operations. Changes of the number format, which a load or a
-matrix unit may do, and what moves elements between lanes are left out.
+An operation counts once per result element, a reduction once per input element. That is a lower bound, because an
+exponential or a division takes several operations. Dtype conversions are left out, since a load or the matrix unit may
+do them, and so are moves between lanes.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.forecast.hlo import Module
 
-# Opcodes of XLA, and primitives of JAX.
+# XLA opcodes, then JAX primitives.
 _ELEMENTWISE = frozenset(
     "abs add and atan2 cbrt ceil clamp compare cosine count-leading-zeros divide erf exponential "
     "exponential-minus-one floor is-finite log log-plus-one logistic maximum minimum multiply negate not or popcnt "
@@ -26,7 +26,7 @@ _REDUCTIONS = frozenset("argmax argmin cumsum reduce_and reduce_max reduce_min r
 
 
 def operations(module: Module) -> float:
-    """Return the operations of a compiled program on one device, without those of kernels."""
+    """Count the operations of a compiled program on one device, without kernels."""
     total = 0
     for computation, instruction, runs in module:
         if instruction.opcode in _ELEMENTWISE:
@@ -37,7 +37,7 @@ def operations(module: Module) -> float:
 
 
 def operations_of(equation: Any) -> int:
-    """Return the operations of an equation of a jaxpr, without those of jaxprs inside of it."""
+    """Count the operations of a jaxpr equation, without nested jaxprs."""
     name = equation.primitive.name
     if name in _PRIMITIVES:
         return math.prod(equation.outvars[0].aval.shape)

@@ -1,7 +1,7 @@
-"""The work of a compiled program: FLOPs of matrix products, and bytes between core and HBM.
+"""Work in a compiled program: matrix-product FLOPs and HBM bytes, with every loop iteration counted.
 
-Every iteration of a loop counts. The rules are those of XLA's cost analysis: a fusion reads its operands and writes its
-results once, and of an operand that it only slices, it reads only the slices.
+The rules follow XLA's cost analysis: a fusion reads its operands and writes its results once. If it only slices an
+operand, it reads only the slices.
 """
 
 import itertools
@@ -13,18 +13,18 @@ import numpy as np
 
 from bertjax.forecast.hlo import Array, Computation, Instruction, Module
 
-# Opcodes that move no bytes.
+# Opcodes that move no bytes themselves: bookkeeping, and control flow, whose bodies are counted separately.
 _FREE = frozenset(
     "after-all bitcast call conditional constant get-tuple-element opt-barrier parameter partition-id recv replica-id "
     "send tuple while".split()
 )
 _SLICES = ("dynamic-slice", "gather", "slice")
-# Within a fusion, these only change the order of elements.
+# Within a fusion, these only reorder elements.
 _RELABELS = ("bitcast", "copy", "reshape")
 
 
 def matrix_flops(module: Module) -> float:
-    """Return the FLOPs of matrix products of one device; XLA for TPU turns most of them into convolutions."""
+    """Return the matrix-product FLOPs on one device. XLA for TPU turns most matrix products into convolutions."""
     flops_of = {"convolution": _convolution_flops, "dot": _dot_flops}
     return float(
         sum(
@@ -36,12 +36,12 @@ def matrix_flops(module: Module) -> float:
 
 
 def hbm_bytes(module: Module) -> float:
-    """Return the bytes that one device reads from and writes to its HBM."""
+    """Return the HBM reads and writes of one device, in bytes."""
     return float(sum(count for *_, count in transfers(module)))
 
 
 def transfers(module: Module) -> Iterator[tuple[Computation, Instruction, int]]:
-    """Yield (computation, instruction, the bytes that it moves between core and HBM of one device in all its runs)."""
+    """Yield (computation, instruction, HBM bytes that it moves on one device, summed over its executions)."""
     for computation, instruction, runs in module:
         if computation.name not in module.fused and (count := runs * _moved(module, computation, instruction)):
             yield computation, instruction, count
@@ -59,16 +59,17 @@ def _moved(module: Module, computation: Computation, instruction: Instruction) -
     if opcode == "slice-start":  # its results are the operand, the slice and a context
         part = instruction.arrays[1]
         return part.bytes * (part.in_hbm + operands[0].arrays[0].in_hbm)
-    if opcode in _SLICES:
+    if opcode in _SLICES:  # reads only the part that it returns
         part = instruction.arrays[0]
         return part.bytes * (part.in_hbm + operands[0].arrays[0].in_hbm)
-    if opcode == "dynamic-update-slice":
+    if opcode == "dynamic-update-slice":  # in place: reads the update and writes it; the rest of the operand stays
         return 2 * _in_hbm(operands[1].arrays)
     return _in_hbm((*instruction.arrays, *itertools.chain(*(operand.arrays for operand in operands))))
 
 
 def _moved_by_fusion(module: Module, fusion: Instruction, operands: list[Instruction]) -> int:
     inside = module.computations[fusion.called[0]]
+    # A fusion in the chain of an asynchronous collective hands buffers on to the next link without touching them.
     passed_on = _passed_on(fusion) if any("chain_id" in one.attributes for one in inside.instructions.values()) else {}
     total = 0
     for number, parameter in inside.parameters.items():
@@ -85,7 +86,8 @@ def _moved_by_fusion(module: Module, fusion: Instruction, operands: list[Instruc
 
 
 def _sliced(module: Module, inside: Computation, parameter: Instruction) -> int | None:
-    """Return the bytes that a fusion reads of an operand it only slices; None if it reads the full operand."""
+    """Return the bytes that a fusion reads from an operand that it only slices; None if it reads the full operand."""
+    # Follow the operand through the fusion; any use that is not a slice, a reordering or an update reads all of it.
     read, names = 0, [parameter.name]
     while names:
         name = names.pop()
@@ -113,7 +115,7 @@ def _results(inside: Computation) -> list[Instruction]:
 
 
 def _written(module: Module, inside: Computation, array: Array, result: Instruction) -> int:
-    """Return the bytes of a result that a fusion writes; for an update in place, the bytes of the update."""
+    """Return the bytes that a fusion writes for one result; for an in-place update, the size of the update."""
     while result.opcode in _RELABELS:
         result = inside.instructions[result.operands[0]]
     if result.opcode == "dynamic-update-slice":
@@ -125,7 +127,7 @@ def _written(module: Module, inside: Computation, array: Array, result: Instruct
 
 
 def _passed_on(fusion: Instruction) -> dict[int, int]:
-    """Return {number of a result: number of the operand that it aliases}."""
+    """Return {result index: index of the operand that it aliases}."""
     text = fusion.attributes.partition("output_to_operand_aliasing=")[2]
     return {int(result): int(operand) for result, operand in re.findall(r"\{(\d+)\}: \((\d+), \{\}\)", text)}
 
@@ -142,7 +144,7 @@ def _dot_flops(computation: Computation, dot: Instruction) -> int:
 
 
 def _convolution_flops(computation: Computation, convolution: Instruction) -> int:
-    """Return twice the multiply-adds of pairs inside the input that are not on a hole of its dilation."""
+    """Return the FLOPs of a convolution, two per multiply-add. Padding and dilation holes cost nothing."""
     left, right = (computation.instructions[name].arrays[0].shape for name in convolution.operands)
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", convolution.attributes)
     left, right, out = (
@@ -161,6 +163,7 @@ def _convolution_flops(computation: Computation, convolution: Instruction) -> in
     for number, axis in enumerate(spatial):
         low = int(setting("pad", number, "0_0").split("_")[0])
         stride, hole, step = (int(setting(name, number, "1")) for name in ("stride", "lhs_dilate", "rhs_dilate"))
+        # Input position for each pair (output position, kernel position); pairs outside of the input are free.
         places = np.add.outer(np.arange(out[axis]) * stride - low, np.arange(right[axis]) * step)
         pairs *= int(np.sum((places % hole == 0) & (places >= 0) & (places <= (left[axis] - 1) * hole)))
     return 2 * pairs * right["i"] * out["f"] * (left["b"] // groups)

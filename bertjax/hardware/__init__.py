@@ -1,1 +1,1 @@
-"""Facts about machines: chips and their peak FLOP/s, settings of the platform, and a check for wrong results."""
+"""Machines: chips and their peak FLOP/s, platform settings, and a check for devices that compute wrong results."""

@@ -1,7 +1,7 @@
-"""python -m bertjax.hardware.check: find a device whose computations or memory give wrong results.
+"""Find devices with silent data corruption: python -m bertjax.hardware.check.
 
-All devices of this machine repeat one program with the same input. The results must be equal bit for bit. A device that
-passes is not proved to be sound: some errors depend on the input, the temperature or the load.
+All devices on this machine repeat one program with the same input, and the results must be equal bit for bit. Passing
+proves nothing: some errors depend on the input, the temperature or the load.
 """
 
 import collections
@@ -20,33 +20,34 @@ from bertjax.cli import FAILED, FINISHED
 from bertjax.errors import UserError
 from bertjax.hardware import platform
 
-# Platform -> width of the matrices, number of products, words of memory.
+# Platform -> matrix width, number of products, words of memory. Accelerators need more work to reach full load.
 _SIZES = {"cpu": (256, 8, 1 << 20)}
 _SIZES_OF_ACCELERATORS = (4096, 64, 1 << 28)
-# What each column of the results tests.
+# Columns of the results.
 PARTS = ("matrix products in float32", "matrix products in bfloat16", "memory")
 
 
 def run(rounds: int) -> np.ndarray:
-    """Return uint32 [round, device, part]: sums over all bits of the results of each device of this machine."""
+    """Run the check on all local devices and return bit sums, uint32 [round, device, part]."""
     devices = jax.local_devices()
     mesh = Mesh(np.array(devices), ("device",))
     width, products, words = _SIZES.get(devices[0].platform, _SIZES_OF_ACCELERATORS)
     work = functools.partial(_work, width, products, words)
-    # One program for all devices: programs that are compiled apart may round differently.
+    # One program for all devices: programs that are compiled separately may round differently.
     on_all = jax.jit(jax.shard_map(work, mesh=mesh, in_specs=P(), out_specs=P("device"), check_vma=False))
     return np.stack([jax.device_get(on_all(jnp.uint32(0))) for _ in range(rounds)])
 
 
 def _work(width: int, products: int, words: int, seed: jax.Array) -> jax.Array:
-    """Return uint32 [1, part] on one device."""
+    """Return the bit sums of one device, uint32 [1, part]."""
     first, second, third = jax.random.split(jax.random.key(seed), 3)
+    # Scaled by 1 / sqrt(width), products keep their variance; the tanh below bounds them over many rounds.
     matrix = jax.random.normal(first, (width, width)) / width**0.5
     start = jax.random.normal(second, (width, width))
 
     def multiply(dtype: str) -> jax.Array:
         factor = matrix.astype(dtype)
-        # The default is one pass of bfloat16 on a TPU, and TF32 on a GPU.
+        # By default, JAX multiplies float32 in one bfloat16 pass on a TPU and in TF32 on a GPU.
         precision = jax.lax.Precision.HIGHEST if dtype == "float32" else None
 
         def product(_, x: jax.Array) -> jax.Array:
@@ -54,19 +55,19 @@ def _work(width: int, products: int, words: int, seed: jax.Array) -> jax.Array:
 
         return _sum_of_bits(jax.lax.fori_loop(0, products, product, start.astype(dtype)))
 
-    # The barrier keeps the words in memory between writing and reading them.
+    # Without the barrier, XLA would fuse the random bits into their sum and never store them in memory.
     stored = jax.lax.optimization_barrier(jax.random.bits(third, (words,)))
     return jnp.stack([multiply("float32"), multiply("bfloat16"), _sum_of_bits(stored)])[None]
 
 
 def _sum_of_bits(array: jax.Array) -> jax.Array:
-    """Return the sum, modulo 2**32, of the elements as unsigned integers: it changes with any flipped bit."""
+    """Sum the elements as unsigned integers, modulo 2**32. Any single flipped bit changes the sum."""
     unsigned = jnp.uint16 if array.dtype == jnp.bfloat16 else jnp.uint32
     return jnp.sum(jax.lax.bitcast_convert_type(array, unsigned), dtype=jnp.uint32)
 
 
 def wrong_rounds(results: np.ndarray) -> np.ndarray:
-    """Return int [device, part]: in how many rounds a device differs from the most frequent result.
+    """Count the rounds in which a device differs from the most frequent result, int [device, part].
 
     Args:
       results: uint32 [round, device, part].
@@ -88,7 +89,7 @@ def _report(devices: Sequence[jax.Device], results: np.ndarray) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; the exit code is 1 if a device gives other results than most."""
+    """Run the command line; the exit code is 1 if a device disagrees with the majority."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.hardware.check",
         description="Repeat one program on all devices of this machine and compare the results bit for bit.",

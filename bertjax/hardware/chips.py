@@ -1,4 +1,4 @@
-"""Published figures of chips: every TPU generation, and the peak FLOP/s of a JAX device."""
+"""Published chip specifications: every TPU generation, and the peak FLOP/s of a JAX device."""
 
 import dataclasses
 
@@ -10,20 +10,20 @@ _DOCS = "https://cloud.google.com/tpu/docs"
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A chip of one generation. All figures are for a full chip.
+    """Specifications of a TPU generation. All figures are per chip, not per core.
 
     Attributes:
-      name: the name in topologies such as `v5e:4x4`.
-      memory: bytes of HBM.
-      flops: peak FLOP/s of bfloat16 products.
-      vector: peak operations/s of the vector units on float32; 0 if not published.
-      memory_bandwidth: bytes/s of HBM.
-      interconnect: bytes/s from the chip to other chips of the slice over all links, one way.
-      network: bytes/s from the chip to other slices, one way; 0 if slices cannot be combined.
-      devices: number of JAX devices, which share all of the above.
-      cores: number of TensorCores.
-      compiler_name: the chip configuration that libtpu compiles for.
-      source: page on which the figures are published.
+      name: generation in topology names such as `v5e:4x4`.
+      memory: HBM bytes.
+      flops: peak FLOP/s of bfloat16 matrix products.
+      vector: peak float32 operations/s of the vector units; 0 if unpublished.
+      memory_bandwidth: HBM bytes/s.
+      interconnect: bytes/s to other chips in the slice over all links, one way.
+      network: bytes/s to other slices, one way; 0 if slices cannot be combined.
+      devices: JAX devices per chip, which share all of the above.
+      cores: TensorCores per chip.
+      compiler_name: chip configuration that libtpu compiles for.
+      source: pages with these figures.
     """
 
     name: str
@@ -39,14 +39,15 @@ class Chip:
     source: str
 
 
-# Vector units have 8 x 128 lanes, each with 2 ALUs on v4 and 4 on v5 that finish an operation a cycle
-# (https://jax-ml.github.io/scaling-book/tpus). The clock follows from the peak of the matrix units, 4 a core of
-# 128 x 128 multiply-adds (jax/_src/pallas/mosaic/tpu_info.py): 1.05, 1.5 and 1.75 GHz.
+# A vector unit has 8 x 128 lanes. Each lane has 2 ALUs on v4 and 4 on v5, and an ALU finishes one operation per cycle
+# (https://jax-ml.github.io/scaling-book/tpus). The clocks, 1.05, 1.5 and 1.75 GHz, follow from peak FLOP/s: a core has
+# 4 matrix units with 128 x 128 multiply-adds each (jax/_src/pallas/mosaic/tpu_info.py).
 _LANES = 8 * 128
-# The documentation gives the interconnect of v5e and later in both directions: half of that goes one way. For v3 and v4
-# it gives the all-reduce bandwidth of a whole pod, which is the one-way bandwidth of its chips: 340 TB/s of 1,024 chips
-# and 1.1 PB/s of 4,096 (51.2 TB/s of 256 for v5e, that is half of its 400 GB/s). The page of v2 leaves its figures to
-# Jouppi et al. (2020), "A domain-specific supercomputer for training deep neural networks", CACM 63(7), table 3.
+# For v5e and later, the documentation adds up both directions of the interconnect, so one way is half of its figure.
+# For v3 and v4 it gives the all-reduce bandwidth of a pod, which is the chips' total one-way bandwidth: 340 TB/s for
+# 1,024 chips and 1.1 PB/s for 4,096. (Check on v5e: 51.2 TB/s for 256 chips is half of 400 GB/s per chip.) The figures
+# of v2 are in Jouppi et al. (2020), "A domain-specific supercomputer for training deep neural networks", CACM 63(7),
+# table 3.
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -144,7 +145,7 @@ CHIPS = {
     )
 }
 
-# `device_kind` -> chip, with the names of JAX's Pallas (jax/_src/pallas/mosaic/tpu_info.py).
+# `device_kind` -> generation, as in JAX's Pallas (jax/_src/pallas/mosaic/tpu_info.py).
 _TPUS = {
     "TPU v2": "v2",
     "TPU v3": "v3",
@@ -162,7 +163,8 @@ _GPUS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Return the published peak FLOP/s of bfloat16 products of a JAX device, or None if it is not known."""
+    """Return the published peak bfloat16 FLOP/s of a JAX device, or None if unknown."""
+    # A device is a full chip or, on v2, v3 and tpu7x, one of two cores.
     if device_kind in _TPUS:
         chip = CHIPS[_TPUS[device_kind]]
         return chip.flops / chip.devices

@@ -1,4 +1,4 @@
-"""Settings that must be made before the process or JAX starts, and a check for idle accelerators."""
+"""Platform settings that must precede the start of the process or of JAX, and a check for idle accelerators."""
 
 import argparse
 import glob
@@ -13,7 +13,7 @@ import jaxlib.version
 
 from bertjax.errors import Unavailable, Unexplained, cleaned
 
-# Device file of an accelerator -> the extra that lets JAX use it. WSL2 has no /dev/nvidia0.
+# Accelerator device file -> pip extra that lets JAX use it. WSL2 has no /dev/nvidia0.
 _ACCELERATORS = {
     "/dev/accel[0-9]*": "tpu",
     "/dev/vfio/[0-9]*": "tpu",
@@ -24,18 +24,18 @@ _PCI_VENDORS = "/sys/bus/pci/devices/*/vendor"
 _GOOGLE = "0x1ae0"
 
 
-# With these settings glibc keeps freed memory, and requests it in huge pages. XLA allocates the buffers of a step again
-# for every step; a small model then spends a fifth of its step in page faults (benchmarks/train_step.py --ladder).
+# With these settings glibc keeps freed memory and uses huge pages. XLA allocates its buffers again in each step,
+# so by default a small model spends a fifth of the step in page faults (benchmarks/train_step.py --ladder).
 _MALLOC = {"hugetlb": 1, "mmap_max": 0, "trim_threshold": 1 << 40, "top_pad": 1 << 28}
 _TUNABLES = "GLIBC_TUNABLES"
 
-# XLA aborts the process at a flag that it does not know, so a flag is set only for jaxlib versions that accepted it in
-# the tests: from the first version up to, but not including, the second.
+# XLA aborts the process on an unknown flag, so set it only for jaxlib versions that accepted it in the tests: from the
+# first version up to, but not including, the second.
 _VECTOR_WIDTH = "--xla_cpu_prefer_vector_width=512"
 _VECTOR_WIDTH_JAXLIB = ((0, 10), (0, 13))
 
-# Messages of libtpu and CUDA while another process still holds the device, or while a TPU comes up. "resource busy" is
-# what libtpu reports of the device file of a v5e or v6e: open(/dev/vfio/0): Device or resource busy.
+# Messages from libtpu and CUDA while another process still holds the device, or while a TPU starts up. On v5e and v6e,
+# libtpu reports: open(/dev/vfio/0): Device or resource busy.
 _DEVICE_NOT_READY = (
     *("UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED"),
     *("in use by another process", "already in use", "Device or resource busy"),
@@ -45,17 +45,17 @@ log = logging.getLogger(__name__)
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
-    """Adds --platform."""
+    """Add --platform to a parser."""
     parser.add_argument(
         "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
     )
 
 
 def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Print an error that could not be raised, except those of arrays that are written after a save has failed.
+    """Print unraisable errors, except the ones that follow from a failed save.
 
-    Orbax closes its event loop at the first array that cannot be written. For each further one, a thread of TensorStore
-    finds the loop closed, and its traceback would hide the line about the failed save.
+    Orbax closes its event loop at the first array that cannot be written. For each further array, a TensorStore thread
+    finds the loop closed. These tracebacks would bury the line about the failed save.
     """
     is_of_closed_loop = unraisable.exc_type is RuntimeError and str(unraisable.exc_value) == "Event loop is closed"
     if not is_of_closed_loop or unraisable.object is not None:
@@ -63,7 +63,7 @@ def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
 
 
 class _Lines(logging.Formatter):
-    """The message, after `warning: ` or `error: ` if it is one."""
+    """Formats records as plain messages, with `warning: ` or `error: ` in front if they are one."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -71,21 +71,21 @@ class _Lines(logging.Formatter):
 
 
 def configure_logging(is_writer: bool = True) -> None:
-    """Print log lines of bertjax on stderr: from the writer all, from other processes warnings only."""
+    """Log to stderr: everything in the writer process, only warnings in other processes."""
     logging.basicConfig(level=logging.WARNING)
-    for handler in logging.getLogger().handlers:  # the import of Orbax makes one, with a format of its own
+    for handler in logging.getLogger().handlers:  # importing Orbax adds a handler with its own format
         if type(handler) is logging.StreamHandler:
             handler.setFormatter(_Lines())
-    for library in ("absl", "asyncio"):  # Orbax logs tracebacks of errors that it raises as well
+    for library in ("absl", "asyncio"):  # Orbax logs tracebacks for errors that it also raises
         logging.getLogger(library).setLevel(logging.CRITICAL)
     sys.unraisablehook = _report_unraisable
     logging.getLogger("bertjax").setLevel(logging.INFO if is_writer else logging.WARNING)
 
 
 def restart_with_huge_pages(platform: str | None) -> None:
-    """Restart this process with glibc's settings for large buffers, if it will compute on a Linux CPU.
+    """Re-execute this process with glibc settings for large buffers, if it will compute on a Linux CPU.
 
-    glibc reads them when a process starts. Nothing happens if the user has set them, or if an accelerator computes.
+    glibc reads its tunables only at process start. Does nothing if the user has set them, or on an accelerator.
     """
     computes_on_cpu = platform == "cpu" or (platform is None and _accelerator() is None)
     if sys.platform == "linux" and computes_on_cpu and _TUNABLES not in os.environ:
@@ -94,10 +94,10 @@ def restart_with_huge_pages(platform: str | None) -> None:
 
 
 def configure(platform: str | None) -> None:
-    """Set the platform and the compiler's options; call it before anything computes.
+    """Set the platform and compiler flags; call it before the first computation.
 
     Raises:
-      Unexplained: the platform does not start, or JAX would run on CPU although the machine has an accelerator, and
+      Unexplained: the platform does not start, or JAX would run on CPU although the machine has an accelerator and
         `platform` is not "cpu".
       Unavailable: another process holds the accelerator, or it is not ready.
     """
@@ -120,17 +120,17 @@ def configure(platform: str | None) -> None:
         raise Unexplained(message) from error
     if backend == "cpu" and platform != "cpu" and (idle := _accelerator()):
         device, extra = idle
-        raise Unexplained(  # support is not installed, or libtpu failed and JAX fell back to CPU
+        raise Unexplained(  # support is not installed, or libtpu failed and JAX silently fell back to CPU
             f"this machine has an accelerator ({device}), but JAX runs on CPU; pip install '.[{extra}]', or set "
             "--platform=cpu"
         )
 
 
 def keep_compiled_programs() -> None:
-    """Cache programs that are compiled for accelerators, so that a run that resumes does not compile again.
+    """Enable JAX's compilation cache on accelerators, so that a resumed run does not compile again.
 
-    JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. Without it, programs for CPU are not cached: they are
-    for exactly the processor that compiled them, and other machines may share the home directory.
+    JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. Without it, CPU programs are not cached: they only run
+    on the processor model that compiled them, and machines of other models may share the home directory.
     """
     if jax.default_backend() != "cpu" and not jax.config.jax_compilation_cache_dir:
         folder = Path.home() / ".cache" / "bertjax" / "compiled"
@@ -139,15 +139,15 @@ def keep_compiled_programs() -> None:
 
 
 def _has_libtpu_without_tpu() -> bool:
-    """True if libtpu is installed without a TPU; JAX would otherwise probe for one, slowly and with warnings."""
+    """Whether libtpu is installed on a machine without a TPU. JAX would probe for one, slowly and with warnings."""
     setting = os.environ.get("JAX_PLATFORMS") or os.environ.get("JAX_PLATFORM_NAME")
     return not setting and importlib.util.find_spec("libtpu") is not None and _accelerator() is None
 
 
 def _accelerator() -> tuple[str, str] | None:
-    """Return the device file of an accelerator and the extra that supports it; None without an accelerator."""
+    """Return an accelerator's device file and the pip extra that supports it, or None."""
     for pattern, extra in _ACCELERATORS.items():
-        # Any device can be passed to a virtual machine through vfio.
+        # vfio passes any PCI device to a virtual machine, so check that Google is the vendor of one.
         if (devices := glob.glob(pattern)) and ("/vfio/" not in pattern or _has_google_device()):
             return devices[0], extra
     return None

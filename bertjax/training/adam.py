@@ -1,4 +1,4 @@
-"""Adam's moments, with a bias correction that can be switched off and counted separately for each parameter."""
+"""Adam with optional bias correction, and with optional step counts per parameter."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from bertjax.training.parameter_rules import IS_STACKED
 def scale_by_adam(
     b1: float, b2: float, epsilon: float, bias_correction: bool = True, counts_by_leaf: bool = False
 ) -> optax.GradientTransformation:
-    """Return the transformation of Adam (Kingma & Ba, 2015, arXiv 1412.6980, algorithm 1) without its learning rate.
+    """Return Adam (Kingma & Ba, 2015, arXiv 1412.6980, algorithm 1) as a transformation without a learning rate.
 
     Args:
-      b1, b2: decays of the moments.
-      epsilon: constant that is added to the root of the second moment.
-      bias_correction: False for the update of BERT's published optimizer, which starts with larger steps.
-      counts_by_leaf: whether each parameter, and each layer of a stack, has its own count of steps. A parameter that
-        some steps do not train, and whose moments and count they keep, is then updated as in a run of its own steps.
+      b1, b2: decay rates of the first and second moment.
+      epsilon: constant added to the root of the second moment.
+      bias_correction: False for BERT's published optimizer, which starts with larger steps.
+      counts_by_leaf: keep a step count for each parameter, and for each layer in a stack. If some steps leave a
+        parameter, its moments and its count unchanged, its updates equal those in a run without these steps.
     """
     published = optax.scale_by_adam(b1=b1, b2=b2, eps=epsilon)
     if bias_correction and not counts_by_leaf:
-        return published  # what follows computes the same but for the last bits
+        return published  # optax's own code; the code below computes the same up to rounding
 
     def init(params: Any) -> optax.ScaleByAdamState:
         state = published.init(params)
@@ -37,6 +37,7 @@ def scale_by_adam(
 
         def step(first: jax.Array, second: jax.Array, steps: jax.Array | None = None) -> jax.Array:
             if steps is not None:
+                # Moments start at 0, so early estimates are too small by the factor 1 - b^steps (section 3).
                 first, second = first / (1 - b1**steps), second / (1 - b2**steps)
             return first / (jnp.sqrt(second) + epsilon)
 
@@ -47,6 +48,6 @@ def scale_by_adam(
 
 
 def _zero_count(path: str, leaf: jax.Array) -> jax.Array:
-    """Return 0, or [L, 1, ...] zeros for stacked layers."""
+    """Return a scalar 0, or zeros [L, 1, ...] for stacked layers, which broadcast over each layer's moments."""
     shape = (leaf.shape[0], *[1] * (leaf.ndim - 1)) if IS_STACKED(path) else ()
     return jnp.zeros(shape, jnp.int32)

@@ -1,4 +1,4 @@
-"""Settings of training: stages, optimizer, evaluation, and the settings of `runtime`, which may change on resume."""
+"""Training settings: stages, optimizer, evaluation, mesh, and `runtime`, which may change on resume."""
 
 import dataclasses
 import re
@@ -10,29 +10,29 @@ from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "lamb")
 GROW_MOMENTS = ("copy", "reset")
-# Fields of a stage that change neither the program of a step nor what it costs. All others do: `Stage.shape`.
+# Stage fields that affect neither the compiled step nor its cost. All other fields do, see `Stage.shape`.
 NO_EFFECT_ON_COST = ("steps", "epochs", "flops", "min_steps", "examples", "learning_rate", "warmup_steps")
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """A stretch of steps with fixed shapes. Step number, learning rate and optimizer state continue in the next stage.
+    """Consecutive steps with fixed shapes. Step count, learning rate and optimizer state carry over to the next stage.
 
     Attributes:
-      steps: number of steps, 1,000,000 by default; None while it depends on the data, as `epochs` does.
-      seq_len: T, tokens in a row.
-      batch: B, rows of the global batch, 32 by default; None while it depends on the data, as `examples` does.
+      steps: number of steps, 1,000,000 by default; None until `epochs` or `flops` is resolved against the data.
+      seq_len: T, tokens per row.
+      batch: B, rows in the global batch, 32 by default; None until `examples` is resolved against the data.
       epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
-      flops: operations that the stage executes, padding included, in place of `steps`; 0 if `steps` is set.
-      min_steps: the fewest steps of a stage that has `epochs`: a small file is passed more often.
+      flops: operations to execute, padding included, in place of `steps`; 0 if `steps` is set.
+      min_steps: lower limit on the steps that `epochs` gives, so that a small file is read more often.
       examples: mean number of examples in a global batch, in place of `batch`; several examples may share a row.
-      learning_rate: a new peak, to which the learning rate rises in this stage; 0 continues the schedule before.
-      warmup_steps: steps of the rise to that peak.
+      learning_rate: a new peak that the learning rate rises to in this stage; 0 continues the previous schedule.
+      warmup_steps: steps until that peak.
       tasks: names of the tasks that take turns in this stage; empty for all.
-      layers: depth of the encoder in this stage, if it grows from stage to stage; 0 for the whole depth.
-      frozen: regular expressions; parameters whose path matches one, and their moments, do not change in this stage.
-      frozen_layers: number of the lowest layers that do not change in this stage, the embeddings with them; 0 for none.
-      masking_rate: `objective.masking.rate` of the tasks in this stage; 0 for their own, which evaluations always have.
+      layers: encoder depth in this stage, for progressive stacking; 0 for the full depth.
+      frozen: regular expressions; parameters with a matching path, and their moments, do not change in this stage.
+      frozen_layers: number of lowest layers to freeze in this stage, together with the embeddings; 0 for none.
+      masking_rate: overrides `objective.masking.rate` in training, not in evaluations; 0 for no override.
     """
 
     steps: int | None = None
@@ -58,25 +58,25 @@ class Stage:
 
     @property
     def shape(self) -> "Stage":
-        """The stage with only what changes the program of a step or its cost; stages of one shape cost the same."""
+        """A copy without the fields in NO_EFFECT_ON_COST; the steps of stages with equal shapes cost the same."""
         without = {field.name: field.default for field in dataclasses.fields(self) if field.name in NO_EFFECT_ON_COST}
         return dataclasses.replace(self, **without)
 
     @property
     def open_settings(self) -> tuple[str, ...]:
-        """The settings that only the data can turn into steps and rows: `epochs` or `flops`, and `examples`."""
+        """Settings that still have to be converted to steps and rows: `epochs` or `flops`, and `examples`."""
         pairs = (("flops" if self.flops else "epochs", self.steps), ("examples", self.batch))
         return tuple(name for name, value in pairs if value is None)
 
     def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
-        """Return the tasks of a run that take turns in this stage, in their order."""
+        """Return the tasks that take turns in this stage, in the order of the run's tasks."""
         return tuple(task for task in tasks if task in self.tasks or not self.tasks)
 
     def check(self, name: str) -> None:
         """Check the range of every number.
 
         Args:
-          name: the setting of this stage, such as `stages.0`.
+          name: path of this stage in the configuration, such as `stages.0`.
 
         Raises:
           UserError: a number is out of range.
@@ -121,9 +121,9 @@ class Multiplier:
     """A factor on the learning rate of some parameters.
 
     Attributes:
-      path: regular expression that is searched in the path of a parameter, such as `encoder/embeddings/`.
-      factor: factor on their learning rate.
-      by_layer: a further factor for each of the L layers of `encoder/layers/`; 0 freezes a layer.
+      path: regular expression to search for in parameter paths, such as `encoder/embeddings/`.
+      factor: multiplies the learning rate.
+      by_layer: L further factors, one for each layer in `encoder/layers/`; 0 freezes a layer.
     """
 
     path: str = ""
@@ -133,30 +133,30 @@ class Multiplier:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer; the defaults are BERT's. A run prints the paths of its parameters when it starts.
+    """Optimizer settings; the defaults are BERT's. A run prints its parameter paths when it starts.
 
     Attributes:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101) or `lamb` (You et al., 2020; arXiv 1904.00962).
-      learning_rate: peak of the learning rate; None for one that follows from the width of the encoder
+      learning_rate: peak learning rate; None derives it from the encoder width
         (`bertjax.training.resolve.fine_tuning_rate`).
-      warmup_steps: steps of the rise to the peak.
-      warmup_share: share of all steps, in place of `warmup_steps`.
+      warmup_steps: steps until the peak.
+      warmup_share: warm-up as a share of all steps, in place of `warmup_steps`.
       schedule: shape of the learning rate, chosen by `kind` (`bertjax.training.schedules`).
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      epsilon: constant that is added to the root of the second moment.
+      b1: decay rate of the first moment.
+      b2: decay rate of the second moment.
+      epsilon: constant added to the root of the second moment.
       weight_decay: decoupled weight decay; biases and layer norms have none.
-      bias_correction: whether the moments are corrected for their start at 0 (Kingma & Ba, 2015, arXiv 1412.6980);
-        BERT's published optimizer does not.
-      clip_norm: largest global norm of the gradient; 0 does not clip.
-      layer_decay: factor on the learning rate with every layer from the heads down to the embeddings (Howard & Ruder,
+      bias_correction: correct the moments for their start at 0 (Kingma & Ba, 2015, arXiv 1412.6980). BERT's published
+        optimizer does not.
+      clip_norm: maximum global gradient norm; 0 does not clip.
+      layer_decay: factor on the learning rate for every layer from the heads down to the embeddings (Howard & Ruder,
         2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
-      layer_decay_offset: exponent of that factor for the last layer; that of the embeddings is L larger, and the
-        heads have none. It is 1 in Howard & Ruder and 2 in ELECTRA (`_get_layer_lrs` of google-research/electra).
-      multipliers: further factors on the learning rate; the first one whose path matches is applied.
-      frozen: regular expressions; parameters whose path matches one never change and have no moments.
-      grow_moments: moments when the encoder grows from stage to stage: `copy`, those of the layers that are copied, or
-        `reset`, 0 for all parameters (progressive stacking, gonglinyuan/StackingBERT, reproduce_bert.sh).
+      layer_decay_offset: exponent of that factor at the last layer. It grows by 1 per layer and is L larger at the
+        embeddings; heads are not scaled. Howard & Ruder use 1, ELECTRA 2 (`_get_layer_lrs`, google-research/electra).
+      multipliers: further learning rate factors; the first one with a matching path applies.
+      frozen: regular expressions; parameters with a matching path never change and have no moments.
+      grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all
+        moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh).
     """
 
     kind: str = "adamw"
@@ -210,17 +210,17 @@ class OptimizerConfig:
             check_pattern(f"optimizer.frozen.{index}", pattern)
 
     def warmup(self, steps: int) -> int:
-        """Return the number of warm-up steps in a run of `steps` steps."""
+        """Return the number of warm-up steps in a run with `steps` steps."""
         return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps
 
 
 def matches_any(patterns: Iterable[str], path: str) -> bool:
-    """Return whether one of the regular expressions matches a part of a path."""
+    """Return whether any of the regular expressions matches somewhere in a path."""
     return any(re.search(pattern, path) for pattern in patterns)
 
 
 def check_pattern(name: str, pattern: str) -> None:
-    """Raise UserError unless a setting is a regular expression that is not empty."""
+    """Raise UserError unless a setting is a non-empty regular expression."""
     if not pattern:
         raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
     try:
@@ -234,10 +234,10 @@ class EvalConfig:
     """Evaluation on held-out rows, with fixed masks.
 
     Attributes:
-      every: steps between evaluations; 0 evaluates once an epoch. The last step is always evaluated.
-      rows: largest number of held-out rows; 0 for all.
-      samples: number of masked sentences that are printed with the model's guesses.
-      seed: seed of the rows and masks, which runs with different seeds share.
+      every: steps between evaluations; 0 evaluates once per epoch. The last step is always evaluated.
+      rows: maximum number of held-out rows; 0 for all.
+      samples: number of masked sentences to print with the model's guesses.
+      seed: seed of held-out rows and masks; independent of the run's seed, so that runs are comparable.
     """
 
     every: int = 1000
@@ -255,12 +255,12 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Number of devices along each axis of the mesh.
+    """Number of devices along each mesh axis.
 
     Attributes:
       data: number of replicas; 0 takes all devices that the other two axes leave.
-      fsdp: number of shards of weights and optimizer state; 0 takes as many as the strategy can use, up to 16.
-      tensor: number of shards of each matrix product.
+      fsdp: shards of weights and optimizer state; 0 takes as many as the strategy can use, up to 16.
+      tensor: shards of each matrix product.
     """
 
     data: int = 0
@@ -283,46 +283,45 @@ _CHOICES = {
 
 @dataclasses.dataclass(frozen=True)
 class RuntimeConfig:
-    """How a run is executed; these settings may change when it is resumed.
+    """Execution settings, which may change when a run is resumed.
 
     Attributes:
       mesh: number of devices along each axis.
-      strategy: where weights are stored: `replicated`, `gathered` or `fsdp`, see
-        `bertjax.training.parallel.strategy`; `auto` is fsdp from 50 million parameters, and gathered below or if layers
-        share weights.
-      reduction: dtype in which gradients are summed over devices; `auto` is the dtype of activations.
+      strategy: weight sharding: `replicated`, `gathered` or `fsdp`, see `bertjax.training.parallel.strategy`. `auto` is
+        fsdp from 50 million parameters on, and gathered for smaller models or if layers share weights.
+      reduction: dtype in which gradients are summed over devices; `auto` is the activation dtype.
       attention: `plain`; `fused` (TPU v4 and later) or `triton` (GPU), with attention dropout; `splash` (TPU v4 and
-        later) or `cudnn` (GPU), without; `auto` is fused where it serves, see `bertjax.training.parallel.attention`.
+        later) or `cudnn` (GPU), without. For `auto` see `bertjax.training.parallel.attention`.
       dtype: dtype of activations and matrix products; `auto` is bfloat16 on TPU and GPU, float32 on CPU. `float32` is
-        float32 on every device, which takes six passes of the matrix unit on a TPU where bfloat16 takes one.
+        true float32 on every device. On a TPU it takes six passes of the matrix unit instead of one.
       unroll: unroll the loop over layers instead of scanning it.
-      remat: what the backward pass recomputes: `none`, all but products with weights (`dots`), or `full`; `auto` is
-        dots on TPU and none elsewhere.
-      micro_tokens: largest number of tokens (rows x T) that a device computes at once; larger batches are computed in
-        equal parts whose gradients are summed. 0 computes all rows at once.
+      remat: rematerialization in the backward pass: `none`, `dots` (recompute all but products with weights) or `full`;
+        `auto` is dots on TPU and none elsewhere.
+      micro_tokens: maximum number of tokens (rows x T) that a device computes at once. Larger batches are split into
+        equal micro-batches, and their gradients are summed. 0 computes all rows at once.
       steps_per_call: steps in one dispatch to the device; more than 1 helps if a step takes milliseconds.
       workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
-      trackers: where metrics also go: `wandb`, `mlflow`, `trackio`, or `module:Class`, a subclass of
+      trackers: further destinations for metrics: `wandb`, `mlflow`, `trackio`, or `module:Class`, a subclass of
         `bertjax.training.run.trackers.base.Tracker`.
-      gradient_norms: whether the norm of the gradient is also logged for each layer, as `train/grad_norm/<group>`.
+      gradient_norms: also log the gradient norm of each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
-      save_seconds: smallest number of seconds between two of these checkpoints; 0 for no limit. With it, `save_every`
-        may be small: steps that come too early are not saved.
+      save_seconds: minimum number of seconds between two of these checkpoints; 0 for no limit. It allows a small
+        `save_every`, since checkpoints that come too early are left out.
       keep: number of newest checkpoints to keep.
       keep_every: also keep the first checkpoint at or after each multiple of this many steps; 0 for none, None for
         10 x `save_every`.
-      keep_best: also keep this many checkpoints that are best on held-out rows, by the `best_metric` of the objective;
-        a checkpoint is then saved at every evaluation. While weights are pruned, none counts as best.
-      keep_at: numbers of steps after which a checkpoint is saved and kept; 0 is the state before the first update.
-      max_skipped: number of consecutive steps that may have a non-finite loss or gradient before the run ends.
-      skip_rows: pairs (FIRST, LAST) of steps whose rows are left out: from step FIRST on, counted from 0, training
-        continues with the rows that step LAST would have read. It changes what is trained, so a run that resumes may
-        only change it for steps that it has not trained yet.
+      keep_best: also keep this many checkpoints that score best on held-out rows, by the objective's `best_metric`; a
+        checkpoint is then saved at every evaluation. While weights are still being pruned, none counts as best.
+      keep_at: steps after which a checkpoint is saved and kept; 0 is the state before the first update.
+      max_skipped: consecutive steps with a non-finite loss or gradient to tolerate before the run ends.
+      skip_rows: pairs (FIRST, LAST) of steps whose rows are skipped: from step FIRST on, counted from 0, training
+        continues with the rows that step LAST would have read. This changes the result, so a resumed run may change it
+        only for steps that it has not trained yet.
       heartbeat_timeout: seconds without a sign of life after which a process counts as dead; with --distributed.
-      hang_timeout: seconds that a step, or the `steps_per_call` steps of a dispatch, may take before the process ends,
-        with the stacks of its threads. Everything else that a run does may take three times as long; only the
-        preparation of data has no limit. 0 for no limit.
+      hang_timeout: seconds that a dispatch of `steps_per_call` steps may take before the process prints the stacks of
+        its threads and exits. Everything else in a run may take three times as long, except for preparing data, which
+        has no limit. 0 for no limit.
     """
 
     mesh: MeshConfig = MeshConfig()
@@ -376,9 +375,9 @@ class RuntimeConfig:
 
     @property
     def kept_every(self) -> int:
-        """The number of steps at whose multiples a checkpoint is kept; 0 for none."""
+        """The interval in steps at which checkpoints are kept for good; 0 for none."""
         return 10 * self.save_every if self.keep_every is None else self.keep_every
 
     def skipped_before(self, step: int) -> list[list[int]]:
-        """Return those of `skip_rows` that have an effect on the first `step` steps."""
+        """Return the entries of `skip_rows` that affect the first `step` steps."""
         return [list(steps) for steps in self.skip_rows if steps[0] < step]

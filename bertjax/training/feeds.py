@@ -1,4 +1,4 @@
-"""The feeds of a run: which plans each task trains on, how sources take turns, and in which order rows come."""
+"""Data feeds of a run: plans for each task, turns between sources, and row order."""
 
 import dataclasses
 import functools
@@ -22,18 +22,18 @@ from bertjax.training.stages import stage_at
 
 log = logging.getLogger(__name__)
 
-# A source with fewer held-out documents has no score of its own.
+# Minimum number of held-out documents for a score per source; with fewer, the score would be mostly noise.
 FEWEST_SCORED = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class FeaturesByStage:
-    """The features of a task whose masking rate changes from stage to stage.
+    """Features for a task with a masking rate that changes between stages.
 
     Attributes:
-      objective: the objective outside of training.
-      stages: the stages of the run.
-      by_stage: the objective in each stage.
+      objective: objective for evaluations.
+      stages: all stages of the run.
+      by_stage: objective for training, one per stage.
     """
 
     objective: Objective
@@ -41,6 +41,7 @@ class FeaturesByStage:
     by_stage: tuple[Objective, ...]
 
     def __call__(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        # Evaluations have no step: they keep one masking rate, so that scores of different stages are comparable.
         is_training = draw.step is not None
         objective = self.by_stage[stage_at(self.stages, draw.step)[0]] if is_training else self.objective
         return objective.all_features(examples, draw)
@@ -48,18 +49,18 @@ class FeaturesByStage:
 
 @dataclasses.dataclass(frozen=True)
 class Feeds:
-    """The training and held-out batches of a run. Plans are made when a feed is first used, or all by `plan`.
+    """Training and held-out batches of a run. Plans are made on first use of a feed, or all at once by `plan`.
 
     Attributes:
-      config: the run's configuration.
-      store: its corpus, or the files of its labeled examples.
+      config: configuration of the run.
+      store: corpus, or labeled files.
     """
 
     config: Config
     store: TokenStore | LabeledSource | LabeledSources
 
     def store_of(self, task: str) -> TokenStore | LabeledSource:
-        """Return the corpus, or the labeled files of a task."""
+        """Return the corpus or labeled files that a task reads."""
         return self.store.of[task] if isinstance(self.store, LabeledSources) else self.store
 
     def plan(self) -> None:
@@ -74,9 +75,7 @@ class Feeds:
 
     @functools.cached_property
     def objectives(self) -> dict[str, Objective]:
-        """The objective of each task, with the resources that its features read (a lexicon, for example).
-
-        They are sent to processes that make batches and have no teacher.
+        """{task: objective with the resources that its features read, such as a lexicon}, without teachers.
 
         Raises:
           UserError: the teacher has another tokenizer.
@@ -89,6 +88,7 @@ class Feeds:
 
     def _bound(self, objective: Objective) -> Objective:
         bound = objective.bind(self.store) if isinstance(self.store, TokenStore) else objective
+        # The objective is pickled for worker processes, which make batches only; a teacher's weights would be copied.
         return bound.copy_with(bound_teacher=None)
 
     def _features(self, task: str) -> Features:
@@ -100,19 +100,19 @@ class Feeds:
 
     @functools.cached_property
     def train(self) -> dict[tuple[str, int], Feed]:
-        """A feed for every (task, sequence length) of the stages."""
+        """{(task, T): feed} for every pair in the stages."""
         stages = self.config.stages
         pairs = ((task, stage.seq_len) for stage in stages for task in stage.among(self.config.tasks))
         return {(task, seq_len): self.feed("train", seq_len, task) for task, seq_len in dict.fromkeys(pairs)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Fingerprints of the rows of every training feed, by task and T."""
+        """Row fingerprints of all training feeds, by `task/T`."""
         return {f"{task}/{seq_len}": feed.fingerprint for (task, seq_len), feed in self.train.items()}
 
     @property
     def read(self) -> dict[str, str]:
-        """{resource that an objective reads: its fingerprint}."""
+        """{resource that an objective reads: fingerprint}."""
         return {
             self.config.qualified(task, name): fingerprint
             for task, objective in self.objectives.items()
@@ -121,12 +121,12 @@ class Feeds:
 
     @functools.cached_property
     def heldout(self) -> dict[str, Feed]:
-        """A feed of held-out rows for each task, with the T of the last stage that trains it."""
+        """{task: feed with held-out rows}. T is taken from the last stage that trains the task."""
         return {task: self.feed("heldout", self._last_seq_len(task), task) for task in self.config.tasks}
 
     @functools.cached_property
     def further_heldout(self) -> dict[tuple[str, str], Feed]:
-        """A feed for each (task, name) of the further held-out files of labeled formats, and of sources of a corpus."""
+        """{(task, name): feed} for additional held-out files of labeled formats, and for single sources of a corpus."""
         feeds = {}
         for task in self.config.tasks:
             store, seq_len = self.store_of(task), self._last_seq_len(task)
@@ -137,21 +137,21 @@ class Feeds:
         return feeds
 
     def _heldout_of(self, source: str, seq_len: int, task: str) -> Feed:
-        """Return the held-out rows of one source of the corpus, in the order of their plan."""
+        """Return a feed with the held-out rows of one source."""
         plans = tuple(self._plans(task, "heldout", seq_len, source))
         epochs = Epochs(plans, stream=f"rows/{source}", seed=self._seed_of("heldout"), shuffle=True)
         return self._feed_of((epochs,), Turns((1.0,)), seq_len, task)
 
     def _last_seq_len(self, task: str) -> int:
-        """Return T of the last stage that trains a task."""
+        """Return T in the last stage that trains a task."""
         stages = self.config.stages
         return next(stage.seq_len for stage in reversed(stages) if task in stage.among(self.config.tasks))
 
     def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
         """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.
 
-        Held-out rows come from all sources together. So do training rows, unless `data` states how often sources are
-        drawn. Each source is then planned separately, and `_draws` sets how many turns it gets.
+        Held-out rows come from all sources together. So do training rows, unless `data` weights the sources: then each
+        source is planned separately and gets turns according to `_draws`.
 
         Raises:
           UserError: the split is too small for the example format, or a source has too few rows for its weight.
@@ -179,7 +179,7 @@ class Feeds:
 
     @property
     def _sources_with_turns(self) -> list[str]:
-        """The sources that are planned separately, because `data` states how often they are drawn; [""] for none."""
+        """Sources that are planned separately, because `data` weights them; [""] if all sources share one plan."""
         sources = self.config.data.named_sources
         if not isinstance(self.store, TokenStore) or len(sources) < 2:
             return [""]
@@ -187,13 +187,11 @@ class Feeds:
         return list(sources) if is_stated or len({source.weight for source in sources.values()}) > 1 else [""]
 
     def _draws(self, name: str, counts: Counts) -> float:
-        """Return how often a source is drawn, relative to the others, from the numbers of its plan.
-
-        That is `weight` times its rows n, n^smoothing, or the rows that hold its share of the tokens.
-        """
+        """Return a source's relative frequency: `weight` x rows^`smoothing`, or enough rows for its `token_share`."""
         if not name:
             return 1.0
         source = self.config.data.named_sources[name]
+        # Turns count rows, and sources pack different numbers of tokens into a row: convert the share of the tokens.
         if source.token_share:
             return source.token_share * counts.rows / counts.tokens
         return source.weight * counts.rows**self.config.data.smoothing
@@ -211,6 +209,7 @@ class Feeds:
         return self.config.seed if split == "train" else self.config.eval.seed
 
     def _plans(self, name: str, split: str, seq_len: int, source: str) -> Iterator[Plan | LabeledPlan]:
+        # Plans cut and pair the text in different ways, and epochs rotate through them. Held-out rows must not vary.
         task = self.config.tasks[name]
         for number in range(task.plans if split == "train" else 1):
             spec = Spec(split, task.examples, seq_len, self._seed_of(split), task.row_examples, source, number)
@@ -221,10 +220,10 @@ class Feeds:
                 yield open_or_make(store, spec)
 
     def source_shares(self, feed: Feed) -> dict[str, dict[str, float]]:
-        """Return the shares of the sources of the corpus in a training feed; empty with one source.
+        """Return each source's share of a training feed; empty for a corpus with one source.
 
         Returns:
-          `tokens` -> source -> share, and `rows` too unless the sources are packed together.
+          {`tokens`: {source: share}}, and `rows` likewise unless the sources are packed together.
         """
         names = list(self.config.data.named_sources)
         if not isinstance(self.store, TokenStore) or len(names) < 2:
@@ -242,7 +241,7 @@ def _shares(names: Sequence[str], amounts: Sequence[float]) -> dict[str, float]:
 
 
 def _scored_alone(store: TokenStore) -> list[str]:
-    """Return the sources of a corpus with held-out documents enough for a score of their own, if there are several."""
+    """Return the sources with enough held-out documents for their own score; none if there is only one source."""
     documents = {name: counts["documents"] for name, counts in store.manifest["counts"]["heldout"].items()}
     if len(documents) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Floating-point operations of the training steps of a task, by formula, and the counts that they follow from."""
+"""FLOPs of training steps by formula, and the token counts that the formula needs."""
 
 import dataclasses
 
@@ -10,28 +10,28 @@ from bertjax.models.flops import Counts, FlopsPart, encoder_products
 
 @dataclasses.dataclass(frozen=True)
 class StepFlops:
-    """Counts the operations of the matrix products of training steps.
+    """Counts the matrix-product FLOPs of training steps.
 
     A multiply-add is two operations, and the backward pass costs twice the forward pass (Kaplan et al., 2020, arXiv
-    2001.08361, section 2.1). What the backward pass computes again (`runtime.remat`) is not counted.
+    2001.08361, section 2.1). Recomputation in the backward pass (`runtime.remat`) is not counted.
 
     Attributes:
-      parts: the encoders that a step runs, as the objective lists them.
-      share: share of their operations that is left with frozen parameters (`bertjax.training.stage_flops`). It is that
-        of whole batches, and taken to be the same for their real tokens.
+      parts: encoders that a step runs, as the objective lists them.
+      share: share of these FLOPs that remains with frozen parameters (`bertjax.training.stage_flops`), measured on full
+        batches and assumed to be equal for real tokens.
     """
 
     parts: tuple[FlopsPart, ...]
     share: float = 1.0
 
     def useful(self, counts: Counts) -> float:
-        """Return the operations on real tokens, for the counts of `consumption`."""
+        """Return the FLOPs on real tokens, given the counts from `consumption`."""
         return self.share * sum(_operations(part, counts) for part in self.parts)
 
     def executed(self, batches: dict[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
-        """Return the operations on batches [steps, B, ...] as if nothing were padding and no rows were packed.
+        """Return the FLOPs on batches [steps, B, ...], padding included and without packing.
 
-        Every token attends to all T tokens of its row, and heads compute all places of K and N.
+        Every token attends to all T tokens in its row, and heads compute all K positions and N slots.
         """
         steps, rows, seq_len = batches["tokens_BT"].shape
         positions = sum(batches[name].shape[2] for name in batches if name.endswith("_weights_BK"))
@@ -47,9 +47,8 @@ def _operations(part: FlopsPart, counts: Counts) -> float:
 
 
 def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the numbers of real tokens, of pairs of tokens that attend to each other, of predicted positions, of
-    examples, and of rows that are not empty."""
-    slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])
+    """Count real tokens, token pairs within an example, predicted positions, examples, and non-empty rows."""
+    slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])  # 0 is padding, see `examples_BT`
     lengths_BN = jnp.sum(batch["examples_BT"][:, :, None] == slots_N, axis=1)
     predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
     return {

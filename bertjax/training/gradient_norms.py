@@ -1,4 +1,4 @@
-"""Norms of the gradient by layer, which show where a gradient vanishes (Mosbach et al., 2021, arXiv 2006.04884)."""
+"""Gradient norms by layer, which show where a gradient vanishes (Mosbach et al., 2021, arXiv 2006.04884)."""
 
 import re
 
@@ -9,13 +9,13 @@ from bertjax.training.param_paths import path_of
 
 
 def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
-    """Return {`grad_norm/<group>`: norm} of the embeddings, of each layer, of the pooler, of each head, and so on.
+    """Return {`grad_norm/<group>`: norm}, where a group is the embeddings, a layer, the pooler, a head, and so on.
 
-    A row of parameters that several layers share counts in the last of them.
+    Parameters that several layers share count for the last of these layers.
 
     Args:
       gradient: a gradient, shaped like the params.
-      layers: L, the number of layers of the encoder.
+      layers: L, the encoder's depth.
     """
     squares: dict[str, jax.Array] = {}
 
@@ -26,6 +26,7 @@ def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
         path = path_of(key_path)
         if stack := re.match(r"(.*?/layers)/", path):
             rows = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
+            # With shared layers a stack has fewer rows than layers: row r serves L / rows consecutive layers.
             for row in range(len(rows)):
                 add(f"{stack[1]}/{(row + 1) * (max(layers, len(rows)) // len(rows)) - 1}", rows[row])
         else:

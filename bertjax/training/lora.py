@@ -1,8 +1,8 @@
 """LoRA, low-rank adaptation (Hu et al., 2021, arXiv 2106.09685), as a function of the params.
 
-A kernel W of the encoder's layers is frozen, and W + alpha / rank * A B takes its place. The factors are leaves of
-their own: `lora/<path of the kernel>/a` [L, in, rank] and `.../b` [L, rank, out]. The step adds their products to the
-kernels before the model runs, so no module knows of them, and a merged model is an ordinary one.
+A kernel W in the encoder's layers is frozen and replaced with W + alpha / rank * A B. The factors are separate leaves:
+`lora/<kernel path>/a` [L, in, rank] and `.../b` [L, rank, out]. The step adds their product to the kernel before the
+model runs, so Flax modules need no LoRA code, and a merged model is an ordinary one.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ ROOT = "lora"
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adaptation (Hu et al., 2021, arXiv 2106.09685) of kernels W: x W + alpha / rank * x A B, W frozen.
+    """LoRA settings (Hu et al., 2021, arXiv 2106.09685): x W becomes x W + alpha / rank * x A B, with W frozen.
 
-    The encoder is then frozen except for its pooler, unless `optimizer.frozen` lists other parameters.
+    LoRA freezes the encoder except for its pooler, unless `optimizer.frozen` lists other parameters.
 
     Attributes:
       rank: columns of A and rows of B; 0 adapts no kernel.
       alpha: numerator of the factor on A B.
-      kernels: regular expression that is searched in the paths of the kernels of the encoder's layers; those of queries
-        and values are the paper's choice (section 7.1).
+      kernels: regular expression to search for in the kernel paths of the encoder's layers. The default, queries and
+        values, is the paper's choice (section 7.1).
     """
 
     rank: int = 0
@@ -50,20 +50,20 @@ class LoraConfig:
                 )
 
     def adapts(self, path: str) -> bool:
-        """Return whether the parameter of a path is an adapted kernel."""
+        """Return whether a path belongs to an adapted kernel."""
         is_kernel = path.startswith("encoder/layers/") and path.endswith("/kernel")
         return bool(self.rank) and is_kernel and re.search(self.kernels, path) is not None
 
 
 def add_factors(config: LoraConfig, params: dict, key: jax.Array, frozen: tuple[str, ...]) -> dict:
-    """Return params with new factors; the merged kernels are unchanged, because B is 0.
+    """Return params with new factors added. The model is unchanged at first, because B starts at 0.
 
-    A is normal with the variance 1 / (3 in), which is that of the authors' uniform initialization (loralib).
+    A is normal with variance 1 / (3 in), the variance of the authors' uniform initialization (loralib).
 
     Args:
-      config: which kernels are adapted, and the rank.
+      config: LoRA settings.
       params: the params of a model.
-      key: the key of A; the values of each A also depend on its path.
+      key: random key for A; each A also depends on its path.
       frozen: patterns of frozen params; they must cover the adapted kernels.
 
     Raises:
@@ -95,7 +95,7 @@ def add_factors(config: LoraConfig, params: dict, key: jax.Array, frozen: tuple[
 
 
 def merge(config: LoraConfig, params: dict) -> dict:
-    """Return params without factors: alpha / rank * A B is added to each adapted kernel, in float32."""
+    """Merge the factors into the params: add alpha / rank * A B to each adapted kernel, in float32."""
     if not config.rank:
         return params
     flat = flatten_dict(params, sep="/")
@@ -108,5 +108,5 @@ def merge(config: LoraConfig, params: dict) -> dict:
 
 
 def is_factor(path: str) -> bool:
-    """Return whether a param is one of the factors."""
+    """Return whether a path belongs to a LoRA factor."""
     return path.startswith(f"{ROOT}/")

@@ -1,4 +1,4 @@
-"""Gradients of a batch that a device computes in equal parts, one after the other, because memory is short."""
+"""Gradient accumulation: a device computes its rows in equal micro-batches, one after the other, to save memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,9 @@ from bertjax.objectives.base import Arrays
 
 
 def count_micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
-    """Return the least number of equal parts of a device's rows of which none holds more than `micro_tokens` tokens.
+    """Return the smallest number of equal parts that hold at most `micro_tokens` tokens each, or a single row.
 
-    A single row may be longer. With 0, all rows are one part.
+    With `micro_tokens=0`, all rows are one part.
     """
     if not micro_tokens:
         return 1
@@ -21,13 +21,13 @@ def count_micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
 
 
 def sum_over_micro_batches(differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array) -> Any:
-    """Return what `differentiate` returns for all rows, with gradients in float32, from equal parts of them.
+    """Apply `differentiate` to equal parts of the rows and return its result for all rows, with float32 gradients.
 
     Args:
-      differentiate: a function of params, the rows of a part, and its keys. It returns (gradient, (sums, arrays with
-        the rows first)).
+      differentiate: a function of params, the rows of one part, and their keys. It returns (gradient, (sums, arrays
+        with rows as their first axis)).
       count: number of parts.
-      keys: a key for each row.
+      keys: one key per row.
     """
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     keys = keys.reshape(count, -1)

@@ -1,4 +1,4 @@
-"""The params that a model runs with, as a function of the trained ones. No module knows of it."""
+"""Turn trained params into the ones that the model runs with (LoRA merged, pruned, rounded). Modules are unaware."""
 
 import dataclasses
 
@@ -11,13 +11,13 @@ from bertjax.training.quantization import QuantizationConfig, rounded
 
 @dataclasses.dataclass(frozen=True)
 class ModelParams:
-    """Factors are merged, then weights are pruned, then they are rounded.
+    """A function from trained params to the model's params: merge LoRA factors, then prune, then round.
 
     Attributes:
-      lora: which kernels have factors.
-      pruning: which weights are 0.
-      quantization: how many bits the others have.
-      steps: number of steps of the run, over which the share of pruned weights rises.
+      lora: LoRA settings.
+      pruning: pruning settings.
+      quantization: rounding settings.
+      steps: steps in the run, over which the share of pruned weights rises.
     """
 
     lora: LoraConfig = LoraConfig()
@@ -27,9 +27,9 @@ class ModelParams:
 
     @property
     def is_identity(self) -> bool:
-        """Whether a model runs with the trained params."""
+        """Whether the model runs with the trained params as they are."""
         return not (self.lora.rank or self.pruning.kind or self.quantization.bits)
 
     def __call__(self, params: dict, step: jax.Array | int) -> dict:
-        """Return the params of the model after `step` steps."""
+        """Return the model's params after `step` steps."""
         return rounded(self.quantization, pruned(self.pruning, merge(self.lora, params), step, self.steps))

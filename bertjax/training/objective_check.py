@@ -1,4 +1,4 @@
-"""Trace an objective on abstract shapes, so that its errors come before a corpus is prepared."""
+"""Trace a user's objective on abstract shapes, so that its errors show before a corpus is prepared."""
 
 import contextlib
 import functools
@@ -25,16 +25,17 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     """Trace `features`, `weights`, `terms` and `outputs` of a task's objective without computing anything.
 
     Args:
-      name: name of the task.
-      encoder: the architecture, before it is sharded.
+      name: task name.
+      encoder: the architecture, before sharding.
       seq_len: T.
 
     Raises:
-      UserError: a term, a metric or a weight is not a scalar, a term has no weight, `best_metric` is missing or is the
-        loss of no term, or the code of the user raises an exception; the message names the file and the line.
+      UserError: a term, a metric or a weight is not a scalar, a term has no weight, `best_metric` is missing or is not
+        the loss of a term, or the user's code raises an exception; the message has its file and line.
     """
     objective = task.objective
     setting = f"tasks.{name}.objective.kind={OBJECTIVES.kind_of(objective)!r}"
+    # `eval_shape` runs the user's Python on shapes only: nothing is allocated or compiled, even for a large model.
     with user_errors(setting):
         batch = batch_shapes(task, encoder.vocab_size, seq_len, rows=2)
         model, key = objective.model(encoder), jax.random.key(0)
@@ -79,7 +80,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
 
 
 def _check_returned(setting: str, returned: Any) -> None:
-    """Raise UserError unless these are terms and metrics, and what slots are updated with if there are any."""
+    """Raise UserError unless `terms` returned dicts of terms and metrics, and optionally of arrays for the slots."""
     if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not all(isinstance(p, dict) for p in returned):
         raise UserError(f"{setting}: terms_of() must return two dicts, {{term: sum}} and {{metric: (sum, weight)}}")
     for metric, pair in returned[1].items():
@@ -88,11 +89,11 @@ def _check_returned(setting: str, returned: Any) -> None:
 
 
 def _check_outputs(setting: str, trace: Callable[[], Any]) -> None:
-    """Raise UserError if `outputs`, which may be inherited, fails on what the user's own `logits` return."""
+    """Raise UserError if `outputs`, which may be inherited, fails on the result of the user's own `logits`."""
     try:
         trace()
     except Exception as error:  # the user's code may return anything
-        if line_of(error):
+        if line_of(error):  # the user's own code raised it: `user_errors` explains
             raise
         raise UserError(
             f"{setting}: outputs(), which every evaluation calls, fails with {type(error).__name__}: {reason(error)}; "
@@ -101,7 +102,7 @@ def _check_outputs(setting: str, trace: Callable[[], Any]) -> None:
 
 
 def _differing(slots: SlotValues, updated: SlotValues) -> str:
-    """Return the paths of slots that are missing, new, or of another shape or dtype."""
+    """Return the paths of slots that are missing, new, or changed in shape or dtype."""
     before, after = (
         {path_of(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (slots, updated)
@@ -110,7 +111,8 @@ def _differing(slots: SlotValues, updated: SlotValues) -> str:
 
 
 def _warn_of_flops(setting: str, objective: Objective) -> None:
-    """Warn of heads whose FLOPs are not counted: a class with its own `heads` inherits `flops_parts`."""
+    """Warn if FLOPs of heads may be missing: a class overrides `heads` but inherits `flops_parts`."""
+    # The classes in the MRO that define each of the two methods.
     heads, counted = (
         next(kind for kind in type(objective).__mro__ if name in vars(kind)) for name in ("heads", "flops_parts")
     )
@@ -125,13 +127,13 @@ def _warn_of_flops(setting: str, objective: Objective) -> None:
 
 @contextlib.contextmanager
 def user_errors(setting: str) -> Iterator[None]:
-    """Turn an exception of the user's code into one line that names the file and the line."""
+    """Turn an exception from the user's code into a one-line error with the file and line."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # the user's code may raise anything
-        if not (line := line_of(error)):
+        if not (line := line_of(error)):  # no user code on the stack: a bug of bertjax, which needs its traceback
             raise
         raise UserError(f"{setting} fails: {line}: {type(error).__name__}: {reason(error)}; correct it") from error
 

@@ -1,4 +1,4 @@
-"""AdamW and LAMB as BERT uses them. The step applies the learning rate, since it has the number of the step."""
+"""AdamW and LAMB as BERT uses them. The training step applies the learning rate, since it knows the step count."""
 
 import jax
 import jax.numpy as jnp
@@ -9,25 +9,25 @@ from bertjax.training.config import OptimizerConfig
 from bertjax.training.param_paths import map_with_path, matches
 from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
 
-# XLNet's code decays the biases of relative attention (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
+# But XLNet's code decays relative attention biases (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
 _IS_UNSCALED = matches(r"^scores/|(^|(?<!/relative)/)(\w*bias|scale)$")
 
 
 def decay_mask(params: dict) -> dict:
-    """Return True for params that weight decay applies to: all except biases, layer norms and scores of pruning."""
+    """Return True for params with weight decay: all except biases, layer norms and pruning scores."""
     return map_with_path(lambda path, _: not _IS_UNSCALED(path), params)
 
 
 def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> optax.GradientTransformation:
-    """Return the transformation from gradients to updates; the learning rate is not part of it.
+    """Return the transformation from gradients to updates, without the learning rate.
 
     It clips by global norm and applies Adam, decoupled weight decay and, for LAMB, the trust ratio. Frozen parameters
-    have no moments, do not count in the norm, and get updates of 0. Creating the optimizer's state raises UserError if
-    a pattern of the configuration matches no parameter. For `counts_by_leaf` see `scale_by_adam`.
+    have no moments, do not count in the norm, and get zero updates. `init` raises UserError if a configured pattern
+    matches no parameter. For `counts_by_leaf` see `scale_by_adam`.
     """
     steps = [
         scale_by_adam(config.b1, config.b2, config.epsilon, config.bias_correction, counts_by_leaf),
-        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),
+        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),  # after Adam: decoupled, not L2
     ]
     if config.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(config.clip_norm))
@@ -38,21 +38,21 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
     chain = optax.chain(*steps)
     if config.frozen:
         chain = freeze(config.frozen, chain)
-    if config.layer_decay < 1.0:  # outside of `freeze`, which hides frozen layers: they count in the depth
+    if config.layer_decay < 1.0:  # outside of `freeze`, which hides frozen layers; they still count for the depth
         chain = optax.chain(chain, by_depth(config.layer_decay, config.layer_decay_offset))
     return chain
 
 
 def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tuple[dict, dict]:
-    """Return (params after a step against `updates`, updates times -learning_rate)."""
+    """Return (params - learning_rate * updates, -learning_rate * updates)."""
     updates = jax.tree.map(lambda update: -learning_rate * update, updates)
     return optax.apply_updates(params, updates), updates
 
 
 def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
-    """Return ||param|| / ||update|| (You et al., 2020, algorithm 2), separately for each layer of a stack.
+    """Return ||param|| / ||update|| (You et al., 2020, algorithm 2), for each layer in a stack separately.
 
-    It is 1 for biases, layer norms and scores of pruning, and if one of the norms is 0.
+    It is 1 for biases, layer norms and pruning scores, and if one of the norms is 0.
 
     Returns:
       A scalar, or [L, 1, ...] for stacked layers.

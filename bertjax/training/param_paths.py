@@ -1,4 +1,4 @@
-"""Parameters by their path, as in `encoder/layers/attention/query/kernel`: what sharding and decay select by."""
+"""Parameter paths such as `encoder/layers/attention/query/kernel`, which sharding, decay and freezing match against."""
 
 import re
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from bertjax.errors import UserError
 
 
 def path_of(key_path: tuple) -> str:
-    """Return a leaf's path in a nested dict, as in `encoder/layers/attention/query/kernel`."""
+    """Return a leaf's path in a nested dict, such as `encoder/layers/attention/query/kernel`."""
     return jax.tree_util.keystr(key_path, simple=True, separator="/")
 
 
 def map_with_path(function: Callable[[str, Any], Any], tree: Any) -> Any:
-    """Map a function of (path, leaf) over a tree."""
+    """Map a function over (path, leaf) pairs in a tree."""
     return jax.tree_util.tree_map_with_path(lambda key_path, leaf: function(path_of(key_path), leaf), tree)
 
 
@@ -26,21 +26,21 @@ def paths_of(tree: Any) -> list[str]:
 
 
 def matches(pattern: str) -> Callable[[str], bool]:
-    """Return a predicate: whether a path contains a match of a regular expression."""
+    """Return a predicate that searches paths for a regular expression."""
     compiled = re.compile(pattern)
     return lambda path: compiled.search(path) is not None
 
 
 def with_heads_of(params: dict, task: str) -> dict:
-    """Return the params of a task whose heads are `heads/<task>/...`, as its model has them; all without a task."""
+    """Move a task's heads from `heads/<task>/...` to `heads/...`, where its model has them; no-op without a task."""
     return params | {"heads": params["heads"].get(task, {})} if task else params
 
 
 def merge_params(params: dict, others: dict, task: str) -> dict:
-    """Return the params of both trees; a param that is in both is taken from the first.
+    """Merge two trees of params. A param in both is taken from the first.
 
     Args:
-      task: name of the task that has `others`, for the error message.
+      task: owner of `others`, for the error message.
 
     Raises:
       UserError: a param is in both trees, with different shapes.

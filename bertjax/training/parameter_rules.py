@@ -1,6 +1,6 @@
-"""Optimizer rules for some of the parameters, which they select by path: decay by depth, multipliers, freezing.
+"""Optimizer rules for parameters selected by path: layer-wise decay, multipliers, freezing.
 
-Stacked layers share one path and one array, so what differs between layers varies along its first axis.
+Stacked layers share one path and one array, so factors for single layers vary along its first axis.
 """
 
 import dataclasses
@@ -21,24 +21,24 @@ from bertjax.training.param_paths import map_with_path, matches, path_of
 
 IS_STACKED = matches(r"(^|/)layers/")
 IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
-# What comes before the path of a param in the state of an optimizer.
+# Prefix of a param's path in an optimizer state.
 _IN_STATE = re.compile(r"^.*?(^|/)(mu|nu|count)/")
 IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
 
 
 @dataclasses.dataclass(frozen=True)
 class Freezing:
-    """The parameters that do not change: in the whole run, or in some of its steps.
+    """Parameters that do not change, in the whole run or in some steps.
 
-    In those steps one rule holds for a parameter, its moments and its count of steps: if only some of them moved on,
-    Adam's bias correction would be that of another step.
+    A step holds a parameter together with its moments and step count. If only some of them changed, Adam's bias
+    correction would use the wrong step.
 
     Attributes:
-      patterns: regular expressions on the paths of parameters that the run freezes; they have no moments.
-      paths: paths of parameters that a stage freezes, or that the task of the step does not train.
-      layers: number of the lowest layers of the encoder that the stage also freezes. A row that several layers share is
-        frozen if all of them are.
-      depth: L, the number of layers of the encoder.
+      patterns: regular expressions for paths that are frozen in the whole run; these parameters have no moments.
+      paths: parameters that the stage freezes, or that the step's task does not train.
+      layers: number of lowest encoder layers that the stage also freezes. Parameters that several layers share are
+        frozen if all of these layers are.
+      depth: L, the encoder's depth.
     """
 
     patterns: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ class Freezing:
     depth: int = 0
 
     def without_gradient(self, params: dict, is_adapted: Callable[[str], bool]) -> dict:
-        """Return the params with a gradient of 0 for frozen ones, so that no backward pass is computed for them.
+        """Stop the gradients of frozen params, so that the compiler drops their part of the backward pass.
 
-        Adapted kernels keep theirs: the gradients of their factors follow from it (`bertjax.training.lora`).
+        Kernels with LoRA keep their gradient, because the factors' gradients are computed from it.
         """
 
         def stopped(path: str, leaf: jax.Array) -> jax.Array:
@@ -59,10 +59,10 @@ class Freezing:
         return map_with_path(stopped, params)
 
     def hold(self, new: Any, old: Any) -> Any:
-        """Return a tree with the leaves of `new`, and those of `old` for what the step does not train.
+        """Return `new`, with the leaves (or rows of leaves) that the step does not train replaced from `old`.
 
         Args:
-          new, old: trees like the params, or like the state of an optimizer, whose paths end with those of params.
+          new, old: trees shaped like the params or like an optimizer state, where paths end with a param's path.
         """
         if not self.paths and not self.layers:
             return new
@@ -73,7 +73,7 @@ class Freezing:
                 return old
             if self.layers and IS_ENCODER_LAYER(path):
                 rows = new.shape[0]
-                last_layers = (1 + jnp.arange(rows)) * (self.depth // rows)
+                last_layers = (1 + jnp.arange(rows)) * (self.depth // rows)  # number of the last layer that uses a row
                 return jnp.where((last_layers <= self.layers).reshape(-1, *[1] * (new.ndim - 1)), old, new)
             return new
 
@@ -81,9 +81,9 @@ class Freezing:
 
 
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
-    """Scale updates by decay^(L + offset - depth): depth 0 for the embeddings, 1 to L for the layers; not the heads.
+    """Scale updates by decay^(L + offset - depth): depth 0 for embeddings, 1 to L for layers; heads are not scaled.
 
-    L counts the layers of the stack. A row of parameters that several layers share has the depth of the last of them.
+    L is the size of the stack. Parameters that several layers share have the depth of the last one.
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
@@ -103,7 +103,7 @@ def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
 
 
 def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:
-    """Scale updates by the first multiplier that matches their path."""
+    """Scale updates by the first multiplier with a matching path."""
 
     def factor_of(path: str, ndim: int) -> jax.Array | float:
         multiplier = next((entry for entry in multipliers if re.search(entry.path, path)), Multiplier())
@@ -128,7 +128,7 @@ def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransforma
 
 
 def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Apply `trained` to parameters that no pattern matches; the others get updates of 0."""
+    """Apply `trained` to the parameters that no pattern matches; the others get zero updates and no state."""
     is_frozen = functools.partial(matches_any, patterns)
 
     def frozen(params: dict) -> dict:
@@ -146,7 +146,7 @@ def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> op
 
 
 def stateless(check: Callable[[dict], None], update: Callable) -> optax.GradientTransformation:
-    """Update each leaf by update(path, update, param); `check` runs once, when the state is initialized."""
+    """Return a transformation that maps update(path, update, param); `check` runs once, at initialization."""
 
     def init(params: dict) -> optax.EmptyState:
         check(params)
@@ -165,7 +165,7 @@ def _leaves(params: dict) -> dict[str, jax.Array]:
 
 
 def find_paths(name: str, pattern: str, params: dict) -> list[str]:
-    """Return the paths that match a pattern.
+    """Return the parameter paths that match a pattern.
 
     Raises:
       UserError: no path matches.

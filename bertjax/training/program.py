@@ -1,7 +1,7 @@
-"""A run's model, tasks, optimizer and mesh: the objects that the loop, evaluation and compilation share.
+"""A run's model, tasks, optimizer and mesh, shared by the loop, evaluation and ahead-of-time compilation.
 
-They follow from the configuration, the vocabulary size and the devices; no corpus is needed. For shapes only, the
-devices may be descriptions of devices that are not there.
+They depend on the configuration, the vocabulary size and the devices, but not on a corpus. Abstract devices of an
+absent TPU are enough to compute shapes and to compile.
 """
 
 import dataclasses
@@ -57,9 +57,9 @@ class Program:
 
     Attributes:
       config: the configuration.
-      vocab_size: V, the size of the tokenizer's vocabulary.
-      devices: the devices of the mesh; all devices of JAX by default.
-      layers: number of encoder layers if it is not the configured one (progressive stacking); 0 for the configured one.
+      vocab_size: V, size of the tokenizer's vocabulary, without padding.
+      devices: devices for the mesh; `jax.devices()` by default.
+      layers: encoder depth, if it differs from the configured one (progressive stacking); 0 for the configured one.
     """
 
     config: Config
@@ -71,7 +71,7 @@ class Program:
         object.__setattr__(self, "config", open_teachers(self.config))
 
     def at(self, stage: int) -> "Program":
-        """Return the same run with the number of layers that the encoder has in a stage."""
+        """Return the same run with the encoder depth of a stage."""
         return self._by_depth[self.config.layers_at(stage)]
 
     @functools.cached_property
@@ -100,7 +100,7 @@ class Program:
 
     @functools.cached_property
     def tasks(self) -> dict[str, "TaskProgram"]:
-        """The tasks by name, in the order of the configuration."""
+        """{name: task}, in configuration order."""
         return {name: TaskProgram(self, name) for name in self.config.tasks}
 
     @property
@@ -110,7 +110,7 @@ class Program:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """The mesh, and how params are sharded on it."""
+        """The mesh and the sharding of params on it."""
         runtime, dtype = self.config.runtime, self.encoder.execution.dtype
         objectives = [task.objective for task in self.config.tasks.values()]
         parameters = count_parameters(self.param_shapes, self.encoder)
@@ -135,10 +135,10 @@ class Program:
         return self.layout.mesh
 
     def put(self, params: dict) -> dict:
-        """Return params of the host, sharded on the mesh by the same rules as trained ones."""
+        """Put host params on the mesh, sharded by the same rules as trained ones."""
 
         def put(leaf: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-            # Each process provides the shards of its own devices; device_put would compare full arrays over all hosts.
+            # Each process provides its own devices' shards; device_put would compare full arrays over all hosts.
             return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
 
         return jax.tree.map(put, params, shardings(params, self.layout.rules, self.mesh))
@@ -152,22 +152,22 @@ class Program:
     def optimizer(self) -> optax.GradientTransformation:
         config = self.config
         has_frozen_stages = any(stage.frozen or stage.frozen_layers for stage in config.stages)
-        # With one count for all, the first moments of a head whose task starts at step 2,000 would count as the mean of
-        # 2,000 gradients: they would not be corrected, and with b2=0.999 updates would be up to 6 times too large.
+        # With one global count, Adam would treat the first gradient of a head that starts at step 2,000 as the mean of
+        # 2,000 gradients and skip its bias correction. With b2=0.999, updates would be up to 6 times too large.
         return make_optimizer(
             dataclasses.replace(config.optimizer, frozen=config.frozen),
             counts_by_leaf=has_frozen_stages or any(map(self.idle_paths, config.tasks)),
         )
 
     def idle_paths(self, task: str) -> frozenset[str]:
-        """Return the paths of params that only other tasks train."""
+        """Return the paths of params that only other tasks train, such as their heads."""
         if len(self.config.tasks) == 1:
             return frozenset()
         return frozenset().union(*self._trained_paths.values()) - self._trained_paths[task]
 
     @functools.cached_property
     def _trained_paths(self) -> dict[str, frozenset[str]]:
-        """{task: the paths of the params of its model}."""
+        """{task: paths of its model's params}."""
         shapes = {
             name: jax.eval_shape(functools.partial(self.params_of, name, task.model), jax.random.key(0))
             for name, task in self.tasks.items()
@@ -176,13 +176,14 @@ class Program:
 
     @functools.cached_property
     def param_shapes(self) -> dict:
-        """Shapes and dtypes of the params of all tasks, which need no mesh."""
+        """Shapes and dtypes of all tasks' params."""
+        # `layout` counts these to choose a strategy, so they must not depend on `TaskProgram.model`, which has a mesh.
         models = {name: task.objective.model(self.encoder) for name, task in self.config.tasks.items()}
         return jax.eval_shape(self._init_params(models), jax.random.key(0))
 
     @functools.cached_property
     def abstract_state(self) -> State:
-        """Shapes, dtypes and shardings of the state."""
+        """Shapes, dtypes and shardings of the training state."""
         return abstract_state(self._create_state, self.mesh, self.layout.rules)
 
     def init_state(self) -> State:
@@ -195,7 +196,7 @@ class Program:
         return new_state(self._init_params(models), self.optimizer, self.init_slots)
 
     def init_slots(self, params: dict) -> dict[str, SlotValues]:
-        """Return {task: its slots at step 0} of the tasks that have any."""
+        """Return {task: slots at step 0} for tasks with slots."""
         params, has_own_heads = self.to_model_params(params, 0), self.config.has_own_heads
         slots = {
             name: slots_of(task.objective, with_heads_of(params, name if has_own_heads else ""))
@@ -204,7 +205,7 @@ class Program:
         return {name: own for name, own in slots.items() if own}
 
     def _init_params(self, models: dict[str, Model]) -> Callable[[jax.Array], dict]:
-        """Return a function from a key to the params of all tasks. Params of equal paths are shared between tasks."""
+        """Return a function from a key to all tasks' params. Tasks share params with equal paths."""
 
         def init(key: jax.Array) -> dict:
             params: dict = {}
@@ -215,7 +216,7 @@ class Program:
         return init
 
     def params_of(self, task: str, model: Model, key: jax.Array) -> dict:
-        """Return the initial params of a task's model, with the factors of LoRA and the scores of pruning."""
+        """Return initial params for a task's model, LoRA factors and pruning scores included."""
         batch = batch_shapes(self.config.tasks[task], self.vocab_size, self.config.stages[-1].seq_len)
         params = self.config.tasks[task].objective.init(model, key, batch)
         if self.config.has_own_heads:
@@ -225,13 +226,13 @@ class Program:
         return add_factors(config.lora, scored, key, config.frozen)
 
     def merged(self, state: State) -> dict:
-        """Return the trained params of a state as those of an ordinary model."""
+        """Return the params of an ordinary model: LoRA merged, pruned, rounded."""
         params = state["params"]
         return params if self.to_model_params.is_identity else self._merge(params, state["step"])
 
     @property
     def to_model_params(self) -> ModelParams:
-        """Gives the params that the models run with, from trained ones and the step."""
+        """The function from trained params and the step to the params that models run with."""
         config = self.config
         steps = sum(stage.steps or 0 for stage in config.stages)
         return ModelParams(config.lora, config.pruning, config.quantization, steps)
@@ -243,7 +244,7 @@ class Program:
         return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
-        """Raise UserError unless the user's objectives can be traced, and devices divide the weights."""
+        """Raise UserError unless user-defined objectives can be traced and the devices divide all sharded axes."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
             if ":" in OBJECTIVES.kind_of(task.objective) and not is_open:
@@ -252,12 +253,12 @@ class Program:
             if stage.batch is not None and any(
                 isinstance(self.config.tasks[name].objective, Slots) for name in stage.among(self.config.tasks)
             ):
-                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # slots would keep rows of padding
+                check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # padding rows must not reach the slots
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
             self.frozen_paths_at(index)
 
     def frozen_paths_at(self, stage: int) -> frozenset[str]:
-        """Return the paths of the parameters that a stage freezes as a whole; `frozen_layers` adds rows of others.
+        """Return the paths that a stage freezes completely; `frozen_layers` also freezes single rows of stacks.
 
         Raises:
           UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
@@ -267,7 +268,7 @@ class Program:
         frozen = {path for name, pattern in patterns.items() for path in find_paths(name, pattern, params)}
         if settings.frozen_layers:
             frozen |= set(filter(IS_EMBEDDING, paths_of(params)))
-        if settings.frozen_layers == self.config.layers_at(stage):
+        if settings.frozen_layers == self.config.layers_at(stage):  # all rows of every stack
             frozen |= set(filter(IS_ENCODER_LAYER, paths_of(params)))
         if not {path for path in paths_of(params) if not matches_any(self.config.frozen, path)} - frozen:
             raise UserError(
@@ -282,8 +283,8 @@ class TaskProgram:
     """A task of a run before its first step.
 
     Attributes:
-      program: the run.
-      name: the task's name.
+      program: the run that it belongs to.
+      name: task name.
     """
 
     program: Program
@@ -305,7 +306,7 @@ class TaskProgram:
 
     @functools.cached_property
     def frozen(self) -> dict | None:
-        """The objective's frozen params, sharded by the same rules as the trained ones."""
+        """The objective's frozen params (a teacher's, for example), sharded by the same rules as trained ones."""
         params = self.objective.frozen_params(self.program.encoder)
         return None if params is None else self.program.put(params)
 
@@ -344,7 +345,7 @@ class TaskProgram:
         )
 
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes, dtypes and shardings of the batches [steps, B, ...] of one dispatch."""
+        """Return shapes, dtypes and shardings for the batches [steps, B, ...] in one dispatch."""
         program = self.program
         shapes = self.batch_shapes(stage, filled_up(stage.batch, program.layout.shards))
         sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
@@ -354,12 +355,12 @@ class TaskProgram:
         }
 
     def batch_shapes(self, stage: Stage, rows: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and dtypes of a batch [B, ...]; `rows` is B with the padding that devices need."""
+        """Return shapes and dtypes for a batch [B, ...]; `rows` is B after padding to a multiple of the devices."""
         task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
         return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or stage.batch)
 
     def freezing_at(self, stage: int) -> Freezing:
-        """Return what the run and a stage freeze."""
+        """Return the parameters that the run or a stage freezes."""
         config, settings = self.program.config, self.program.config.stages[stage]
         own = settings.frozen or settings.frozen_layers
         paths = self.program.frozen_paths_at(stage) if own else frozenset()
@@ -367,11 +368,11 @@ class TaskProgram:
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:
-        """`train_chunk` of (state, frozen, batches), jitted for the mesh; the argument `state` is donated."""
+        """Jitted `train_chunk(state, frozen, batches)`; it donates `state`, so the caller must not use it again."""
         return self._compiled(self.context)
 
     def chunk_at(self, stage: int) -> jax.stages.Wrapped:
-        """Return `chunk` with what a stage freezes."""
+        """Return `chunk` for a stage; a stage that freezes parameters has its own compiled program."""
         settings = self.program.config.stages[stage]
         if not settings.frozen and not settings.frozen_layers:
             return self.chunk

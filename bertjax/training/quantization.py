@@ -1,13 +1,13 @@
-"""Training of weights that will be stored in few bits, as a function of the params.
+"""Quantization-aware training, as a function of the params.
 
-The step rounds kernels and word tables to the values that `bertjax.int8` stores (symmetric, one scale for each channel)
-before the model runs, and the gradient of the rounded weight updates the float one. So evaluations and the export have
-rounded weights, and an export in int8 loses nothing more. No module knows of it.
+The step rounds kernels and word tables to values that `bertjax.int8` can store (symmetric, one scale per channel)
+before the model runs. The gradient with respect to a rounded weight updates the float one. Evaluations and the export
+use rounded weights, so an int8 export loses nothing more. Flax modules are unaware.
 
-- Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3): 8 bits. There each matrix has one scale. Activations are
-  rounded by `model.activation_bits`.
-- Q-BERT (Shen et al., 2020, arXiv 1909.05840, section 3): other bits in each layer. There a scale is that of a group
-  of rows; a channel is the smallest group.
+- Q8BERT (Zafrir et al., 2019, arXiv 1910.06188, section 3): 8 bits, with one scale per matrix. For activations, see
+  `model.activation_bits`.
+- Q-BERT (Shen et al., 2020, arXiv 1909.05840, section 3): different bits in each layer, with one scale per group of
+  rows; a channel is the smallest group.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ _FEWEST, _MOST = 2, 8
 
 @dataclasses.dataclass(frozen=True)
 class QuantizationConfig:
-    """How many bits the weights have that a run trains.
+    """Quantization settings.
 
     Attributes:
-      bits: bits of kernels and word tables, 2 to 8; 0 trains floats.
-      layer_bits: bits of the kernels in each layer of the encoder, if they differ from `bits`; empty for `bits`.
+      bits: bits for kernels and word tables, 2 to 8; 0 trains floats.
+      layer_bits: bits for the kernels in each encoder layer, if they differ from `bits`; empty for `bits`.
     """
 
     bits: int = 0
@@ -47,7 +47,7 @@ class QuantizationConfig:
 
 
 def rounded(config: QuantizationConfig, params: dict) -> dict:
-    """Return params with rounded kernels and word tables, whose gradient is that of the floats."""
+    """Round kernels and word tables; gradients pass through unchanged (straight-through)."""
     if not config.bits:
         return params
     flat = flatten_dict(params, sep="/")
@@ -59,7 +59,7 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
 
 
 def _bits(config: QuantizationConfig, path: str, leaf: jax.Array) -> np.ndarray:
-    """Return the bits of an array, one number or one for each of its layers."""
+    """Return the bits for an array: one number, or one per layer."""
     if config.layer_bits and path.startswith("encoder/layers/"):
         return np.reshape(config.layer_bits, (-1, *[1] * (leaf.ndim - 1)))
     return np.array(config.bits)

@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: a schedule's shape, repeated for each stage that sets a peak."""
+"""Learning rate schedules: a shape, repeated for each stage that sets a new peak."""
 
 import abc
 import dataclasses
@@ -13,25 +13,25 @@ from bertjax.registry import Union
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(abc.ABC):
-    """The shape of a learning rate that rises to its peak and falls. It is never 0 at a step of the run.
+    """Base class: a learning rate that rises to a peak and falls. It is above 0 at every step of the run.
 
     Attributes:
-      kind: name of the schedule in a configuration; each subclass sets its own as the default.
+      kind: name in a configuration; each subclass sets its own as the default.
     """
 
     kind: str = dataclasses.field(init=False)
 
     @abc.abstractmethod
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        """Return the share of the peak at a step of `steps`; warmup_steps < steps."""
+        """Return the rate at a step, counted from 0, as a share of the peak; warmup_steps < steps."""
 
     def check(self, warmup_steps: int, steps: int, where: str) -> None:
-        """Raise UserError unless the schedule fits into the steps of a segment.
+        """Raise UserError unless the schedule fits into a segment.
 
         Args:
-          warmup_steps: steps of the warm-up.
-          steps: all steps of the segment.
-          where: the name of the setting of the warm-up, for the message.
+          warmup_steps: warm-up steps.
+          steps: all steps in the segment, warm-up included.
+          where: path of the warm-up setting, for the message.
         """
         if warmup_steps >= steps:
             raise UserError(
@@ -42,7 +42,7 @@ class Schedule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Linear(Schedule):
-    """Linear rise over the warm-up, then linear fall to 0 after the last step (Devlin et al., 2019, appendix A.2)."""
+    """Linear warm-up, then linear decay to 0 after the last step (Devlin et al., 2019, appendix A.2)."""
 
     kind: str = dataclasses.field(init=False, default="linear")
 
@@ -54,7 +54,7 @@ class Linear(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class OneCycle(Schedule):
-    """Linear rise from 1/100 of the peak, then linear fall to 1/100 of the start (Smith & Topin, 2018, arXiv
+    """Linear rise from 1/100 of the peak, then linear decay to 1/100 of the initial rate (Smith & Topin, 2018, arXiv
     1708.07120). The peak is at the end of the warm-up.
     """
 
@@ -69,7 +69,7 @@ class OneCycle(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Cosine(Schedule):
-    """Linear rise over the warm-up, then half a cosine to 0 (Loshchilov & Hutter, 2017, arXiv 1608.03983)."""
+    """Linear warm-up, then half a cosine to 0 (Loshchilov & Hutter, 2017, arXiv 1608.03983)."""
 
     kind: str = dataclasses.field(init=False, default="cosine")
 
@@ -80,10 +80,10 @@ class Cosine(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class WarmupStableDecay(Schedule):
-    """Linear rise over the warm-up, a constant peak, and a linear fall to 0 (Haegele et al., 2024, arXiv 2405.18392).
+    """Linear warm-up, constant peak, linear decay to 0 at the end (Haegele et al., 2024, arXiv 2405.18392).
 
     Attributes:
-      decay_steps: number of steps of the fall, at the end.
+      decay_steps: length of the final decay.
     """
 
     kind: str = dataclasses.field(init=False, default="wsd")
@@ -108,19 +108,19 @@ class WarmupStableDecay(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class InverseSqrt(Schedule):
-    """Linear rise over the warm-up, then a fall with one over the root of the step (Vaswani et al., 2017, section 5.3,
-    arXiv 1706.03762, "noam"). Without a warm-up it falls from the first step.
+    """Linear warm-up, then decay with the inverse square root of the step (Vaswani et al., 2017, section 5.3, arXiv
+    1706.03762, "noam"). Without a warm-up it decays from the first step on.
     """
 
     kind: str = dataclasses.field(init=False, default="inverse_sqrt")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # also defined before the segment
+        fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # no NaN at steps before the segment
         return jnp.minimum(_rise(step, warmup_steps), fall)
 
 
 def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:
-    return (step + 1) / max(warmup_steps, 1)
+    return (step + 1) / max(warmup_steps, 1)  # + 1: a rate of 0 would waste the first step
 
 
 KINDS = {
@@ -135,13 +135,13 @@ SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS,
 
 @dataclasses.dataclass(frozen=True)
 class WarmupSegment:
-    """Consecutive steps over which the learning rate rises to a peak and falls.
+    """Consecutive steps with one peak of the learning rate.
 
     Attributes:
       first: the first step.
       steps: number of steps.
       peak: the highest rate.
-      warmup_steps: number of steps before the peak.
+      warmup_steps: steps before the peak.
     """
 
     first: int
@@ -151,7 +151,7 @@ class WarmupSegment:
 
 
 def learning_rate(schedule: Schedule, segments: Sequence[WarmupSegment]) -> Callable[[jax.Array], jax.Array]:
-    """Return a function from the step to the rate, over segments that follow one another from step 0 on."""
+    """Return a function from the step to the rate, over consecutive segments from step 0 on."""
 
     def rate_in(segment: WarmupSegment, step: jax.Array) -> jax.Array:
         return segment.peak * schedule.share(step - segment.first, segment.warmup_steps, segment.steps)

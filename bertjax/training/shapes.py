@@ -1,4 +1,4 @@
-"""Names, shapes and dtypes of the arrays of a batch, without a corpus."""
+"""Names, shapes and dtypes of batch arrays, without a corpus."""
 
 import jax
 import numpy as np
@@ -11,9 +11,9 @@ from bertjax.errors import UserError
 
 
 def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of a task's batch, from the features of one artificial example.
+    """Return the shapes and dtypes of a task's batch, found by building the features of an artificial example.
 
-    N is the largest number of examples that the task packs into a row, as a multiple of the objective's `group`.
+    N is the maximum number of examples that the task packs into a row, as a multiple of the objective's `group`.
 
     Args:
       vocab_size: V.
@@ -21,11 +21,12 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
       rows: B.
 
     Raises:
-      UserError: a feature has no batch axis first.
+      UserError: the first axis of a feature is not the batch.
     """
     spec, group = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples), task.objective.group
     slots = max(1, spec.max_row_examples // group) * group
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))
+    # One row: example 0 in slot 0, negative numbers for empty slots.
     placed = place(_one_example(task), np.minimum(0, -np.arange(slots))[None], seq_len, vocabulary)
     features = task.objective.bind(None).all_features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
     for name, array in features.items():
@@ -41,7 +42,7 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
 
 
 def _one_example(task: Task) -> Ragged:
-    """Return `[CLS] x [SEP]`, with every label of the examples, both per example and per token."""
+    """Return `[CLS] x [SEP]`, with all labels of the format both per example and per token."""
     by_class = (len(task.objective.classes),) if task.examples.labels_by_class else ()
     return Ragged(
         tokens=np.array([1, 4, 2], np.int32),

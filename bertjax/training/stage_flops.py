@@ -1,8 +1,8 @@
-"""The operations of the stages of a run: the formula, and the share of it that is left with frozen parameters.
+"""FLOPs per stage: the formula, and the share of it that remains with frozen parameters.
 
-Which products a frozen parameter saves depends on all others: the gradient of a kernel is left out, but its layer still
-passes on the gradient of what is trained below it, and a scan over layers does so in every layer. So the share comes
-from the traced gradient of the loss, which knows all of it, LoRA and tied word embeddings included.
+The saving from one frozen parameter depends on all others. The gradient of a frozen kernel is left out, but its layer
+still propagates gradients to trainable parameters below it, and a scan over layers does so in every layer. So count the
+matrix products in the traced gradient of the loss, which covers every case, LoRA and tied word embeddings included.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from bertjax.training.step import normalized, total_loss
 
 
 def of_stage(task: TaskProgram, stage: int) -> StepFlops:
-    """Return what counts the operations of a task's steps in a stage. With frozen parameters, this takes seconds."""
+    """Return the FLOPs counter for a task's steps in a stage. With frozen parameters, this takes seconds."""
     freezing, parts = task.freezing_at(stage), task.objective.all_flops_parts(task.program.encoder)
     if not freezing.patterns and not freezing.paths:
         return StepFlops(parts)
@@ -30,11 +30,11 @@ def of_stage(task: TaskProgram, stage: int) -> StepFlops:
 
 
 def per_step(program: Program, stage: int) -> float:
-    """Return the operations that a step of a stage executes, the mean over the tasks that take turns.
+    """Return the FLOPs that a step executes in a stage, averaged over the tasks that take turns.
 
     Args:
-      program: the run; rows of a batch and weights of tasks are resolved.
-      stage: index of the stage.
+      program: the run, with resolved batch sizes and task weights.
+      stage: index into `stages`.
     """
     at, tasks = program.config.stages[stage], program.at(stage).tasks
     weights = {name: program.config.tasks[name].weight for name in at.among(tasks)}
@@ -49,7 +49,7 @@ def per_step(program: Program, stage: int) -> float:
 def _gradient_products(task: TaskProgram, stage: int, freezing: Freezing) -> int:
     """Return the multiply-adds in the gradient of a task's loss, as `training.step` computes it."""
     program, objective, config = task.program, task.objective, task.program.config
-    # By default attention is `plain`, whose products the trace shows, and nothing is computed twice.
+    # The default `Execution` has plain attention, so that its products show in the trace, and no rematerialization.
     execution = Execution(unroll=program.encoder.execution.unroll)
     model = objective.model(dataclasses.replace(program.encoder, execution=execution))
     own_heads = task.name if config.has_own_heads else ""
@@ -64,11 +64,12 @@ def _gradient_products(task: TaskProgram, stage: int, freezing: Freezing) -> int
     params = jax.eval_shape(program.to_model_params, program.param_shapes, 0)
     frozen = jax.eval_shape(lambda: objective.frozen_params(program.encoder))
     jaxpr = jax.make_jaxpr(jax.grad(loss))(params, frozen, task.batch_shapes(config.stages[stage])).jaxpr
-    # Without what the loss needs and its gradient does not: the compiler removes it too.
+    # Dead code elimination drops products that only the loss value needs, as the compiler does.
     return _products(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 
 
 def _products(jaxpr: Jaxpr) -> int:
+    """Count the multiply-adds of matrix products in a jaxpr, nested jaxprs and scan iterations included."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":

@@ -1,4 +1,4 @@
-"""What each step trains on, as a function of its number only: there is no iterator state."""
+"""The stage, task and rows of each step, as a function of the step number only. There is no iterator state."""
 
 import dataclasses
 import functools
@@ -13,14 +13,14 @@ from bertjax.training.schedules import WarmupSegment
 
 @dataclasses.dataclass(frozen=True)
 class StepSpec:
-    """What one step trains on.
+    """Training data for one step.
 
     Attributes:
-      stage: index of the stage.
-      task: name of the task.
+      stage: index into `stages`.
+      task: task name.
       seq_len: T.
       rows: B of the global batch.
-      first: ordinal of the batch's first row in the endless sequence of rows of this task and T.
+      first: ordinal of the batch's first row in the endless row sequence for this task and T.
     """
 
     stage: int
@@ -32,12 +32,12 @@ class StepSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """The stages of a run and the tasks that take turns in them.
+    """The stages of a run, and the tasks that take turns in them.
 
     Attributes:
-      weights: {task: its share of the steps, relative to the others}.
-      overfit: whether every step trains on the rows of the first step.
-      skipped: pairs (first, last) of steps; from step `first` on, the rows of the next `last` - `first` steps are left
+      weights: {task: relative share of the steps}.
+      overfit: whether every step trains on the first step's rows.
+      skipped: pairs (first, last) of steps. From step `first` on, the rows of the next `last` - `first` steps are left
         out.
     """
 
@@ -48,13 +48,13 @@ class Timetable:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the whole run."""
+        """Number of steps in the whole run."""
         return sum(stage.steps for stage in self.stages)
 
     def at(self, step: int) -> StepSpec:
-        """Return what a step in [0, steps) trains on.
+        """Return the training data for a step in [0, steps).
 
-        Each task has its own plans for each T. A stage continues them where the stages before it stopped.
+        Each task has its own plans for each T. A stage continues where earlier stages with this task and T stopped.
         """
         index, within = stage_at(self.stages, step)
         stage = self.stages[index]
@@ -63,18 +63,19 @@ class Timetable:
         task = tasks[turn]
         first = turns_before * stage.batch + self._rows(step - within, task, stage.seq_len)
         for start, end in self.skipped:
+            # Jump over the rows that steps start to end - 1 would have read.
             if start <= step:
                 first += self._rows(end, task, stage.seq_len) - self._rows(start, task, stage.seq_len)
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
     def rows(self, task: str, seq_len: int) -> int:
-        """Return how many rows of `seq_len` tokens a task has in the whole run."""
+        """Return the number of rows with `seq_len` tokens that a task reads in the whole run."""
         return self._rows(self.steps, task, seq_len)
 
     def _rows(self, step: int, task: str, seq_len: int) -> int:
-        """Return how many rows of `seq_len` tokens a task has in the first `step` steps, if none are skipped.
+        """Return the number of rows with `seq_len` tokens that a task reads in the first `step` steps, without skips.
 
-        The last stage counts as endless, so that a run that is trained longer has skipped the same rows.
+        The last stage counts as endless, so that a run that is extended later has skipped the same rows.
         """
         rows, start = 0, 0
         for index, stage in enumerate(self.stages):
@@ -89,9 +90,10 @@ class Timetable:
     def edge_after(self, step: int, steps_per_call: int, others: Collection[int] = ()) -> int:
         """Return the end of the dispatch that starts at `step`.
 
-        It is the next multiple of `steps_per_call`, or an earlier step: one at which the stage or the task changes, or
-        one of `others`.
+        It is the next multiple of `steps_per_call`, or the first earlier step at which the stage or the task changes or
+        that is in `others`.
         """
+        # Dispatches are aligned to multiples of `steps_per_call`, whatever step a resumed run starts from.
         index, within = stage_at(self.stages, step)
         left = self.stages[index].steps - within
         end = min((step // steps_per_call + 1) * steps_per_call, step + left, *(x for x in others if x > step))
@@ -106,12 +108,12 @@ class Timetable:
 
 @functools.cache
 def _turns_of(shares: tuple[float, ...]) -> Turns:
-    """Return a cached `Turns`, because it computes its table once."""
+    """Return a cached `Turns`, since each instance computes a table."""
     return Turns(shares)
 
 
 def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
-    """Return (index of the stage that trains a step, number of the step within it)."""
+    """Return (index of the stage that trains a step, step number within the stage)."""
     for index, stage in enumerate(stages):
         if step < stage.steps:
             return index, step
@@ -120,16 +122,16 @@ def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 
 
 def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[WarmupSegment, ...]:
-    """Return the segments of the learning rate: the run's first one, and one for every later stage that sets a peak.
+    """Return the learning rate segments: one from step 0, and one from each later stage that sets a new peak.
 
     Raises:
-      UserError: a segment is not longer than its warm-up.
+      UserError: a warm-up is as long as its segment or longer.
     """
     starts = [0, *(index for index, stage in enumerate(stages) if index and stage.learning_rate)]
     segments = []
     for start, end in zip(starts, [*starts[1:], len(stages)]):
         peak, warmup_steps, where = stages[start].learning_rate, stages[start].warmup_steps, f"stages.{start}"
-        if not start:
+        if not start:  # the first stage has its peak and warm-up in `optimizer`
             peak, warmup_steps = optimizer.learning_rate, optimizer.warmup(sum(stage.steps for stage in stages))
             share = optimizer.warmup_share
             where = f"optimizer.warmup_share={share}: optimizer" if share else "optimizer"

@@ -1,4 +1,4 @@
-"""The training state, everything that one step passes to the next: how it is created, and how it grows."""
+"""The training state that each step passes to the next: initialization, sharding, and progressive stacking."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from bertjax.training.parallel.sharding import Rules, shardings
 
-# A plain dict {step, params, opt_state, skipped}, and slots if an objective has any; saved as it is.
+# A plain dict {step, params, opt_state, skipped}, plus slots if an objective has any. Checkpoints hold exactly this.
 State = dict
 
 
@@ -20,13 +20,13 @@ def new_state(
 ) -> Callable[[jax.Array], State]:
     """Return a function from a key to the state at step 0.
 
-    The state is {step: int32, steps done; params; opt_state; skipped: int32, non-finite steps in a row}. It also has
-    `slots` if there are any; other runs have no such entry, so their checkpoints are what they always were.
+    The state is {step: int32, steps done; params; opt_state; skipped: int32, consecutive non-finite steps}. `slots` is
+    present only if a task has slots, so that other runs keep their checkpoint format.
 
     Args:
       init_params: returns the params for a key.
       optimizer: initializes `opt_state`.
-      init_slots: returns {task: its slots} for the params (`bertjax.objectives.slots`).
+      init_slots: returns {task: slots} for the params (`bertjax.objectives.slots`).
     """
 
     def create(key: jax.Array) -> State:
@@ -44,7 +44,7 @@ def new_state(
 
 
 def abstract_state(create: Callable[[jax.Array], State], mesh: Mesh, rules: Rules) -> State:
-    """Return the shapes, dtypes and shardings of a state."""
+    """Return the shapes, dtypes and shardings of a state, without computing it."""
     shapes = jax.eval_shape(create, jax.random.key(0))
     return jax.tree.map(
         lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
@@ -54,22 +54,23 @@ def abstract_state(create: Callable[[jax.Array], State], mesh: Mesh, rules: Rule
 
 
 def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int) -> State:
-    """Return the state at step 0, created with the shardings of `abstract`."""
+    """Return the state at step 0, sharded like `abstract`."""
+    # Under jit each device creates only its own shards, so no device or host ever holds the full state.
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(create, out_shardings=shardings)(jax.random.key(seed))
 
 
 def grow(state: State, abstract: State, moments: str = "copy") -> State:
-    """Return the state with more layers: each stack of layers is repeated until it is as deep as in `abstract`.
+    """Grow the encoder: repeat each stack of layers until it is as deep as in `abstract`.
 
     This is progressive stacking (Gong et al., 2019, section 3, "Efficient training of BERT by progressively stacking",
     ICML 2019, proceedings.mlr.press/v97/gong19a.html): the new upper layers start as copies of the lower ones.
 
     Args:
       state: the state before.
-      abstract: shapes, dtypes and shardings of the state after.
-      moments: `copy` copies the moments of the optimizer like the layers. `reset` starts it from scratch: moments and
-        their count, by which Adam corrects its bias, are 0.
+      abstract: shapes, dtypes and shardings after.
+      moments: `copy` repeats optimizer moments like the layers. `reset` sets the whole optimizer state to 0: moments
+        and the step count for Adam's bias correction.
     """
 
     def repeat(leaf: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The training step: pure functions. Read `train_step` first; `_gradients_of_shard` is what each device computes."""
+"""The training step as pure functions. Read `train_step` first; each device runs `_gradients_of_shard`."""
 
 import dataclasses
 import functools
@@ -29,25 +29,25 @@ from bertjax.training.state import State
 
 @dataclasses.dataclass(frozen=True)
 class StepContext:
-    """What stays the same from step to step.
+    """Constants of a task's training steps.
 
     Attributes:
-      objective: the task's objective, which computes the loss.
-      model: its model.
-      optimizer: turns gradients into updates, which the learning rate then scales.
+      objective: computes the loss.
+      model: the task's model.
+      optimizer: turns gradients into updates, not yet scaled by the learning rate.
       learning_rate: a function from the step to the rate.
-      seed: seed of dropout.
-      layout: the mesh, and how weights are sharded on it.
-      freezing: the parameters that the run or the stage freezes, and those that only other tasks train. Their moments
-        and counts do not change either.
-      lora: which kernels are adapted; their factors are among the params.
-      model_params: gives the params that the model runs with, from trained ones and the step.
-      task: name of the task, under which the state has its slots.
-      own_heads: the task whose heads the model has, `heads/<task>/...`; empty if tasks share them.
-      prefix: prefix of the names of losses and metrics: `<task>/` if there are several tasks.
-      micro_tokens: tokens that a device computes at once; gradients of such micro-batches are summed. 0 for no limit.
-      max_skipped: after more non-finite steps in a row than this, the state no longer changes.
-      logs_gradient_norms: whether the metrics have the gradient norm of each layer.
+      seed: dropout seed.
+      layout: the mesh and the sharding of weights on it.
+      freezing: parameters that the run or the stage freezes, or that only other tasks train. Their moments and counts
+        do not change either.
+      lora: selects the adapted kernels; their factors are among the params.
+      model_params: a function from trained params and the step to the params that the model runs with.
+      task: task name, the key of its slots in the state.
+      own_heads: the task name if each task has its own heads, `heads/<task>/...`; empty if tasks share heads.
+      prefix: prefix for loss and metric names: `<task>/` if there are several tasks.
+      micro_tokens: maximum tokens per micro-batch; gradients of micro-batches are summed. 0 for no limit.
+      max_skipped: after more consecutive non-finite steps than this, the state no longer changes.
+      logs_gradient_norms: whether the metrics include the gradient norm of each layer.
     """
 
     objective: Objective
@@ -68,17 +68,17 @@ class StepContext:
 
 
 def normalized(sums: Arrays, weights: Arrays) -> Arrays:
-    """Return {term: S / W}; a term without weight in the batch is 0."""
+    """Return {term: sum / weight}; a term without weight in the batch is 0."""
     return {term: sums[term] / jnp.maximum(weights[term], 1e-9) for term in sums}
 
 
 def total_loss(objective: Objective, losses: Arrays, step: jax.Array | int) -> jax.Array:
-    """Return the sum of factor x loss at a step."""
+    """Return the weighted sum of the losses, factor x loss, at a step."""
     return sum(objective.factor(term, step) * loss for term, loss in losses.items())
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
-    """Return the keys for a step's random draws on the device, one for each row, sharded along the batch axis."""
+    """Return the random keys of a step, one per row of the global batch: dropout does not depend on the sharding."""
     key = jax.random.fold_in(jax.random.key(context.seed), step)
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
@@ -86,15 +86,15 @@ def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Ar
 def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, step: jax.Array):
     """Return the gradient of the loss over the whole batch, summed over micro-batches and devices.
 
-    The weights are summed over the whole batch first. A micro-batch's gradient is then its exact share, and neither
-    micro-batches nor devices change the result.
+    Weights are summed over the whole batch first. Each micro-batch then computes its exact share of the gradient, so
+    neither micro-batches nor devices change the result.
 
     Returns:
-      (gradient, sharded like params; {term: S / W}; {metric: (sum, weight)}; the counts of `consumption`; what the
-      terms keep for `Slots.update_slots`, by rows).
+      (gradient, sharded like params; {term: sum / weight}; {metric: (sum, weight)}; counts from `consumption`; arrays
+      for `Slots.update_slots`, by rows).
     """
     layout = context.layout
-    # Before they are gathered: sums are exact in float32, whatever the compute dtype, and channels are whole.
+    # Merge, prune and round before gathering: in float32 whatever the compute dtype, and with whole channels.
     params, pull_back = jax.vjp(lambda params: context.model_params(params, step), params)
     specs = layout.specs(params)
     gradients_of_shards = layout.shard_map(
@@ -117,7 +117,7 @@ def _gradients_of_shard(
     def share_of_loss(params, part, key):
         params = with_heads_of(context.freezing.without_gradient(params, context.lora.adapts), context.own_heads)
         sums, metrics, *kept = objective.terms(context.model, params, frozen, part, key, True)
-        losses = normalized(sums, weights)
+        losses = normalized(sums, weights)  # local sum / global weight: a share, which psum adds up to the mean
         return total_loss(objective, losses, step), ((losses, metrics), kept[0] if kept else {})
 
     differentiate = jax.grad(share_of_loss, has_aux=True)
@@ -134,28 +134,28 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     """Train one step.
 
     A step with a non-finite loss or gradient is counted, but leaves params and optimizer state unchanged. So does every
-    step after more than `max_skipped` such steps in a row.
+    step after more than `max_skipped` consecutive non-finite steps.
 
     Returns:
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
-      `parameter_norm`, `skipped` (non-finite steps in a row), the counts of `consumption` and `gradient_norms`.
+      `parameter_norm`, `skipped` (consecutive non-finite steps), and those from `consumption` and `gradient_norms`.
     """
     slots = state.get("slots", {})
     own_slots = slots.get(context.task, {})
     frozen = with_slots(frozen, own_slots)
     gradient, losses, metrics, consumed, kept = gradients(context, state["params"], frozen, batch, state["step"])
     hold, zeros = context.freezing.hold, jax.tree.map(jnp.zeros_like, gradient)
-    gradient = hold(gradient, zeros)
+    gradient = hold(gradient, zeros)  # frozen parameters must not count in the norm that clips
     gradient_norm = optax.tree.norm(gradient)
     learning_rate = context.learning_rate(state["step"])
     updates, opt_state = context.optimizer.update(gradient, state["opt_state"], state["params"])
-    updates, opt_state = hold(updates, zeros), hold(opt_state, state["opt_state"])
+    updates, opt_state = hold(updates, zeros), hold(opt_state, state["opt_state"])  # undoes their weight decay, too
     params, scaled_updates = apply_updates(state["params"], updates, learning_rate)
 
     finite = jnp.isfinite(total_loss(context.objective, losses, state["step"])) & jnp.isfinite(gradient_norm)
     skipped = jnp.where(finite, 0, state["skipped"] + 1)
     has_failed = state["skipped"] > context.max_skipped
-    is_applied = finite & ~has_failed
+    is_applied = finite & ~has_failed  # data, not Python control flow: the step stays one compiled program
     params, opt_state = (
         _select(new, old, is_applied) for new, old in ((params, state["params"]), (opt_state, state["opt_state"]))
     )
@@ -191,7 +191,7 @@ def _select(new: Any, old: Any, is_applied: jax.Array) -> Any:
 def train_chunk(
     context: StepContext, state: State, frozen: dict | None, batches: Arrays
 ) -> tuple[State, dict[str, jax.Array]]:
-    """Train consecutive steps in one dispatch: batches are [steps, B, ...], metrics [steps]."""
+    """Train consecutive steps in one dispatch; batches are [steps, B, ...], metrics [steps]."""
 
     def body(state, batch):
         return train_step(context, state, frozen, batch)

@@ -1,4 +1,4 @@
-"""Teachers of a run, opened once before its first step."""
+"""Open the teachers of a run before its first step, and remove them from a finished student."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from bertjax.objectives.teacher import Teacher
 
 
 def open_teachers(config: Config) -> Config:
-    """Return the configuration with the teacher of every objective opened. Teachers that are open already are kept.
+    """Return the configuration with every objective's teacher opened. Teachers that are already open are kept.
 
     Raises:
       UserError: a teacher's folder is not an export or is damaged, or a teacher or its losses would have no effect.
@@ -23,7 +23,7 @@ def open_teachers(config: Config) -> Config:
 
 
 def without_teachers(config: Config) -> Config:
-    """Return the configuration of a finished student, which is used without its teacher and unlabeled texts."""
+    """Return a finished student's configuration, without its teacher and unlabeled texts."""
     return dataclasses.replace(config, tasks={name: _without_teacher(task) for name, task in config.tasks.items()})
 
 
@@ -57,6 +57,7 @@ def _check(objective: Objective) -> None:
     """Raise UserError if the teacher or its losses would have no effect."""
     kind, losses = OBJECTIVES.kind_of(objective), objective.teacher_losses
     named = f"objective.teacher_losses={shorten(list(losses))}"
+    # `Objective.terms` adds the teacher's losses. An objective that overrides it must use the teacher by itself.
     has_own_terms = type(objective).terms is not Objective.terms
     if not 0.0 <= objective.own_factor < math.inf:
         raise UserError(f"objective.own_factor={objective.own_factor} must be a number, not negative")
