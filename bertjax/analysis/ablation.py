@@ -134,6 +134,7 @@ class Ablation:
       objective: the objective that scores the examples.
       metric: metric name; empty if the loss is the only score.
       terms: names of the loss terms.
+      has_loss: whether each term has a prediction.
       shapes: {mask name: [L, H] or [L, F]}.
       examples, units: how many there are.
       tokens: token count, the work for each set of masks.
@@ -166,8 +167,10 @@ class Ablation:
         self._without_each_head: list[Scores] | None = None
         self._params, self._frozen = subject.params, self.objective.frozen_params(encoder)
         self._row_sums, self._outputs, self._importance = _functions(self.objective, encoder)
-        # Only the names are needed; `eval_shape` computes nothing.
-        self.terms = tuple(jax.eval_shape(self.objective.weights, self._batches[0]))
+        weights = [self.objective.weights(batch) for batch in self._host_batches]
+        self.terms = tuple(weights[0])
+        # XLNet predicts no token of a very short text, and a mean over nothing is no loss.
+        self.has_loss = all(sum(float(of_batch[term]) for of_batch in weights) > 0.0 for term in self.terms)
 
     @functools.cached_property
     def unmasked(self) -> Scores:
@@ -319,12 +322,20 @@ def lacks_objective(subject: Subject, materials: Sequence[Material]) -> str:
     # Contrastive losses compare the rows of a batch, so a row has no loss of its own.
     if all(objective.needs_global_batch for objective in objectives):
         return "compares the examples of a batch with each other, so that no example has a loss of its own"
+    if not scored(subject, materials):
+        return "predicts nothing in these texts; name longer texts, or more of them"
     return ""
 
 
 def scored(subject: Subject, materials: Sequence[Material]) -> list[Material]:
     """Return the materials that a model can be scored on."""
-    return [material for material in materials if not lacks_objective(subject, [material])]
+    return [
+        material
+        for material in materials
+        if (objective := material.objective(subject))
+        and not objective.needs_global_batch
+        and ablation_of(subject, material).has_loss
+    ]
 
 
 def packed_rows(encoded: Encoded) -> tuple[np.ndarray, int]:
