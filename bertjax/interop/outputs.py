@@ -101,10 +101,12 @@ def reading_of(export: Export) -> Reading:
         raise UserError(names.unnamed(f"heads/{name}" for name in unknown))
     if fine_tuned:
         return _fine_tuned(export, fine_tuned[0])
+    # ELECTRA's generator is a model of its own, with a head for its own width; only pretraining needs it.
+    left_out = {MLM} if RTD in heads else set()
     computed = {
         f"{name}_logits": Head(name, own.source, column=0 if name == RTD else None)
         for name, own in _PRETRAINED.items()
-        if name in heads
+        if name in heads.keys() - left_out
     }
     # As in transformers' classes: a pooler below heads that do not read it was never trained.
     has_pooled = POOLER in export.params["encoder"] and (

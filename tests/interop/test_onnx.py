@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import cli, convert, export
+from bertjax import cli, config_file, convert, export
+from bertjax.config import to_dict
 from bertjax.errors import RunFailed, UserError
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx, onnx_int8
 from bertjax.interop.onnx_rows import INPUTS
+from bertjax.training.program import Program
 from tests.interop import models
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "huggingface.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guides" / "huggingface.md"
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")
@@ -80,6 +83,16 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
 )
 def test_a_pooler_that_no_head_reads_is_no_output(parts, outputs):
     assert list(onnx.reading_of(models.make(frozenset(parts), models.trained())).outputs) == outputs
+
+
+def test_the_head_of_the_generator_of_electra_is_no_output():
+    """It reads other states, of another width."""
+    recipe = config_file.load(str(ROOT / "configs" / "electra_small.py:smoke"))
+    tokens = models.trained()
+    program = Program(recipe, tokens.vocab_size)
+    run = export.Export(to_dict(recipe), program.encoder, program.init_state()["params"], tokens, {})
+    assert run.params["heads"].keys() == {"mlm", "rtd"} and "generator" in run.params
+    assert list(onnx.reading_of(run).outputs) == ["last_hidden_state", "rtd_logits"]
 
 
 @slow
