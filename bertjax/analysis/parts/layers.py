@@ -61,7 +61,7 @@ class Layers(Part):
     def _of_material(self, subjects: Sequence[Subject], material: Material, progress: Progress) -> Result:
         if isinstance(material, Labeled) and senses.is_senses(material.path):
             records = senses.read(material.path)
-            # A table of senses has labels but no running text: only the nearest-neighbor test applies.
+            # A table of word senses gets the nearest-neighbor test only.
             numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
             return Result(numbers, figures=[figures.of_senses(material.name, numbers)], text=_senses_text(numbers))
         task = self._task(subjects[0], material)  # before the models run: a bad file must fail early
