@@ -1,9 +1,10 @@
 """Effective attention: the component of attention weights that affects a head's output.
 
 A head outputs A T with T = E W^V H. E are the states that the layer reads, W^V is the head's value projection, and H
-its block of the output projection (Brunner et al., 2020, section 3.1, arXiv 1908.04211). Adding vectors x with x T = 0
-to rows of A, the left null space of T, changes nothing: if a sentence has more tokens than the head is wide, different
-weights give the same output. Effective attention is A minus its projection on that space (section 3.2).
+its block of the output projection (Brunner et al., 2020, section 3.1, arXiv 1908.04211). Vectors x with x T = 0 form
+the left null space of T, and adding them to rows of A changes nothing. If a sentence has more tokens than the head is
+wide, different weights therefore give the same output. Effective attention is A minus its projection on that space
+(section 3.2).
 
 - **Biases.** The paper's formula has none. Here V = E W^V + b^V are the values as the layer multiplies them (the tap
   `values`), so A T is what the head really adds, and T = V H. The output projection's bias is left out: all heads share
@@ -13,7 +14,7 @@ weights give the same output. Effective attention is A minus its projection on t
   of T's columns, and b^V does not change it. "Constrained" is A minus its projection on this space. Its rows sum to 1,
   as in A. Both kinds of effective attention may have negative weights.
 - **Short sentences.** If T has as many independent rows as the sentence has tokens, the space is {0} and effective
-  attention is A. This is usual if the sentence has at most as many tokens as the head is wide.
+  attention is A. This is the usual case for sentences with at most as many tokens as the head is wide.
 - **Rank.** A singular value of T counts if it is above max(tokens, D) * eps times the largest one. This is the rule of
   `numpy.linalg.matrix_rank` with float32 eps, since the layer computes in float32. On rows of 64 to 512 tokens,
   MiniLM's smallest singular value is 0.02 of the largest, 400 times this limit, and float32 differs from float64 by

@@ -150,7 +150,7 @@ class Labeled(Material):
             return self.format
         if subject.finetuned:
             own = subject.saved.config.task.examples if subject.saved else subject.finetuned.examples
-            if not (path := self.path or own.heldout):  # an export names no file that is opened
+            if not (path := self.path or own.heldout):  # an export does not point to a file on this machine
                 raise UserError(f"{subject.label} has no development set on this machine; name a labeled file")
             return dataclasses.replace(own, heldout=path)
         return labeled_files.format_of(self.path)

@@ -116,7 +116,7 @@ def _leaves(numbers: Any, name: Name = ()) -> Iterator[tuple[Name, np.ndarray]]:
     elif isinstance(numbers, (int, float, np.number, np.ndarray)) and not isinstance(numbers, bool):
         yield name, np.asarray(numbers)
     elif isinstance(numbers, (list, tuple)):
-        array = np.array(numbers, dtype=object)  # ragged lists are its elements
+        array = np.array(numbers, dtype=object)  # ragged lists stay Python objects
         if array.ndim <= 2 and all(isinstance(value, (int, float, np.number, type(None))) for value in array.flat):
             yield name, array.astype(np.float64)  # None is NaN
 

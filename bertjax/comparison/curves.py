@@ -180,6 +180,6 @@ def draw_entry(axes: "Axes", entry: Entry, metric: str, axis: str, color: str, s
             if prefix == TRAIN:
                 curve = Curve(curve.x, *(smoothed(values, smooth) for values in curve[1:]))
             axes.plot(curve.x, curve.mean, color=color, label=label, **style)
-            label = None  # one label for both lines
+            label = None  # one legend entry for both lines
             if len(entry.runs) > 1:
                 axes.fill_between(curve.x, curve.low, curve.high, color=color, alpha=0.2, linewidth=0)

@@ -36,8 +36,7 @@ class Spread:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95% interval: over other seeds (of the mean, by the t distribution), or over other examples if there is one
-        run.
+        """95% interval: over other seeds (of the mean, t distribution), or over other examples if there is one run.
 
         None if seeds do not vary, and for a single value with too few example scores.
         """

@@ -89,7 +89,7 @@ class LogLikelihood(Pipeline):
         """`log_likelihood` in nats, and `tokens`, the number of tokens it sums over."""
         model = self.objective.model(self.model.encoder)
 
-        def of_row(row):  # one row after the other: the logits of all would be B T V numbers
+        def of_row(row):  # one row at a time: all logits would be B T V numbers
             one = {name: array[None] for name, array in row.items()}
             labels_K, weights_K = one["clm_labels_BK"][0], one["clm_weights_BK"][0]
             log_probabilities_KV = jax.nn.log_softmax(self.objective.apply(model, params, one)[0])

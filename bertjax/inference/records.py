@@ -61,7 +61,7 @@ def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> li
     records = []
     for where, line in _numbered(lines, name):
         record = object_of(line, where, fields[0])
-        check_surrogates(json.dumps(record, ensure_ascii=False), where)  # predictions have all fields
+        check_surrogates(json.dumps(record, ensure_ascii=False), where)  # all fields are written with the prediction
         records.append(_checked(record, where, fields))
     return records
 

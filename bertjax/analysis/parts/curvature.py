@@ -87,7 +87,7 @@ def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tu
 def subsets(encoded: Encoded) -> Iterator[dict[str, np.ndarray]]:
     """Yield batches of one shape with disjoint random examples: `SUBSETS`, or fewer if there are fewer rows."""
     rows_RN, seq_len = packed_rows(encoded)
-    rows_RN = np.random.default_rng(SEED).permutation(rows_RN)  # rows of long examples come first
+    rows_RN = np.random.default_rng(SEED).permutation(rows_RN)  # packing puts long examples first
     devices = jax.local_device_count()
     count = min(SUBSETS, len(rows_RN))
     rows = max(1, min(len(rows_RN) // count, POSITIONS // seq_len))

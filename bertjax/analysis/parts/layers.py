@@ -61,10 +61,10 @@ class Layers(Part):
     def _of_material(self, subjects: Sequence[Subject], material: Material, progress: Progress) -> Result:
         if isinstance(material, Labeled) and senses.is_senses(material.path):
             records = senses.read(material.path)
-            # A table of senses has labels but no running text: only the nearest-neighbor test applies.
+            # A table of word senses gets the nearest-neighbor test only.
             numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
             return Result(numbers, figures=[figures.of_senses(material.name, numbers)], text=_senses_text(numbers))
-        task = self._task(subjects[0], material)  # before the models run: its files may be bad
+        task = self._task(subjects[0], material)  # before the models run: a bad file must fail early
         texts = {subject.label: findings.on_texts(subject, material, progress) for subject in subjects}
         numbers = {label: dict(found.numbers) for label, found in texts.items()}
         arrays = _similarities(texts)
@@ -97,7 +97,7 @@ class Layers(Part):
         baselines: dict[Any, Numbers] = {}
         for subject in subjects:
             key = subject.encoder, subject.tokenizer.fingerprint
-            if key not in baselines:  # the checkpoints of a run share one
+            if key not in baselines:  # checkpoints of one run share a baseline
                 # Probes on random weights are the baseline: they show what words and their order alone give.
                 random = findings.with_random_weights(subject)
                 baselines[key] = findings.on_task(random, task, self.rank, progress)

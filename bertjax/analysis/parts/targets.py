@@ -110,7 +110,7 @@ def _scaled(squares_GG: np.ndarray) -> np.ndarray:
     centering = np.eye(len(squares_GG)) - 1 / len(squares_GG)
     values, vectors = np.linalg.eigh(-0.5 * centering @ squares_GG @ centering)
     points_2G = (vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))).T[::-1]
-    return points_2G * np.where(points_2G[:, :1] < 0, -1.0, 1.0)  # an eigenvector has either sign
+    return points_2G * np.where(points_2G[:, :1] < 0, -1.0, 1.0)  # the sign of an eigenvector is arbitrary
 
 
 def _numbers(sums: dict[str, np.ndarray]) -> dict[str, Any]:

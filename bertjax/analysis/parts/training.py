@@ -90,7 +90,7 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         if any(part is None for row in sums for part in row):
             continue
         sums_TSMC = np.array(sums).swapaxes(0, 1)  # the same examples with the same masks for every checkpoint
-        sums_TSMC = sums_TSMC[:, :, sums_TSMC[..., 1].all(axis=(0, 1))]  # without those in which nothing is predicted
+        sums_TSMC = sums_TSMC[:, :, sums_TSMC[..., 1].all(axis=(0, 1))]  # drop rows without predictions
         if not sums_TSMC.size:
             continue
         # Several seeds give an interval over seeds. One run has only the interval over its examples.

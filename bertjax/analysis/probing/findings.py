@@ -206,7 +206,7 @@ def _states(
     """Open the states of units, see `bertjax.analysis.probing.states`."""
     batches = map(put, encoded.batches(subject.encoder, share=_SHARE))
     with contextlib.ExitStack() as stack:
-        with progress(title, encoded.tokens) as bar:  # it ends before the states are read
+        with progress(title, encoded.tokens) as bar:  # the bar closes before the states are read
             opened = computed(subject.encoder, subject.params, batches, encoded.ragged, unit_of, bar.update)
             states = stack.enter_context(opened)
         yield states

@@ -27,7 +27,7 @@ def centered_grams(states: np.ndarray) -> np.ndarray:
     if count < 4:
         raise ValueError(f"unbiased HSIC needs 4 words or more, not {count}")
     states = np.moveaxis(states, 1, 0).astype(np.float64)
-    states = states - states.mean(axis=1, keepdims=True)  # changes nothing but the rounding
+    states = states - states.mean(axis=1, keepdims=True)  # affects rounding only
     grams = states @ np.swapaxes(states, 1, 2)
     off_diagonal = 1 - np.eye(count)
     # The unbiased estimate leaves out products of a word with itself.
