@@ -27,8 +27,7 @@ class Student:
       teacher: export folder of a model that provides targets.
       teacher_losses: {name: loss against the teacher}, see `bertjax.objectives.teacher_losses`.
       own_factor: weight of the objective's own terms next to `teacher_losses`; 0 learns only from the teacher.
-      replacing: schedule for replacing teacher modules with student layers (`bertjax.objectives.replacement`); None to
-        disable.
+      replacing: schedule for replacing teacher modules by student layers (`bertjax.objectives.replacement`), or None.
       bound_teacher: the teacher, after `bind_teacher`. Without it, `teacher_losses` have no effect.
       head_settings: settings that decide how heads read hidden states. A teacher keeps its own.
     """
