@@ -12,8 +12,7 @@ from bertjax.models.config import EncoderConfig
 def gelu(x: jax.Array) -> jax.Array:
     """GELU in its exact (erf) form, as in BERT (Hendrycks & Gimpel, 2016).
 
-    In bfloat16 on CPU, 1 + erf is rounded to a multiple of 1/256, so many values between -4 and -1 become 0. On TPU,
-    XLA computes it in float32.
+    In bfloat16 on CPU, 1 + erf rounds to multiples of 1/256: many values in (-4, -1) become 0. On TPU it is float32.
     """
     return 0.5 * x * (1.0 + jax.lax.erf(x * 2**-0.5))
 

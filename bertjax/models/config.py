@@ -21,8 +21,7 @@ class Execution:
       dtype: dtype of activations and matmuls (`float32` or `bfloat16`); softmax, layer norm and losses are always
         float32. `float32` matmuls are not rounded to bfloat16 or TF32, see `bertjax.models.precision`.
       unroll: unroll the loop over layers (faster, longer to compile) instead of scanning it.
-      remat: forward computation repeated in the backward pass: nothing (`none`), everything but matmuls with weights
-        (`dots`), or whole layers (`full`).
+      remat: recompute nothing (`none`), all but matmuls with weights (`dots`) or whole layers (`full`) for gradients.
       attention: `plain`, or an implementation from `bertjax.models.kernels`, used for the rows it supports.
       gather_layer: function that gathers one layer's sharded weights before use; None if they are not sharded.
       task_type: row of the task embedding table to add, if the model has such a table.
@@ -52,8 +51,8 @@ class EncoderConfig:
       layers: L, the depth; layers that share parameters count separately.
       width: D.
       heads: H.
-      head_width: width of a head's queries, keys and values; 0 for D / H. Another value keeps head width after head
-        pruning (`bertjax.models.cut`), or widens attention.
+      head_width: width of a head's queries, keys and values; 0 for D / H. Another value widens attention, or remains
+        after head pruning (`bertjax.models.cut`).
       fixed_heads: patterns from `bertjax.models.fixed` for the first heads in every layer, which then have no queries
         and keys (Raganato et al., 2020, arXiv 2002.10260); the other heads are learned.
       feedforward: F, hidden width of the feed-forward network.
@@ -74,8 +73,7 @@ class EncoderConfig:
         input, with one more after the last layer (Xiong et al., 2020, arXiv 2002.04745).
       normalization: the encoder's norms: `layer_norm`, or `no_norm`, a per-channel scale and bias (Sun et al., 2020,
         MobileBERT, section 3.3). Head norms are always layer norms.
-      biases: dense layers and layer norms with biases: `all`, or only those in `heads` (pooler, classifiers,
-        vocabulary).
+      biases: dense layers and layer norms with biases: `all`, or only `heads` (pooler, classifiers, vocabulary).
       positions: `learned`, a table; `rotary`, a rotation of queries and keys (Su et al., 2021, arXiv 2104.09864);
         `relative`, learned distance and segment terms in the attention logits, where attention has no other biases and
         words are embedded without a norm (Yang et al., 2019, arXiv 1906.08237, section 2); or `none`, for layers that
@@ -88,24 +86,21 @@ class EncoderConfig:
         1905.03197, section 2.3); or by the ranks from a function `module:function` (`bertjax.models.directions`).
         Unless bidirectional, an example's summary is its last token, because [CLS] does not see every token.
       rotary_base: longest rotary wavelength divided by 2 pi.
-      window: number of tokens to either side that a local layer sees (Beltagy et al., 2020, arXiv 2004.05150, section
-        3.1); 0 if all layers are global.
+      window: tokens to either side in local layers (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0 for none.
       global_every: period of global layers, which see the whole example: the first in every `global_every` layers is
         global and the others are local; 1 if all layers are global.
       sharing: parameters shared across layers (Lan et al., 2020, section 3.1): `none`, `attention` or `feedforward`,
         each with its layer norm, or `all`, so that depth adds no parameters (Dehghani et al., 2019, arXiv 1807.03819,
         whose layers also read a depth embedding).
       sharing_groups: G, number of shared parameter sets; L / G consecutive layers use one set.
-      embedding_width: E; if it differs from D, a dense layer maps embeddings to D (Lan et al., 2020, section 3.1; arXiv
-        1909.11942); 0 for D.
+      embedding_width: E, 0 for D; a dense layer maps E to D (Lan et al., 2020, section 3.1; arXiv 1909.11942).
       words: word embeddings that a token reads: its own (`single`), or with `trigrams` also both neighbors', which a
         dense layer maps to D (Sun et al., 2020, MobileBERT, section 3.4). The other tables are then D wide and are
         added after that layer, and the MLM head multiplies D channels.
       max_positions: length of the longest example, in tokens, and of the position table. Encoders without a table read
         examples of any length; a run raises the number to its longest example.
       position_offset: unused rows at the start of the position table; RoBERTa has 2 (padding and the symbol before).
-      segments: rows in the segment table; 0 for none. With relative positions only same or different segment matters,
-        and only 0 or nonzero counts here.
+      segments: rows in the segment table; 0 for none. With relative positions only zero or nonzero matters.
       task_types: rows in the task embedding table; one row is added to every token (Sun et al., 2020, ERNIE 2.0, arXiv
         1907.12412, "Model Structure"); 0 for none.
       activation_bits: bits, 2 to 8, to which dense layer inputs are rounded; 0 for no rounding.

@@ -32,8 +32,7 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
     if key is None or not drops(rate):
         return x
     rows, length, *others = x.shape
-    # A word decides four elements of the second axis, so tile-aligned hidden states stay aligned after the
-    # concatenation.
+    # A word decides four elements of the second axis, so concatenated tiles of hidden states stay aligned.
     seeds_B2 = seeds_of(key, rows, 1)[:, 0]
     before, within = (seeds_B2[:, word].reshape(rows, 1, *[1] * len(others)) for word in range(2))
     place = jnp.arange(words_for(length), dtype=jnp.int32).reshape(-1, *[1] * len(others))

@@ -171,7 +171,6 @@ def attend_with_dropout(
       CannotCompute: the kernel does not support the visibility, this row length or this head width.
     """
     if implementation == FUSED:
-        # Imported on use: most runs need neither kernel.
         from bertjax.models.fused import attend_fused as attend
     else:
         from bertjax.models.triton_attention import attend_triton as attend

@@ -37,10 +37,7 @@ def create(config: EncoderConfig, init: Callable[[jax.Array], dict], keys_L: jax
 
 
 def divide(config: EncoderConfig, layers: dict) -> tuple[dict, dict]:
-    """Return (per-layer parameters [L, ...], shared parameters [G, ...] in float32).
-
-    Float32 lets the layers' gradients be summed without rounding each one.
-    """
+    """Return (per-layer params [L, ...], shared params [G, ...]); float32 sums the shared gradients unrounded."""
     to_share = {name: params for name, params in layers.items() if name in _PARTS[config.sharing]}
     own = {name: params for name, params in layers.items() if name not in to_share}
     return own, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), to_share)

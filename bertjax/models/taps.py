@@ -20,8 +20,7 @@ between mentions taps, so they work with every objective.
 - `attention` [L, B, H, T, T]: probabilities before dropout; needs `attention="plain"`.
 - `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as multiplied, after rotary positions;
   context after `head_mask`, as the output projection reads it. Fixed heads have no queries and keys.
-- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`; if a layer has several networks
-  (`feedforwards`), both refer to the last one.
+- `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`; both mean a layer's last network.
 
 If only some positions are read, the last layer runs only there: L is one less, and `last` holds the last layer's values
 at its Q positions, the summaries followed by `read_BK` (T remains the axis of its keys and values). With `rank_BT`, the

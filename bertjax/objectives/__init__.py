@@ -1,8 +1,9 @@
-"""Objectives, one idea per file: registry, contract (`base`), losses, teachers, pretraining and fine-tuning."""
+"""Objectives, one idea per file: registry, base class, losses, teachers, pretraining and fine-tuning."""
 
 from bertjax.objectives.base import Objective
 from bertjax.registry import Union
 
+# As strings, because a module is imported only when its class is used.
 KINDS = {
     "mlm": "bertjax.objectives.pretraining.mlm:MaskedLM",
     "causal": "bertjax.objectives.pretraining.causal:CausalLM",

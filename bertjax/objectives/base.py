@@ -1,7 +1,7 @@
-"""The contract of an objective: what is predicted, and how it is scored.
+"""Base class for objectives: the prediction task and its scores.
 
-The training loop, evaluation and prediction use only what `Objective` declares. An objective is a frozen dataclass,
-its fields are its settings, and everything it computes is a pure function of its arguments.
+Training loop, evaluation and prediction use only the interface declared in `Objective`. An objective is a frozen
+dataclass: its fields are its settings, and all computations are pure functions of their arguments.
 """
 
 import dataclasses
@@ -29,27 +29,26 @@ Arrays = dict[str, jax.Array]
 Key = jax.Array | None
 # ({term: S}, {metric: (sum, weight)}), scalars.
 Terms = tuple[Arrays, dict[str, Sums]]
-# {path of an encoder: masks}, see `bertjax.models.taps`.
+# {encoder path: masks}, see `bertjax.models.taps`.
 Taps = dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective(Student):
-    """What is predicted. A subclass must define `heads`, `logits`, `features`, `weights` and `terms_of`.
+    """A prediction task. Subclasses must define `heads`, `logits`, `features`, `weights` and `terms_of`.
 
-    The rest has defaults. Host methods work on numpy arrays, device methods are traced by JAX.
+    Everything else has defaults. "Host" methods work on numpy arrays, "device" methods are traced by JAX.
 
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
-      best_metric: metric that chooses the best checkpoint, a score or a loss (`<term>_loss`). Every objective names
-        one: `jax.jit` sorts the keys of dicts, so "the first term" would be the first by alphabet.
-      tuned_settings: names of settings that an evaluation tunes while they are None, and reports as metrics.
-      classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
-      needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
-        change them.
-      needs_dropout: whether its terms compare two views of a text that differ only by dropout.
-      reads_all_layers: whether its heads read all layers of the encoder (`bertjax.models.mixing`).
-      group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
+      best_metric: metric that selects the best checkpoint, a score or a loss (`<term>_loss`). It must be explicit:
+        since `jax.jit` sorts dict keys, "the first term" would be the first in alphabetical order.
+      tuned_settings: settings that an evaluation tunes while they are None, and reports as metrics.
+      classes: predicted class names, in order; a field if the classes come from the training file.
+      needs_global_batch: whether terms compare examples across the batch, so that micro-batches would change them.
+      needs_dropout: whether terms compare two views of a text that differ only by dropout.
+      reads_all_layers: whether heads read all encoder layers (`bertjax.models.mixing`).
+      group: number of neighboring slots in a row that hold related examples; N is a multiple of it.
     """
 
     labels: ClassVar[tuple[str, ...]] = ()
@@ -62,29 +61,30 @@ class Objective(Student):
     group: ClassVar[int] = 1
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        """Return {name: head}. Heads of the same name in two tasks of a mixture share their parameters."""
+        """Return {name: head}. If two tasks in a mixture use the same head name, they share its parameters."""
         raise TypeError(f"{type(self).__name__} has no heads()")
 
     def generator(self, config: EncoderConfig) -> EncoderConfig | None:
-        """Return the architecture of a second encoder on the same embeddings, None for an objective without one."""
+        """Return the architecture of a second encoder on the same embeddings, or None."""
         return None
 
     def logits(self, model: Model, batch: Arrays, key: Key = None) -> Any:
-        """Device: return what the terms need from the bound model, by `model.encode` and `model.head`.
+        """Device: compute everything that the terms need, using `model.encode` and `model.head`.
 
         Args:
-          model: the model with its parameters.
-          batch: the core batch and the features.
-          key: for dropout; None for no dropout.
+          model: the bound model.
+          batch: core batch and features.
+          key: dropout key; None for no dropout.
         """
         raise TypeError(f"{type(self).__name__} has no logits()")
 
     def model(self, config: EncoderConfig) -> Model:
-        """Return the Linen module of the objective. The roots of its parameters are `encoder`, `heads/<name>`, ..."""
+        """Return the Flax module. Its parameter roots are `encoder`, `heads/<name>`, ..."""
         return Model(config, self.heads(config), self.generator(config), computes_all=self.captures)
 
     def init(self, model: Model, key: jax.Array, batch: dict[str, Any]) -> dict:
-        """Return initial parameters. Only the shapes of the batch matter."""
+        """Return initial parameters. Only the batch's shapes matter."""
+        # Shapes are enough for `lazy_init`, so initialization does not run the forward pass.
         shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
         params = model.lazy_init(key, shapes, method=self.logits)["params"]
         return params | self.projections(model.config, key)
@@ -92,50 +92,50 @@ class Objective(Student):
     def apply(
         self, model: Model, params: dict, batch: Arrays, key: Key = None, method: Any = None, taps: Taps = None
     ) -> Any:
-        """Device: return what `logits`, or another method with its arguments, computes with these parameters."""
+        """Device: apply `logits`, or another method with the same arguments, with these parameters."""
         variables = {"params": params} | ({"taps": taps} if taps else {})
         return apply(model, variables, batch, key, method=method or self.logits, with_layers=self.reads_all_layers)
 
     def bind(self, store: TokenStore | None) -> Self:
-        """Host: return the objective with what its `features` read in addition to the batch, such as a lexicon.
+        """Host: return the objective with additional resources that `features` reads, such as a lexicon.
 
-        Without a store, what they read is of the same kind and empty: only the shapes of the features matter then.
+        Without a store, the resources are empty but have the same types, which is enough to get feature shapes.
         """
         return self
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """{what `bind` read: its fingerprint}; part of the run's identity."""
+        """{resource loaded by `bind`: its fingerprint}; part of the run's identity."""
         return {}
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Host: return arrays of fixed shape that are added to the core batch, or replace arrays of it.
+        """Host: return fixed-shape arrays that extend the core batch or replace some of its arrays.
 
-        What the terms need of `draw.step`, such as a temperature that falls, is a feature as well.
+        Values that depend on `draw.step`, such as an annealed temperature, are features too.
         """
         raise TypeError(f"{type(self).__name__} has no features()")
 
     def weights(self, batch: Arrays) -> Arrays:
-        """Device: return {term: W}, the scalar that a term's sum is divided by. It depends on the batch only."""
+        """Device: return {term: W}, the scalar normalizer of each term's sum. It depends only on the batch."""
         raise TypeError(f"{type(self).__name__} has no weights()")
 
     def terms_of(self, logits: Any, batch: Arrays) -> Terms:
-        """Device: return terms and metrics from what `logits` computed."""
+        """Device: return terms and metrics computed from the result of `logits`."""
         raise TypeError(f"{type(self).__name__} has no terms_of()")
 
     def terms(
         self, model: Model, params: dict, frozen: dict | None, batch: Arrays, key: Key, train: bool, taps: Taps = None
     ) -> Terms:
-        """Device: return ({term: S}, {metric: (sum, weight)}); the loss is the sum of coefficient * S / W.
+        """Device: return ({term: S}, {metric: (sum, weight)}). The loss is the sum of coefficient * S / W over terms.
 
         Args:
-          model: the module from `model`.
+          model: the module returned by `model`.
           params: trained parameters.
-          frozen: parameters from `frozen_params`; never updated. With `slots`, if the objective has any.
-          batch: the core batch and the features, each with the batch axis first.
+          frozen: parameters from `frozen_params`, never updated; also holds `slots`, if the objective has any.
+          batch: core batch and features, batch axis first.
           key: for dropout and other random draws on the device.
           train: whether dropout applies.
-          taps: masks on heads and feed-forward channels; they can be differentiated like `params`.
+          taps: masks on heads and feed-forward channels, differentiable like `params`.
 
         An objective with state that crosses steps may return a third value (`bertjax.objectives.slots`).
         """
@@ -148,70 +148,70 @@ class Objective(Student):
 
     @property
     def coefficients(self) -> dict[str, float]:
-        """{term: its factor in the loss}; the factor of every other term is 1."""
+        """{term: loss weight}; unlisted terms have 1."""
         return {}
 
     def coefficients_at(self, step: jax.Array) -> dict[str, float | jax.Array]:
-        """Device: return the `coefficients` of a training step, counted from 0, if they change during the run."""
+        """Device: return the `coefficients` for a training step (counted from 0), if they change during the run."""
         return self.coefficients
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        """Return the parts of a step's FLOPs, the trained encoder first; by default it has no head."""
+        """Return the FLOPs of a step by encoder, the trained one first; by default it has no head."""
         return (FlopsPart(config),)
 
     @property
     def sharding_rules(self) -> Sequence[tuple[str, PartitionSpec]]:
-        """(regex on the path, spec) for parameters outside of `encoder`; heads without a rule are replicated."""
+        """(path regex, spec) for parameters outside `encoder`; heads without a rule are replicated."""
         return ()
 
     def outputs(self, model: Model, params: dict, batch: Arrays, taps: Taps = None) -> dict[str, Output]:
-        """Device: return what the model predicts per example, token, pair or row."""
+        """Device: return the model's predictions per example, token, pair or row."""
         return {}
 
     def score(self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]) -> dict[str, float]:
         """Host: return metrics that are not sums (F1, correlations), over all examples of an evaluation at once.
 
         Args:
-          outputs: the arrays of `outputs` without rows and padding (`regroup`): [M, ...] per example, [tokens of all M
+          outputs: arrays from `outputs` without rows and padding (`regroup`): [M, ...] per example, [tokens of all M
             examples, ...] per token, [M / 2, ...] per pair.
           examples: the M examples, in the same order.
-          records: the record of each example of a labeled file; empty for a token store.
+          records: each example's record in a labeled file; empty for a token store.
         """
         return {}
 
     def predictions(self, outputs: dict[str, np.ndarray], examples: Ragged, records: list[Record]) -> list[Record]:
-        """Host: return each record with its prediction, as plain JSON. The arguments are those of `score`.
+        """Host: return each record with its prediction, as plain JSON. Arguments as in `score`.
 
-        Examples that were made from the same record are combined into one prediction.
+        Examples made from the same record are combined into one prediction.
         """
         return []
 
     def baselines(
         self, batch: dict[str, np.ndarray], token_counts: np.ndarray
     ) -> dict[str, tuple[float | np.ndarray, float]]:
-        """Host: return {metric: (sum, weight)} of baselines without a model, on a batch of an evaluation.
+        """Host: return {metric: (sum, weight)} for model-free baselines on an evaluation batch.
 
-        A sum may be an array with an entry for each possible constant answer; the best one over all batches counts. A
-        class that overrides `terms_of`, `terms` or `weights` has no baselines unless it defines them too.
+        A sum may be an array with one entry per constant answer; the best answer over all batches counts. A class that
+        overrides `terms_of`, `terms` or `weights` has no baselines unless it defines them too.
 
         Args:
           batch: core batch and features.
-          token_counts: counts in the training split: of tokens, int64 [vocabulary], or of labels, int64 [classes].
+          token_counts: counts in the training split, int64: tokens [vocabulary] or labels [classes].
         """
         return {}
 
     def samples(self, outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray], tokenizer) -> list[Sample]:
-        """Host: return the rows of a batch with the model's guesses, for a person to read.
+        """Host: return rows with the model's guesses, for people to read.
 
         Args:
-          outputs: the arrays of `outputs` for these rows, with padding.
+          outputs: arrays from `outputs` for these rows, with padding.
           batch: the rows.
-          tokenizer: the tokenizer of the corpus.
+          tokenizer: the corpus tokenizer.
         """
         return []
 
 
 def joined(*parts: Terms) -> Terms:
-    """Return terms and metrics of several parts together."""
+    """Merge terms and metrics from several parts."""
     terms, metrics = zip(*parts)
     return {k: v for part in terms for k, v in part.items()}, {k: v for part in metrics for k, v in part.items()}

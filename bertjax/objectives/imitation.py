@@ -1,7 +1,7 @@
-"""How an objective adds losses against its teacher to its own terms: both models run, and each loss compares them.
+"""Teacher losses: run student and teacher on the batch, compare them, and add the losses to the objective's own terms.
 
-A teacher does not run if all losses read only its parameters. Only the values and the layers that a loss reads are
-captured; nothing is captured if no loss reads any.
+The teacher does not run if all losses compare only parameters. Captured are exactly the values and layers that some
+loss reads, if any.
 """
 
 import zlib
@@ -18,7 +18,7 @@ from bertjax.models.taps import HIDDEN
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.teacher_losses.base import TeacherLoss, Values
 
-# Root of the parameters of teacher losses; an export leaves them out (`bertjax.export.exported`).
+# Parameter root of teacher losses; exports leave it out (`bertjax.export.exported`).
 PROJECTIONS = "projections"
 
 Losses = dict[str, TeacherLoss]
@@ -29,7 +29,7 @@ def teacher_config(objective: Any, student: EncoderConfig) -> EncoderConfig:
     """Return the architecture of an objective's teacher, with the student's execution settings.
 
     Raises:
-      UserError: the losses cannot compare both architectures.
+      UserError: the losses cannot compare the two architectures.
     """
     teacher, names = objective.bound_teacher, captures_of(objective.teacher_losses)
     teacher.check(student)
@@ -52,29 +52,30 @@ def teacher_config(objective: Any, student: EncoderConfig) -> EncoderConfig:
 
 
 def needs_logits(losses: Losses) -> bool:
-    """Return whether a loss compares logits, so that the teacher must have the head."""
+    """Return whether any loss compares logits, so that the teacher needs the head."""
     return any(loss.needs_logits for loss in losses.values())
 
 
 def reads_text(losses: Losses) -> bool:
-    """Return whether the teacher runs, as it does without `teacher_losses`."""
+    """Return whether the teacher runs; it also does without `teacher_losses`."""
     return not losses or any(loss.reads_text for loss in losses.values())
 
 
 def captures_of(losses: Losses) -> tuple[str, ...]:
-    """Return the names of the values that the losses read of both models."""
+    """Return the names of the captured values that the losses read from both models."""
     return tuple(dict.fromkeys(name for loss in losses.values() for name in loss.captures))
 
 
 def layers_of(losses: Losses, student: EncoderConfig, teacher: EncoderConfig) -> tuple[tuple[int, ...], ...]:
-    """Return the layers of the student and of the teacher that the losses read, counted from 0 and increasing."""
+    """Return the student's and the teacher's layers that the losses read, counted from 0, increasing."""
     pairs = [pair for loss in losses.values() if loss.captures for pair in loss.pairs(student, teacher)]
-    # The embeddings (0) are always captured with the hidden states. A capture names at least one layer.
+    # Embeddings (layer 0) always come with the hidden states, but a capture must name at least one layer.
     return tuple(tuple(sorted({max(layer - 1, 0) for layer in layers})) for layers in zip(*pairs)) or ((), ())
 
 
 def init(losses: Losses, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:
-    """Return {`projections`: {loss: parameters that only the losses read}}; empty if no loss has any."""
+    """Return {`projections`: {loss: its own trained parameters}}; empty if no loss has any."""
+    # Seed by name, so that adding a loss does not change the initial values of the others.
     keys = {name: jax.random.fold_in(key, zlib.crc32(name.encode())) for name in losses}
     params = {name: loss.init(keys[name], student, teacher) for name, loss in losses.items()}
     params = {name: values for name, values in params.items() if values}
@@ -82,7 +83,7 @@ def init(losses: Losses, key: jax.Array, student: EncoderConfig, teacher: Encode
 
 
 def frozen_params(objective: Any, student: EncoderConfig) -> dict:
-    """Return the parameters of the teacher that the losses read: those of its encoder, and of its heads for logits."""
+    """Return the teacher parameters that the losses read: the encoder, and for logits also its heads."""
     config, teacher = teacher_config(objective, student), objective.bound_teacher
     if not reads_text(objective.teacher_losses):
         teacher.check_vocabulary(student, reads_text=False)
@@ -92,7 +93,7 @@ def frozen_params(objective: Any, student: EncoderConfig) -> dict:
 
 
 def flops_parts(objective: Any, student: EncoderConfig) -> tuple[FlopsPart, ...]:
-    """Return the parts of a step's FLOPs of an objective with a teacher; the student computes its last layer whole."""
+    """Return the FLOPs of student and teacher; if layers are captured, both compute their last layer for all tokens."""
     config = teacher_config(objective, student)
     parts = objective.flops_parts(student)
     if not reads_text(objective.teacher_losses):
@@ -101,6 +102,7 @@ def flops_parts(objective: Any, student: EncoderConfig) -> tuple[FlopsPart, ...]
     if needs_logits(objective.teacher_losses):
         others = objective.as_its_teacher().flops_parts(config)
     if captures_of(objective.teacher_losses):
+        # Captured layers are computed for every token.
         parts, others = (tuple(part._replace(read=None) for part in both) for both in (parts, others))
     return *parts, *(part._replace(has_backward=False) for part in others)
 
@@ -108,15 +110,15 @@ def flops_parts(objective: Any, student: EncoderConfig) -> tuple[FlopsPart, ...]
 def terms(
     objective: Any, model: Model, params: dict, frozen: dict, batch: Arrays, key: jax.Array | None, taps: Any
 ) -> tuple[Arrays, dict[str, Sums]]:
-    """Device: return the terms and metrics of an objective and of its losses against the teacher.
+    """Device: return terms and metrics of an objective and its teacher losses.
 
     Args:
-      objective: the objective, with a teacher.
+      objective: an objective with a bound teacher.
       model: the student's module.
-      params: the student's parameters, with those of `init`.
-      frozen: those of `frozen_params`.
-      batch: the batch.
-      key: for the student's dropout; the teacher has none.
+      params: the student's parameters, including those from `init`.
+      frozen: result of `frozen_params`.
+      batch: core batch and features.
+      key: the student's dropout key; the teacher has no dropout.
       taps: masks on the student's heads and channels.
     """
     losses = objective.teacher_losses
@@ -124,10 +126,12 @@ def terms(
     own_layers, target_layers = layers_of(losses, model.config, config)
     logits, student = _values(objective, model, params, batch, key, own_layers, losses, taps=taps)
     if reads_text(losses):
+        # The configuration may leave vocab_size to the tokenizer; here it is known.
         objective.bound_teacher.check_vocabulary(model.config)
         module = Model(config, _teacher_heads(objective, config), computes_all=bool(captures_of(losses)))
         other, has_head = objective.as_its_teacher(), needs_logits(losses)
         _, teacher = _values(other, module, frozen["teacher"], batch, None, target_layers, losses, has_head)
+    # Losses on parameters alone: no forward pass of the teacher, so tokenizers may differ.
     else:
         teacher = Values(config, None, {}, (), frozen["teacher"]["encoder"])
 
@@ -151,12 +155,13 @@ def _values(
     has_head: bool = True,
     taps: Any = None,
 ) -> tuple[Any, Values]:
-    """Return the logits of an objective, and what the losses read of a model.
+    """Run a model; return its logits and the values that the losses read.
 
     Args:
-      has_head: False if only the encoder of the model runs.
+      has_head: False to run only the encoder.
     """
     names = captures_of(losses)
+    # The head's layer mix reads every layer, also if no loss does.
     if objective.reads_all_layers and has_head:
         names, layers = tuple(dict.fromkeys(("hidden", *names))), tuple(range(model.config.layers))
     variables = {"params": params} | ({"taps": taps} if taps else {})

@@ -1,4 +1,4 @@
-"""Losses that several objectives share, as sums over a batch, and the metrics that belong to them."""
+"""Loss functions shared by objectives, as sums over a batch, with their metrics."""
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,10 @@ Sums = tuple[jax.Array, jax.Array]
 
 
 def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> Sums:
-    """Return the weighted sums of the cross-entropy in nats and of the correct answers.
+    """Return weighted sums of cross-entropy (in nats) and of correct answers.
 
-    An answer is the first of the largest logits. The sums use comparisons with the label instead of gathers and argmax,
-    because their forward and backward passes fuse with the softmax.
+    The answer is the first of the largest logits. Comparisons with the label replace gathers and argmax, because their
+    forward and backward passes fuse with the softmax.
 
     Args:
       logits: float32 [..., classes].
@@ -23,7 +23,7 @@ def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array
     true = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - true
     better = (logits > true[..., None]) | ((logits == true[..., None]) & (classes < labels[..., None]))
-    # A sum of floats, as in the softmax, so that XLA for TPU reads the logits once for both.
+    # Sum floats, as the softmax does, so that XLA for TPU reads the logits once for both.
     correct = (jnp.sum(better.astype(jnp.float32), axis=-1) == 0.0).astype(jnp.float32)
     return jnp.sum(loss * weights), jnp.sum(correct * weights)
 
@@ -31,13 +31,13 @@ def classification_term(logits: jax.Array, labels: jax.Array, weights: jax.Array
 def binary_term(
     term: str, logits: jax.Array, is_positive: jax.Array, is_counted: jax.Array
 ) -> tuple[jax.Array, dict[str, Sums]]:
-    """Return the sum of the binary cross-entropy in nats, and the metrics of the answers.
+    """Return the summed binary cross-entropy in nats, and metrics.
 
     Args:
-      term: prefix of the names of the metrics.
-      logits: float32; a logit above 0 predicts a positive.
+      term: metric name prefix.
+      logits: float32; above 0 predicts positive.
       is_positive: bool, the labels.
-      is_counted: bool; the other elements count in neither loss nor metrics.
+      is_counted: bool; other elements count in neither loss nor metrics.
 
     Returns:
       The sum, and `<term>_accuracy`, `<term>_precision` and `<term>_recall` as (sum, weight).
@@ -47,6 +47,7 @@ def binary_term(
         return jnp.sum(which & is_counted).astype(jnp.float32)
 
     is_predicted = logits > 0.0
+    # Equals -log sigmoid(logit) or -log(1 - sigmoid(logit)), without overflow.
     loss = jax.nn.softplus(logits) - jnp.where(is_positive, logits, 0.0)
     true_positives = count(is_predicted & is_positive)
     return jnp.sum(jnp.where(is_counted, loss, 0.0)), {
@@ -57,24 +58,23 @@ def binary_term(
 
 
 def kl_divergence(teacher: jax.Array, student: jax.Array, temperature: float) -> jax.Array:
-    """Return T^2 KL(teacher || student) of logits [..., V] at a temperature T > 0, in nats; float32 [...].
+    """Return T^2 KL(teacher || student) in nats for logits [..., V] at temperature T > 0; float32 [...].
 
-    The factor keeps the size of the gradient independent of the temperature (Hinton et al., 2015, section 2, arXiv
-    1503.02531).
+    T^2 keeps gradient size independent of the temperature (Hinton et al., 2015, section 2, arXiv 1503.02531).
     """
-    # Padded vocabulary and masked places hold the lowest float. Divided by less than 1 it is -inf; -inf - -inf is NaN.
+    # Vocabulary padding and masked places hold the lowest float. Divided by less than 1 it is -inf; -inf - -inf is NaN.
     scaled = (jnp.maximum(logits / temperature, jnp.finfo(jnp.float32).min) for logits in (teacher, student))
     teacher_log, student_log = map(jax.nn.log_softmax, scaled)
     return temperature**2 * jnp.sum(jnp.exp(teacher_log) * (teacher_log - student_log), axis=-1)
 
 
 def cosine(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Return the cosines of vectors [..., D]; [...]."""
+    """Return cosine similarities of vectors [..., D]; [...]."""
     return jnp.sum(l2_normalize(first) * l2_normalize(second), axis=-1)
 
 
 def cosine_distance(first: jax.Array, second: jax.Array, weights: jax.Array) -> jax.Array:
-    """Return the weighted sum of 1 - cosine of vectors [..., D], computed in float32."""
+    """Return the weighted sum of 1 - cosine over vectors [..., D], computed in float32."""
     return jnp.sum((1.0 - cosine(first.astype(jnp.float32), second.astype(jnp.float32))) * weights)
 
 

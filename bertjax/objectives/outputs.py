@@ -1,4 +1,4 @@
-"""Arrays that a model predicts for a batch, and whether they are per example, token, pair or row."""
+"""Model predictions for a batch, per example, token, pair or row."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Output:
 
     Attributes:
       array: [B, N, ...] per example, [B, T, ...] per token, [B, N / 2, ...] per pair of examples, or [B, ...] per row.
-        Layers and heads are later axes: attention maps and hidden states of all layers are per token, [B, T, L, ...].
+        Layers and heads are later axes: attention maps and all layers' hidden states are per token, [B, T, L, ...].
       per: `example`, `token`, `pair` or `row`.
     """
 
@@ -27,7 +27,8 @@ class Output:
 
 
 def is_real(per: str, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return which elements of an output are not padding: bool, [B, N], [B, T], [B, N / 2] or [B]."""
+    """Return a mask of the output elements that are not padding: bool, [B, N], [B, T], [B, N / 2] or [B]."""
+    # Empty slots have example id -1, padding tokens have example number 0.
     is_example_BN = batch["example_ids_BN"] >= 0
     return {
         "example": is_example_BN,
@@ -49,7 +50,7 @@ def regroup(outputs: Mapping[str, Output], batch: Mapping[str, np.ndarray]) -> d
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One example as a person reads it: the text, and for each question the answer and the model's guesses."""
+    """One example for people to read: its text, and each question's answer and model guesses."""
 
     text: str
     answers: tuple[str, ...]
@@ -62,7 +63,7 @@ RecordScores = list[tuple[Record, float, float]]
 
 @runtime_checkable
 class ScoredByRecord(Protocol):
-    """An objective with metrics that are means over the records of a labeled file; `compare` draws records."""
+    """An objective with metrics that average over the records of a labeled file. `compare` resamples records."""
 
     def scores(self, outputs: dict, examples: Ragged, records: list[Record]) -> dict[str, RecordScores]:
-        """Host: return such metrics by record. The arguments are those of `Objective.score`."""
+        """Host: return these metrics by record. Arguments as in `Objective.score`."""

@@ -1,11 +1,11 @@
-"""BERT-of-Theseus: modules of a trained predecessor are replaced by those of a smaller successor while it learns.
+"""BERT-of-Theseus: replace modules of a trained predecessor by smaller successor layers during training.
 
-Xu et al. (2020), arXiv 2002.02925, section 3. A module of the predecessor is L / S consecutive layers, and the
-successor has one layer in its place. At each step every module is replaced with the probability p, which rises
-linearly, and the objective's own loss is computed by what this gives. There is no other loss, and one forward pass.
+Xu et al. (2020), arXiv 2002.02925, section 3. A predecessor module is L / S consecutive layers; the successor has one
+layer for it. At each step every module is replaced with probability p, which rises linearly, and the objective's own
+loss is computed on the resulting model. There is no other loss, and a single forward pass.
 
-Deviation: embeddings, pooler and heads are those of the successor, which starts with the predecessor's, and they are
-trained. In the paper they are frozen: `optimizer.frozen` does that.
+Deviation: embeddings, pooler and heads are the successor's, initialized from the predecessor's, and they are trained.
+The paper freezes them, as `optimizer.frozen` can.
 """
 
 import dataclasses
@@ -27,17 +27,17 @@ from bertjax.objectives.losses import Sums
 Arrays = dict[str, jax.Array]
 
 SEED, RATE = "replacing_seed_B", "replacing_rate_B"
-# Settings that change no layer. The vocabulary is known and compared once there is a tokenizer.
+# Settings that do not affect layers. The vocabulary is compared later, when a tokenizer exists.
 _MAY_DIFFER = dict.fromkeys("layers vocab_size max_positions dropout attention_dropout init_stddev".split())
 
 
 @dataclasses.dataclass(frozen=True)
 class Replacing:
-    """How often a module of the predecessor is replaced: min(1, first + (1 - first) * step / steps).
+    """Replacement probability schedule: min(1, first + (1 - first) * step / steps).
 
     Attributes:
-      first: the probability at step 0.
-      steps: the step at which it is 1; 0 replaces all modules from the start, which is fine-tuning of the successor.
+      first: probability at step 0.
+      steps: step at which it reaches 1; 0 replaces all modules from the start, which is fine-tuning the successor.
     """
 
     first: float = 0.3
@@ -56,17 +56,17 @@ class Replacing:
 
 
 def features(replacing: Replacing, draw: Draw, rows: int) -> dict[str, np.ndarray]:
-    """Host: return the seed and the rate of a step, which are equal in all rows."""
+    """Host: return the seed and the probability for a step, equal in all rows."""
     step = draw.step or 0
     seed = bits(draw.seed, "replaced modules", step, 0, 0)
     return {SEED: np.full(rows, seed, np.uint32), RATE: np.full(rows, replacing.rate(step), np.float32)}
 
 
 def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfig:
-    """Return the architecture in which modules are replaced: the successor's with all layers of the predecessor.
+    """Return the mixed model's architecture: the successor's, with as many layers as the predecessor.
 
     Raises:
-      UserError: layers of the successor cannot replace modules of the predecessor.
+      UserError: the successor's layers cannot replace modules of the predecessor.
     """
     predecessor, folder = objective.bound_teacher.config, objective.bound_teacher.folder
     if objective.reads_all_layers:
@@ -89,6 +89,7 @@ def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfi
             "use objective.teacher_losses"
         )
     size, every = predecessor.layers // successor.layers, successor.global_every
+    # Local or global attention depends on a layer's index, which differs between the successor and the mixed model.
     if moved := [layer for layer in range(successor.layers) if (layer % every == 0) != (layer * size % every == 0)]:
         raise UserError(
             f"objective.replacing trains layer {moved[0]} of the successor in place {moved[0] * size} of the "
@@ -99,12 +100,12 @@ def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfi
 
 
 def mixed(successor: dict, predecessor: dict, is_replaced_S: jax.Array) -> tuple[dict, jax.Array]:
-    """Device: return stacked layers [L, ...], some of them replaced, and the mask [L] of those that are left.
+    """Device: return stacked layers [L, ...], some of them replaced, and a mask [L] of the active ones.
 
     Args:
-      successor: its layers, [S, ...].
-      predecessor: its layers, [L, ...].
-      is_replaced_S: bool, the modules that are replaced. The successor's layer is the first of its module.
+      successor: stacked layers, [S, ...].
+      predecessor: stacked layers, [L, ...].
+      is_replaced_S: bool, modules to replace. The successor's layer becomes the first in its module.
     """
     count = len(is_replaced_S)
     size = len(jax.tree.leaves(predecessor)[0]) // count
@@ -112,9 +113,11 @@ def mixed(successor: dict, predecessor: dict, is_replaced_S: jax.Array) -> tuple
     def mix(own: jax.Array, other: jax.Array) -> jax.Array:
         modules = other.reshape(count, size, *other.shape[1:])
         is_replaced = is_replaced_S.reshape(count, *[1] * (own.ndim - 1))
+        # Only the first layer of a module can be the successor's.
         first = jnp.where(is_replaced, own, modules[:, 0])
         return jnp.concatenate([first[:, None], modules[:, 1:]], axis=1).reshape(other.shape)
 
+    # A replaced module keeps its first layer (the successor's); `layer_mask` 0 turns the others into the identity.
     is_left_SK = jnp.concatenate(
         [jnp.ones((count, 1)), jnp.broadcast_to(1.0 - is_replaced_S[:, None], (count, size - 1))], axis=1
     )
@@ -124,9 +127,10 @@ def mixed(successor: dict, predecessor: dict, is_replaced_S: jax.Array) -> tuple
 def terms(
     objective: Any, model: Model, params: dict, frozen: dict, batch: Arrays, key: jax.Array | None
 ) -> tuple[Arrays, dict[str, Sums]]:
-    """Device: return the terms of an objective, computed by the mix of predecessor and successor of this step."""
+    """Device: return the objective's terms, computed on this step's mix of predecessor and successor."""
     objective.bound_teacher.check_vocabulary(model.config)
     predecessor = predecessor_config(objective, model.config)
+    # One draw per step: the seed is a feature, equal in all rows, so every device replaces the same modules.
     draws_S = jax.random.uniform(jax.random.key(batch[SEED][0]), (model.config.layers,))
     layers, layer_mask_L = mixed(
         params["encoder"]["layers"], frozen["teacher"]["encoder"]["layers"], draws_S < batch[RATE][0]
@@ -137,11 +141,11 @@ def terms(
 
 
 def frozen_params(objective: Any, successor: EncoderConfig) -> dict:
-    """Return the layers of the predecessor, which nothing trains."""
+    """Return the predecessor's layers, which are not trained."""
     predecessor_config(objective, successor)
     return {"teacher": {"encoder": {"layers": objective.bound_teacher.params["encoder"]["layers"]}}}
 
 
 def flops_parts(objective: Any, successor: EncoderConfig) -> tuple[FlopsPart, ...]:
-    """Return the parts of a step's FLOPs: as many layers as the predecessor has are computed, even if skipped."""
+    """Return the FLOPs of a step. All of the predecessor's layers are computed, even masked ones."""
     return objective.flops_parts(predecessor_config(objective, successor))

@@ -1,7 +1,7 @@
-"""A teacher: a frozen model that gives targets, and the losses that compare a student with it.
+"""Teacher: a frozen model that provides targets, and the losses that compare a student with it.
 
-A run opens the teacher's folder once, before its first step. Any objective has the fields `teacher` and
-`teacher_losses` (`bertjax.objectives.teacher_losses`). The losses in this file are those of `Distillation`.
+A run opens the teacher's folder once, before its first step. Every objective has the fields `teacher` and
+`teacher_losses` (`bertjax.objectives.teacher_losses`). The losses in this file belong to `Distillation`.
 """
 
 import dataclasses
@@ -24,23 +24,24 @@ from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence
 
 Arrays = Mapping[str, jax.Array]
 
-# Tokens whose logits exist at a time: at 30,000 tokens of vocabulary, 1,024 are 126 MB for each model.
+# Number of tokens per chunk of logits: with a vocabulary of 30,000, 1,024 tokens take 126 MB per model.
 _TOKENS_AT_ONCE = 1024
 
 
+# eq=False: comparing numpy arrays does not give one bool, and hashing needs only identity.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Teacher:
     """The frozen model that a student imitates.
 
     Attributes:
-      config: architecture of the teacher.
+      config: the teacher's architecture.
       params: its parameters, numpy arrays.
-      tokenizer_fingerprint: identifies its tokenizer, which must be that of the student.
+      tokenizer_fingerprint: identifies its tokenizer, which must be the student's.
       folder: export folder that was read; used in error messages.
-      objective: settings of the objective that it was trained on, as plain values; those of its first task.
-      second_ids: int64 [V], its id of each piece of its second vocabulary (`bertjax.data.tokenizer.mixed`); None if it
-        has only one.
-      second_fingerprint: identifies the tokenizer of that vocabulary.
+      objective: plain settings of the objective it was trained on (of its first task).
+      second_ids: int64 [V], the teacher's id for each piece in its second vocabulary (`bertjax.data.tokenizer.mixed`);
+        None if it has only one.
+      second_fingerprint: identifies the second vocabulary's tokenizer.
     """
 
     config: EncoderConfig
@@ -70,18 +71,20 @@ class Teacher:
     def config_beside(self, student: EncoderConfig) -> EncoderConfig:
         """Return the teacher's architecture with the student's execution settings and `task_type=0`.
 
-        Its attention is plain if the student's implementation cannot compute it.
+        Attention falls back to plain if the student's implementation does not support the teacher.
         """
+        # The student's task number means nothing in the teacher's own task table.
         execution = dataclasses.replace(student.execution, task_type=0)
         return with_possible_attention(dataclasses.replace(self.config, execution=execution))
 
     def head(self, name: str) -> dict:
-        """Return the parameters of a head on its encoder.
+        """Return the parameters of a head on the teacher's encoder.
 
         Raises:
-          UserError: there is no such head, or it is on a generator, which is another encoder.
+          UserError: there is no such head, or it belongs to a generator, which is another encoder.
         """
         head = self.params.get("heads", {}).get(name)
+        # ELECTRA's `mlm` head reads the generator's hidden states, not the encoder's.
         if head is None or "generator" in self.params:
             kind = "masked-LM" if name == "mlm" else name
             raise UserError(
@@ -91,7 +94,7 @@ class Teacher:
         return head
 
     def check_classes(self, classes: tuple[str, ...]) -> None:
-        """Raise UserError if it predicts other classes than the student, or the same ones in another order."""
+        """Raise UserError if the teacher predicts other classes than the student, or in another order."""
         own = tuple(self.objective.get("classes", ()))
         if classes and own != classes:
             raise UserError(
@@ -100,25 +103,26 @@ class Teacher:
             )
 
     def encoder_params(self, student: EncoderConfig) -> dict:
-        """Return the parameters of its encoder, with the rows of its second vocabulary only if it has one.
+        """Return the encoder parameters; if there is a second vocabulary, only with its rows.
 
         Args:
-          student: the architecture of a student whose vocabulary it is.
+          student: architecture of a student that uses this vocabulary.
         """
         if self.second_ids is None:
             return self.params["encoder"]
 
         def select(path: tuple, leaf: np.ndarray) -> np.ndarray:
+            # Reorder the rows to the second vocabulary, which is the student's.
             return leaf[self.second_ids] if vocabulary.has_vocabulary_axis(path) else leaf
 
         return vocabulary.pad(jax.tree_util.tree_map_with_path(select, self.params["encoder"]), student)
 
     def check_tokenizer(self, fingerprint: str, reads_text: bool = True) -> None:
-        """Raise UserError if the corpus has another tokenizer than the teacher, or than its second vocabulary.
+        """Raise UserError if the corpus tokenizer differs from the teacher's, or from its second vocabulary.
 
         Args:
-          fingerprint: that of the tokenizer of the corpus.
-          reads_text: whether the teacher runs; if it does not, its second vocabulary must be that of the corpus.
+          fingerprint: the corpus tokenizer's fingerprint.
+          reads_text: whether the teacher runs; if not, its second vocabulary must be the corpus's.
         """
         if self.second_ids is not None and not reads_text:
             if self.second_fingerprint != fingerprint:
@@ -136,7 +140,7 @@ class Teacher:
         """Raise UserError if a student of this architecture cannot be compared with the teacher.
 
         Args:
-          student: its architecture.
+          student: the student's architecture.
           same_width: whether hidden states are compared directly.
         """
         if same_width and self.config.width != student.width:
@@ -151,10 +155,10 @@ class Teacher:
             )
 
     def check_vocabulary(self, student: EncoderConfig, reads_text: bool = True) -> None:
-        """Raise UserError if the student has another number of tokens, which only its tokenizer decides.
+        """Raise UserError if the student's vocabulary size differs; it is known once there is a tokenizer.
 
         Args:
-          student: its architecture.
+          student: the student's architecture.
           reads_text: see `check_tokenizer`.
         """
         size = self.config.vocab_size if self.second_ids is None or reads_text else len(self.second_ids)
@@ -167,11 +171,11 @@ class Teacher:
 
 @dataclasses.dataclass(frozen=True)
 class LogitsLoss:
-    """Kullback-Leibler divergence of the distributions at predicted positions. Metric: `agreement`.
+    """KL divergence at predicted positions. Metric: `agreement`.
 
     Attributes:
-      head: name of the logits [B, K, V] and prefix of the features with the predicted positions.
-      temperature: divisor of the student's and the teacher's logits.
+      head: name of the logits [B, K, V], and prefix of the features with the predicted positions.
+      temperature: divides student and teacher logits.
       term: name of the loss term.
     """
 
@@ -194,12 +198,12 @@ class LogitsLoss:
 
 @dataclasses.dataclass(frozen=True)
 class TokenLogitsLoss:
-    """Kullback-Leibler divergence of the distributions at all tokens, special symbols too. Metric: `agreement`.
+    """KL divergence at all tokens, including special symbols. Metric: `agreement`.
 
-    The logits of a batch [B, T, V] never exist at once, and none are computed twice: see `_in_parts`.
+    Logits [B, T, V] for the whole batch never exist at once, yet none are computed twice, see `_in_parts`.
 
     Attributes:
-      temperature: divisor of the student's and the teacher's logits.
+      temperature: divides student and teacher logits.
       term: name of the loss term.
     """
 
@@ -217,17 +221,19 @@ class TokenLogitsLoss:
 
         Args:
           student, teacher: {`hidden`: hidden_BTD, `head`: a function from hidden_BTD to logits_BTV}.
-          batch: the core batch.
+          batch: core batch.
         """
         is_token_BT = (batch["examples_BT"] > 0).astype(jnp.float32)
         rows, seq_len = is_token_BT.shape
         most = max(1, _TOKENS_AT_ONCE // seq_len)
+        # The largest number of rows per chunk that divides the batch.
         at_once = max(size for size in range(1, min(rows, most) + 1) if rows % size == 0)
 
         def parts(array: jax.Array) -> jax.Array:
             return array.reshape(-1, at_once, *array.shape[1:])
 
         student_PBTD, teacher_PBTD = parts(student["hidden"]), parts(teacher["hidden"])
+        # Make the parameters that `head` closes over explicit: custom_vjp cannot differentiate closed-over values.
         head, params = jax.closure_convert(student["head"], student_PBTD[0])
 
         def of_part(student_BTD, params, constants):
@@ -242,15 +248,16 @@ class TokenLogitsLoss:
 
 
 def _in_parts(function: Callable[..., Sums], states: jax.Array, params: Any, constants: Any) -> Sums:
-    """Return the sums over the parts of a batch of a function with a value and a metric, one part at a time.
+    """Sum a function's value and metric over parts of a batch, one part at a time.
 
-    The gradient of a sum over parts is needed up to one factor only. So each part's is computed at once, together with
-    its value, and the forward pass keeps gradients instead of what they are computed from.
+    The gradient of a sum over parts is known up to one scalar factor, the incoming gradient. So the forward pass
+    computes each part's gradient right after its value and saves that, instead of the (much larger) inputs of a
+    backward pass.
 
     Args:
-      function: from a part of `states`, `params` and a part of `constants` to its sums.
+      function: maps a part of `states`, `params` and a part of `constants` to (value, metric).
       states: [P, ...], the parts.
-      params: the other values that the gradient is taken of.
+      params: other values to differentiate.
       constants: arrays [P, ...].
     """
 
@@ -260,6 +267,7 @@ def _in_parts(function: Callable[..., Sums], states: jax.Array, params: Any, con
 
     def forward(states, params):
         def add(total, part):
+            # has_aux: the metric comes along without a gradient.
             values, (of_states, of_params) = jax.value_and_grad(function, argnums=(0, 1), has_aux=True)(
                 part[0], params, part[1]
             )
@@ -271,6 +279,7 @@ def _in_parts(function: Callable[..., Sums], states: jax.Array, params: Any, con
         )
         return total, (of_states, of_params)
 
+    # factors[1] belongs to the metric, which is not differentiated.
     def backward(gradients, factors):
         return jax.tree.map(lambda gradient: (factors[0] * gradient).astype(gradient.dtype), gradients)
 
@@ -280,7 +289,7 @@ def _in_parts(function: Callable[..., Sums], states: jax.Array, params: Any, con
 
 @dataclasses.dataclass(frozen=True)
 class CosineLoss:
-    """One minus the cosine of the last hidden states, over all tokens.
+    """One minus the cosine between last hidden states, over all tokens.
 
     Attributes:
       term: name of the loss term.

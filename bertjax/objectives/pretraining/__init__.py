@@ -1,1 +1,1 @@
-"""Objectives that learn from text without labels, one file for each idea."""
+"""Self-supervised objectives, which need no labels. One file per idea."""

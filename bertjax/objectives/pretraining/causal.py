@@ -1,7 +1,7 @@
-"""Causal language modeling: each token from those before it (Radford et al., 2018, section 3.1).
+"""Causal language modeling: predict each token from the tokens before it (Radford et al., 2018, section 3.1).
 
-It is the left-to-right baseline of BERT ("LTR & No NSP", Devlin et al., 2019, section 5.1, arXiv 1810.04805). Special
-symbols are not predicted, as in masked language modeling: where an example ends depends on the length of its row.
+This is BERT's left-to-right baseline ("LTR & No NSP", Devlin et al., 2019, section 5.1, arXiv 1810.04805). As in masked
+language modeling, special symbols are not predicted, because the end of an example depends on the row length.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from bertjax.objectives.pretraining.mlm import token_weight
 
 @dataclasses.dataclass(frozen=True)
 class CausalLM(Objective):
-    """Predicts the next token at every token; K = T. Terms: `clm`, in nats: its exponential is the perplexity."""
+    """Predict the next token at every token; K = T. Terms: `clm`, in nats, so its exponential is the perplexity."""
 
     term: ClassVar[str] = "clm"
     best_metric: ClassVar[str] = "clm_loss"
@@ -39,6 +39,7 @@ class CausalLM(Objective):
         return {self.term: HeadSpec(MaskedLMHead)}
 
     def logits(self, model, batch, key=None):
+        # Nearly every position is predicted, so the last layer computes all of them.
         return model.head(self.term, model.encode(batch, key).hidden, model.word_VE)
 
     def flops_parts(self, config):
@@ -46,6 +47,7 @@ class CausalLM(Objective):
 
     def features(self, examples, draw):
         """Return `clm_labels_BK`, the next tokens, and `clm_weights_BK`, 0 if the next token is special."""
+        # Labels are the tokens shifted by one, and the shift must not cross into the next example.
         ragged = examples.ragged
         has_next = ragged.token_index < ragged.spread(ragged.lengths) - 1
         weights = (has_next & ~np.roll(ragged.special, -1)).astype(np.float32)

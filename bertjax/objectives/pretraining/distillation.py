@@ -1,8 +1,8 @@
 """DistilBERT: a small student imitates a trained teacher (Sanh et al., 2019, arXiv 1910.01108, section 3).
 
-The teacher runs in the same step, frozen and without dropout, on the same masked text. Three losses are added: the
-Kullback-Leibler divergence of both distributions over the vocabulary at a temperature, masked language modeling, and
-one minus the cosine of the last hidden states of student and teacher.
+The teacher runs in the same step on the same masked text, frozen and without dropout. Three losses are summed: KL
+divergence between the two vocabulary distributions at a temperature, masked language modeling, and one minus the cosine
+between the last hidden states of student and teacher.
 """
 
 import dataclasses
@@ -26,17 +26,17 @@ SOFT_ON = ("masked", "all")
 
 @dataclasses.dataclass(frozen=True)
 class Distillation(MaskedLM):
-    """Imitates a teacher's predictions and its hidden states. Terms: `soft`, `mlm`, `cosine`.
+    """Imitate a teacher's predictions and hidden states. Terms: `soft`, `mlm`, `cosine`.
 
-    The coefficients and the temperature are those of the published code (huggingface/transformers,
+    Coefficients and temperature follow the published code (huggingface/transformers,
     examples/research_projects/distillation); the paper gives none.
 
     Attributes:
-      teacher: an export folder with a masked-LM head, of the same tokenizer and width.
-      soft_on: the tokens that `soft` counts: `masked`, those that are predicted, or `all`, as in that code's default
-        (`restrict_ce_to_mask` is off). `all` computes the product with the vocabulary at every token, twice.
+      teacher: an export folder with a masked-LM head and the student's tokenizer and width.
+      soft_on: tokens that `soft` covers: `masked`, the predicted ones, or `all`, that code's default
+        (`restrict_ce_to_mask` is off). `all` multiplies with the vocabulary at every token, in both models.
       temperature: softens both distributions; at least 1. The loss is multiplied by its square (see `kl_divergence`).
-      soft_coefficient, mlm_coefficient, cosine_coefficient: factors of the three losses.
+      soft_coefficient, mlm_coefficient, cosine_coefficient: loss weights.
     """
 
     soft_on: str = "masked"
@@ -44,8 +44,8 @@ class Distillation(MaskedLM):
     soft_coefficient: float = 5.0
     mlm_coefficient: float = 2.0
     cosine_coefficient: float = 1.0
-    best_metric: ClassVar[str] = "soft_loss"  # of the first term in the paper's sum, with the largest factor
-    baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
+    best_metric: ClassVar[str] = "soft_loss"  # the paper's first term, with the largest coefficient
+    baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
     def __post_init__(self):
         if self.soft_on not in SOFT_ON:
@@ -62,7 +62,7 @@ class Distillation(MaskedLM):
 
     @property
     def losses(self) -> tuple[LogitsLoss | TokenLogitsLoss | CosineLoss, ...]:
-        """The losses against the teacher."""
+        """Losses against the teacher."""
         soft = LogitsLoss if self.soft_on == "masked" else TokenLogitsLoss
         return soft(temperature=self.temperature), CosineLoss()
 
@@ -77,13 +77,14 @@ class Distillation(MaskedLM):
         return self._teacher.config_beside(config)
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
-        """Return {`mlm`: logits_BKV at the predicted positions, `hidden`: of the last layer, [B, T, D]}."""
+        """Return {`mlm`: logits_BKV at the predicted positions, `hidden`: last hidden states, [B, T, D]}."""
         hidden_BTD = model.encode(batch, key).hidden
         predicted_BKD = take_columns(hidden_BTD, batch["mlm_positions_BK"])
         return {"mlm": model.head("mlm", predicted_BKD, model.word_VE), "hidden": hidden_BTD}
 
     def bind(self, store: TokenStore | None) -> "Distillation":
         if store is not None and self.bound_teacher is not None:
+            # Soft targets are distributions over token ids, so both models must use the same ids.
             self.bound_teacher.check_tokenizer(store.tokenizer.fingerprint)
         return super().bind(store)
 
@@ -107,7 +108,9 @@ class Distillation(MaskedLM):
         self._teacher.check_vocabulary(model.config)
         student = self.apply(model, params, batch, key if train else None, taps=taps)
         teacher = Model(self._teacher_config(model.config), self.heads(model.config))
+        # No key: the teacher runs without dropout. Frozen parameters are not differentiated.
         targets = self.apply(teacher, frozen["teacher"], batch)
+        # With soft_on=all, the losses apply the heads chunk by chunk: logits [B, T, V] never exist at once.
         own = student | {"head": functools.partial(_logits_of, model, params)}
         others = targets | {"head": functools.partial(_logits_of, teacher, frozen["teacher"])}
         return joined(*(loss.terms(own, others, batch) for loss in self.losses), self.terms_of(student, batch))

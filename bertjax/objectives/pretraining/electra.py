@@ -1,8 +1,8 @@
 """ELECTRA: replaced token detection (Clark et al., 2020, arXiv 2003.10555).
 
-A generator, trained by masked language modeling, predicts the masked tokens (section 2, equation 1). Samples from its
-predictions replace them, and the discriminator classifies every token as original or replaced (equation 2). Both are
-trained together, and no gradient passes through the sampling: min L_MLM + 50 L_disc. They share the embeddings (3.2).
+A generator predicts the masked tokens (masked language modeling; section 2, equation 1). Samples from its predictions
+replace them, and a discriminator classifies every token as original or replaced (equation 2). Both are trained jointly,
+with min L_MLM + 50 L_disc; no gradient passes through the sampling. They share the embeddings (section 3.2).
 
 The discriminator is the exported encoder. The generator is saved with the heads; only further pretraining needs it.
 """
@@ -32,22 +32,22 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 @dataclasses.dataclass(frozen=True)
 class Electra(MaskedLM):
-    """Detects replaced tokens. Terms: `rtd` of the discriminator, over all tokens, and `generator`.
+    """Detect replaced tokens. Terms: `rtd` for the discriminator, over all tokens, and `generator`.
 
-    The generator's term is masked language modeling under another name: it is the loss of a smaller model, and not
-    comparable with that of an encoder. A sampled token that is the original counts as original (section 2).
+    The generator's masked language modeling term has its own name, because a smaller model's loss is not comparable
+    with an encoder's `mlm`. A sampled token that equals the original counts as original (section 2).
 
     Attributes:
       generator_share: the generator's width, feed-forward width and number of heads relative to the encoder's (appendix
-        A: 1/4 for the small and the large model, 1/3 for the base model). Both have the same number of layers.
-      rtd_coefficient: factor of the discriminator's loss (section 2).
+        A: 1/4 for the small and large models, 1/3 for the base model). Depth is the same.
+      rtd_coefficient: weight of the discriminator's loss (section 2).
     """
 
     masking: Masking = TokenMasking(mask=1.0, random=0.0)
     generator_share: float = 0.25
     rtd_coefficient: float = 50.0
-    best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced: their accuracy says little
-    baselines = MaskedLM.baselines  # of the generator, which predicts masked tokens
+    best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
+    baselines = MaskedLM.baselines  # for the generator, which predicts masked tokens
 
     def __post_init__(self):
         if not 0.0 <= self.rtd_coefficient < math.inf:
@@ -85,14 +85,14 @@ class Electra(MaskedLM):
                 f"{sizes['heads']} heads, which do not divide it; choose a share that model.width={config.width} and "
                 f"model.heads={config.heads} allow, such as {1 / config.heads:g}"
             )
-        # The generator of ELECTRA-Small has one head of 64, which does not fill a tile of the fused kernel.
+        # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(dataclasses.replace(config, embedding_width=config.embedded_width, **sizes))
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead, on_generator=True), "rtd": HeadSpec(DetectionHead)}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
-        """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} of the batch as it is, without dropout."""
+        """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} for the batch as it is, without dropout."""
         return {"mlm": self.mlm_logits(model, batch), "rtd": self.rtd_logits(model, batch)}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
@@ -101,7 +101,7 @@ class Electra(MaskedLM):
         return model.head("mlm", hidden_BKD, model.word_VE)
 
     def rtd_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Return the discriminator's logits_BT, above 0 for a token that it takes for a replaced one."""
+        """Return the discriminator's logits_BT; above 0 means "replaced"."""
         return model.head("rtd", model.encode(batch, key).hidden)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
@@ -112,8 +112,9 @@ class Electra(MaskedLM):
         )
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return those of masked language modeling; a token that found no place to be predicted is not masked."""
+        """Return masked language modeling features; chosen tokens beyond the capacity K stay unmasked."""
         features = super().features(examples, draw)
+        # Start from the original text and mask only the tokens that a place in K predicts: others have no replacement.
         tokens_BT = examples.tokens_to_rows(examples.ragged.tokens, fill=examples.vocabulary.pad_id)
         rows, places = np.nonzero(features["mlm_weights_BK"])
         columns = features["mlm_positions_BK"][rows, places]
@@ -127,6 +128,7 @@ class Electra(MaskedLM):
     def terms(self, model, params, frozen, batch, key, train, taps=None):
         generator_key, sample_key, discriminator_key = split(key, 3)
         logits_BKV = self.apply(model, params, batch, generator_key if train else None, self.mlm_logits, taps)
+        # Unlike a GAN, the generator is not trained to fool the discriminator (section 2).
         drawn_BK = sample(jax.lax.stop_gradient(logits_BKV), sample_key)
         filled, is_replaced_BT = replace(batch, drawn_BK)
         logits_BT = self.apply(model, params, filled, discriminator_key if train else None, self.rtd_logits, taps)
@@ -134,13 +136,14 @@ class Electra(MaskedLM):
         loss, metrics = binary_term("rtd", logits_BT, is_replaced_BT, batch["examples_BT"] > 0)
         (_, tokens), (_, replaced) = metrics["rtd_accuracy"], metrics["rtd_recall"]
         rtd = {"rtd": loss}, metrics | {"replaced": (replaced, tokens)}
+        # Its own metric names keep the generator apart from an encoder's `mlm`.
         generator, generator_metrics = self.terms_of({"mlm": logits_BKV}, batch)
         named = {name.replace("mlm_", "generator_"): value for name, value in generator_metrics.items()}
         return joined(rtd, ({"generator": generator["mlm"]}, named))
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:
-    """Return the batch with sampled tokens at the predicted positions, and which tokens are not the originals.
+    """Replace the predicted positions by sampled tokens, and mark the tokens that differ from the original.
 
     Returns:
       The batch, and bool [B, T].
@@ -148,7 +151,7 @@ def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:
     tokens_BT, positions_BK = jnp.asarray(batch["tokens_BT"]), batch["mlm_positions_BK"]
     is_place_BK = batch["mlm_weights_BK"] > 0
     rows_B1 = jnp.arange(len(tokens_BT))[:, None]
-    # Added, not set: a place without a prediction points to column 0, which another place may predict.
+    # Add, do not set: unused places point to column 0, which another place may predict.
     change_BK = jnp.where(is_place_BK, drawn_BK - tokens_BT[rows_B1, positions_BK], 0)
     is_new_BK = (is_place_BK & (drawn_BK != batch["mlm_labels_BK"])).astype(jnp.int32)
     is_replaced_BT = jnp.zeros_like(tokens_BT).at[rows_B1, positions_BK].add(is_new_BK) > 0

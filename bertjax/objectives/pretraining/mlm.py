@@ -1,7 +1,4 @@
-"""Masked language modeling (Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805).
-
-Other objectives add terms to it: as a `Labels` part that classifies sentence pairs or tokens, or by their own methods.
-"""
+"""Masked language modeling (MLM; Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
 
 import dataclasses
 from typing import ClassVar, Protocol, Self
@@ -28,11 +25,11 @@ GUESSES = 5
 
 
 class Labels(Protocol):
-    """A second term that is trained together with masked tokens, with its own head.
+    """An additional term with its own head, trained together with masked tokens.
 
     Attributes:
-      term: its name, which is that of its head and the prefix of its features and metrics.
-      reads_all_tokens: whether its head reads the hidden states of all tokens; others read only the pooled [CLS].
+      term: name of the term and head, and prefix for its features and metrics.
+      reads_all_tokens: whether the head reads every token's hidden state instead of the pooled [CLS].
     """
 
     term: str
@@ -40,19 +37,19 @@ class Labels(Protocol):
 
     @property
     def head(self) -> HeadSpec:
-        """Its head."""
+        """The head."""
 
     def logits(self, model: Model, encoded: Encoded) -> jax.Array:
-        """Device: return the logits of its head."""
+        """Device: return the head's logits."""
 
     def features(self, examples: PlacedExamples) -> dict[str, np.ndarray]:
-        """Host: return its labels."""
+        """Host: return the labels."""
 
     def weight(self, batch: Arrays) -> jax.Array:
-        """Device: return W of its term."""
+        """Device: return the term's normalizer W."""
 
     def terms(self, logits: Arrays, batch: Arrays) -> Terms:
-        """Device: return its term and metrics."""
+        """Device: return the term and its metrics."""
 
     def baselines(self, batch: dict[str, np.ndarray]) -> dict[str, tuple[np.ndarray, float]]:
         """Host: return `<term>_majority`, the accuracy of the best constant answer."""
@@ -60,12 +57,12 @@ class Labels(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLM(Objective):
-    """Predicts masked tokens from the tokens on both sides. Terms: `mlm`, and that of each of its `parts`.
+    """Predict masked tokens from context on both sides. Terms: `mlm`, plus one per entry of `parts`.
 
     Attributes:
-      masking: which tokens are predicted.
-      term: name of the term of the tokens; prefix of its features and metrics.
-      parts: further terms.
+      masking: selects the tokens to predict.
+      term: name of the token term, and prefix for its features and metrics.
+      parts: additional terms that classify sentence pairs or tokens. Other objectives override methods instead.
     """
 
     masking: Masking = TokenMasking()
@@ -82,13 +79,14 @@ class MaskedLM(Objective):
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: logits_BKV at the predicted positions, <term>: logits of a part}."""
         positions_BK, reads_all = batch["mlm_positions_BK"], any(part.reads_all_tokens for part in self.parts)
+        # Only about 15% of the positions are predicted: the last layer and the vocabulary matmul skip the others.
         encoded = model.encode(batch, key, None if reads_all else positions_BK)
         predicted_BKD = take_columns(encoded.hidden, positions_BK) if reads_all else encoded.hidden
         logits = {"mlm": model.head("mlm", predicted_BKD, model.word_VE)}
         return logits | {part.term: part.logits(model, encoded) for part in self.parts}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Device: return logits_BKV at `<term>_positions_BK`; the other feature it may read is `<term>_weights_BK`."""
+        """Device: return logits_BKV at `<term>_positions_BK`; `<term>_weights_BK` is the only other feature to read."""
         hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"]).hidden
         return model.head("mlm", hidden_BKD, model.word_VE)
 
@@ -97,6 +95,7 @@ class MaskedLM(Objective):
         for part in self.parts:
             unit = "tokens" if part.reads_all_tokens else "examples"
             heads[unit] = heads.get(unit, 0) + head_products(config, part.head)
+        # If a part reads every token, the last layer computes every token.
         return (FlopsPart(config, heads, read=None if "tokens" in heads else 1.0),)
 
     @property
@@ -117,15 +116,16 @@ class MaskedLM(Objective):
     def masked_features(
         self, examples: PlacedExamples, tokens: np.ndarray, chosen: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Host: return the features of masked examples and of the parts.
+        """Host: return features of masked examples and of the parts.
 
         Args:
-          examples: with n tokens before masking.
-          tokens: int32 [n], what the encoder reads.
-          chosen: bool [n], which tokens are predicted.
+          examples: n tokens, before masking.
+          tokens: int32 [n], encoder input.
+          chosen: bool [n], tokens to predict.
         """
         _, seq_len, row_examples = examples.shape
         features = {"tokens_BT": examples.tokens_to_rows(tokens, fill=examples.vocabulary.pad_id)}
+        # K is a fixed capacity, because XLA compiles for fixed shapes. Chosen tokens beyond it are dropped and counted.
         features |= token_features(self.term, examples, chosen, self.masking.capacity(seq_len, row_examples))
         for part in self.parts:
             features |= part.features(examples)
@@ -149,7 +149,7 @@ class MaskedLM(Objective):
         return {f"{self.term}_guesses": Output(jax.lax.top_k(logits[self.term], GUESSES)[1], per="row")}
 
     def baselines(self, batch, token_counts):
-        """The unigram distribution (counts + 1), the most frequent token, and the baselines of the parts."""
+        """Unigram distribution (counts + 1), most frequent token, and the parts' baselines."""
         baselines = token_baselines(self.term, batch, token_counts)
         for part in self.parts:
             baselines |= part.baselines(batch)
@@ -167,7 +167,7 @@ class MaskedLM(Objective):
 
 
 def token_features(term: str, examples: PlacedExamples, chosen: np.ndarray, capacity: int) -> dict[str, np.ndarray]:
-    """Host: return `<term>_{positions,labels,weights}_BK` and `<term>_dropped_B` of the chosen tokens (bool [n])."""
+    """Host: return `<term>_{positions,labels,weights}_BK` and `<term>_dropped_B` for the chosen tokens (bool [n])."""
     return {f"{term}_{name}": array for name, array in gather_masked(examples, chosen, capacity).items()}
 
 
@@ -177,7 +177,7 @@ def token_weight(term: str, batch: Arrays) -> jax.Array:
 
 
 def token_terms(term: str, logits: Arrays, batch: Arrays) -> Terms:
-    """Device: return the term of predicted tokens, its accuracy and the share of tokens that found no place."""
+    """Device: return the predicted tokens' term, its accuracy, and the share of chosen tokens beyond the capacity."""
     weights_BK = batch[f"{term}_weights_BK"]
     loss, correct = classification_term(logits[term], batch[f"{term}_labels_BK"], weights_BK)
     predicted, dropped = jnp.sum(weights_BK), jnp.sum(batch[f"{term}_dropped_B"]).astype(jnp.float32)

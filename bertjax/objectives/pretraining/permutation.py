@@ -1,19 +1,20 @@
 """XLNet: permutation language modeling (Yang et al., 2019, arXiv 1906.08237).
 
-The tokens of an example get a random order. The last of them are predicted, each from the tokens before it in the
-order, wherever those are in the text (section 2.2, equation 3). No symbol hides a token: a predicted token has a second
-state, that of the query stream, which knows its position but not its token (section 2.3). A share 1/K of the tokens is
-predicted (equation 5, K = 6), chosen by the masking. As in the authors' code (zihangdai/xlnet, data_utils.py), the
-other tokens see each other and none of the predicted ones, and special symbols also have places in the order.
+The tokens of an example get a random prediction order. The last ones in it are predicted, each from the tokens before
+it in the order, wherever they are in the text (section 2.2, equation 3). No mask symbol hides a token. Instead, a
+predicted token has a second state, in the query stream, that knows its position but not its token (section 2.3). A
+share 1/K of the tokens is predicted (equation 5, K = 6), chosen by the masking. As in the authors' code
+(zihangdai/xlnet, data_utils.py), the other tokens see each other but no predicted ones, and special symbols also have
+places in the order.
 
-With `memory`, the first half of a row is the cached segment of section 2.4: the second half sees it, and no gradient
-passes into it.
+With `memory`, the first half of a row is section 2.4's cached segment: the second half sees it, and no gradient passes
+into it.
 
-With `both_directions`, the memory of half of the examples is the text after them instead of the text before. That is
-the effect of the reversed half of each batch (section 3.1; `bi_data` of that code). The authors' code reverses the
-tokens (data_utils.py) and negates the distances of these rows (`relative_positional_encoding` in modeling.py), so a
-reversed row has the states of the same row unreversed. Only the side on which the memory lies changes. Here the tokens
-stay in their order, and the memory changes sides.
+With `both_directions`, half of the examples have the following text as memory instead of the preceding text. This is
+the effect of reversing half of each batch (section 3.1; `bi_data` in that code). The authors' code reverses the tokens
+(data_utils.py) and negates the distances in these rows (`relative_positional_encoding` in modeling.py), so a reversed
+row has the same states as the original one, and only the side of the memory changes. Here the tokens keep their order,
+and the memory changes sides.
 """
 
 import dataclasses
@@ -40,14 +41,14 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 @dataclasses.dataclass(frozen=True)
 class PermutationLM(MaskedLM):
-    """Predicts tokens in a random order. Terms: `plm`.
+    """Predict tokens in a random order. Terms: `plm`.
 
     Attributes:
-      masking: which tokens are predicted; it must not replace them.
-      memory: whether the first half of a row's positions is the memory of the second half. Then only tokens of the
-        second half are predicted. For examples as long as a row.
-      both_directions: whether the memory of half of the examples is the second half of a row's positions, counted from
-        the end of the example, by a coin for each example and epoch. Needs `memory`.
+      masking: selects the tokens to predict; it must not replace them.
+      memory: use the first half of a row's positions as memory for the second half, and predict only tokens in the
+        second half. For examples as long as a row.
+      both_directions: flip a coin per example and epoch, and on heads use the second half, counted from the example's
+        end, as the memory. Needs `memory`.
     """
 
     masking: Masking = TokenMasking(rate=1 / 6, mask=0.0, random=0.0)
@@ -62,18 +63,19 @@ class PermutationLM(MaskedLM):
                 "objective.kind=permutation hides them by their order; set both to 0"
             )
         if self.both_directions and not self.memory:
-            # Reversed rows with negated distances have the states of unreversed ones: without memory, nothing changes.
+            # Reversed rows with negated distances have the same states as unreversed ones: without memory, nothing
+            # changes.
             raise UserError(
                 "objective.both_directions=True chooses the side of the memory, and objective.memory=False has none; "
                 "set objective.memory=True, or objective.both_directions=False"
             )
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        """Return the product of the query stream with the word embeddings.
+        """Return the head: query stream times word embeddings.
 
         Raises:
-          UserError: the encoder has no relative positions, reads from left to right, or has embeddings of another
-            width than its layers.
+          UserError: the encoder has no relative positions, reads from left to right, or has embeddings of another width
+            than its layers.
         """
         if config.positions != "relative":
             raise UserError(
@@ -94,12 +96,12 @@ class PermutationLM(MaskedLM):
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`plm`: logits_BKV at the predicted positions}."""
-        # Rank 0 is the memory. Padding has it too, and no token sees padding.
+        # Rank 0 marks the memory. Padding has it too, but no token sees padding.
         memory_BT = batch["rank_BT"] == 0 if self.memory else None
         return {"plm": _query_logits(model, batch, batch["rank_BT"], memory_BT, key)}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Return logits_BKV at the positions, each predicted from all tokens that are not."""
+        """Return logits_BKV at the predicted positions, each predicted from all tokens that are not."""
         return _query_logits(model, batch, _last(batch), None, key)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
@@ -119,7 +121,7 @@ class PermutationLM(MaskedLM):
         return self.masked_features(examples, masked.tokens, chosen) | {"rank_BT": rank_BT}
 
     def _is_memory(self, examples: PlacedExamples, draw: Draw) -> np.ndarray:
-        """Return which tokens are the memory of the others; bool [n]."""
+        """Return a mask of the memory tokens; bool [n]."""
         ragged, half = examples.ragged, examples.seq_len // 2 if self.memory else 0
         index = ragged.token_index
         if self.both_directions:
@@ -130,20 +132,21 @@ class PermutationLM(MaskedLM):
 
 
 def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray) -> np.ndarray:
-    """Return the place of every token in the order; int32 [n].
+    """Return each token's rank in the prediction order; int32 [n].
 
-    It is 0 in the memory and 1 for tokens that are neither predicted nor special. Predicted tokens and special symbols
-    follow one by one, in a random order that differs between examples.
+    Ranks are 0 in the memory and 1 for tokens that are neither predicted nor special. Predicted tokens and special
+    symbols follow one by one, in a random order that differs between examples.
 
     Args:
       ragged: examples with n tokens.
       draw: seed and epochs, which determine the order.
-      chosen: bool [n], the predicted tokens.
-      is_memory: bool [n], the tokens of the memory.
+      chosen: bool [n], tokens to predict.
+      is_memory: bool [n], memory tokens.
     """
     places = np.where(is_memory, 0, 1).astype(np.int32)
     ordered = np.flatnonzero((chosen | ragged.special) & ~is_memory)
     examples = ragged.token_examples[ordered]
+    # Sort by example, and within an example by random bits: a permutation per example.
     order = np.lexsort((token_bits(ragged, draw, "permutation", ordered), examples))
     starts = np.searchsorted(examples, np.arange(len(ragged.ids)))
     places[ordered[order]] = 2 + np.arange(len(ordered)) - starts[examples]
@@ -156,8 +159,8 @@ def _query_logits(model: Model, batch: Arrays, rank_BT, memory_BT, key: jax.Arra
 
 
 def _last(batch: Arrays) -> jax.Array:
-    """Return the order in which the predicted tokens come last, all at once."""
+    """Return the order in which all predicted tokens come last, at the same rank."""
     read_BK, is_used_BK = batch["plm_positions_BK"], batch["plm_weights_BK"] > 0
     rows_B1 = jnp.arange(len(read_BK))[:, None]
-    # An unused place points to column 0, which is a token of the text if [CLS] comes last. `max` leaves it visible.
+    # Unused places point to column 0, which is text if [CLS] comes last. `max` keeps it visible.
     return jnp.zeros(batch["tokens_BT"].shape, jnp.int32).at[rows_B1, read_BK].max(is_used_BK.astype(jnp.int32))

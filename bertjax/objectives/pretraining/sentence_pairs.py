@@ -1,6 +1,6 @@
-"""Masked language modeling together with a classification of each example, mostly of how segment B relates to A.
+"""Masked language modeling plus one label per example, usually about how segment B relates to segment A.
 
-BERT, ALBERT, StructBERT and ERNIE 2.0 differ in the question only.
+BERT, ALBERT, StructBERT and ERNIE 2.0 differ only in the question.
 """
 
 import dataclasses
@@ -18,12 +18,11 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 @dataclasses.dataclass(frozen=True)
 class ExampleLabels:
-    """One label of each example, predicted from its pooled [CLS].
+    """One label per example, predicted from its pooled [CLS].
 
     Attributes:
-      term: name of its term.
-      label: name of the label that the examples carry.
-      num_labels: number of values of the label.
+      term: name of the term.
+      label, num_labels: name of the label in the examples, and number of its values.
     """
 
     term: str
@@ -42,6 +41,7 @@ class ExampleLabels:
     def features(self, examples):
         return {
             f"{self.term}_labels_BN": examples.examples_to_rows(examples.ragged.labels[self.label]),
+            # Empty slots have no example id and get weight 0.
             f"{self.term}_weights_BN": (examples.examples_to_rows(examples.ragged.ids, fill=-1) >= 0).astype("float32"),
         }
 
@@ -60,7 +60,7 @@ class ExampleLabels:
 
 @dataclasses.dataclass(frozen=True)
 class BERT(MaskedLM):
-    """Masked tokens, and whether segment B follows segment A (Devlin et al., 2019, section 3.1).
+    """Masked tokens, and next sentence prediction: does segment B follow segment A? (Devlin et al., 2019, section 3.1).
 
     Terms: `mlm`, `nsp` (label 1: B is random).
     """
@@ -71,7 +71,7 @@ class BERT(MaskedLM):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceOrderPrediction(MaskedLM):
-    """ALBERT: masked tokens, and which of two adjoining segments comes first (Lan et al. 2020, 3.1, arXiv 1909.11942).
+    """ALBERT: masked tokens, and which of two adjacent segments comes first (Lan et al. 2020, 3.1, arXiv 1909.11942).
 
     Terms: `mlm`, `sop` (label 1: swapped).
     """
@@ -84,7 +84,7 @@ class SentenceOrderPrediction(MaskedLM):
 class SentenceStructurePrediction(MaskedLM):
     """StructBERT's sentence objective: masked tokens, and how B relates to A (Wang et al., 2020, section 2.3.2).
 
-    Terms: `mlm`, `structure` (0 B follows A, 1 B precedes A, 2 B is random). The word objective is in `structbert`.
+    Terms: `mlm`, `structure` (0 B follows A, 1 B precedes A, 2 B is random). For the word objective see `structbert`.
     """
 
     labels: ClassVar[tuple[str, ...]] = ("order",)
@@ -95,7 +95,7 @@ class SentenceStructurePrediction(MaskedLM):
 class SentenceDistancePrediction(MaskedLM):
     """ERNIE 2.0: masked tokens, and how far B is from A ("Structure-aware Pre-training Tasks", arXiv 1907.12412).
 
-    Terms: `mlm`, `distance` (0 B adjoins A, 1 B is elsewhere in the same document, 2 B is from another document).
+    Terms: `mlm`, `distance` (0 B is next to A, 1 B is elsewhere in the document, 2 B is from another document).
     """
 
     labels: ClassVar[tuple[str, ...]] = ("distance",)
@@ -104,10 +104,10 @@ class SentenceDistancePrediction(MaskedLM):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceReorderingPrediction(MaskedLM):
-    """ERNIE 2.0: masked tokens, and the order of the segments of a paragraph (arXiv 1907.12412).
+    """ERNIE 2.0: masked tokens, and the order of a paragraph's shuffled segments (arXiv 1907.12412).
 
-    Terms: `mlm`, `reordering`. The classes are all orders of one, two and three segments ("Structure-aware Pre-training
-    Tasks": the sum of n! over n from 1 to the largest number of segments).
+    Terms: `mlm`, `reordering`. Classes are all orders of one, two and three segments ("Structure-aware Pre-training
+    Tasks": n! summed over n from 1 to the largest number of segments).
     """
 
     labels: ClassVar[tuple[str, ...]] = ("permutation",)

@@ -1,8 +1,8 @@
 """SpanBERT: span masking with the span boundary objective (Joshi et al., 2020, arXiv 1907.10529, section 3.2).
 
 Each token of a masked span is predicted twice: from its own hidden state, and from the hidden states of the two tokens
-around the span and its place in the span, y = f(x_before, x_after, p_place). Both losses are added. Adjoining spans
-count as one. The examples are single sequences (section 3.3): `examples.kind="full_sentences"`.
+around the span and its place in the span, y = f(x_before, x_after, p_place). The losses are added. Adjacent spans count
+as one. Examples are single sequences (section 3.3): `examples.kind="full_sentences"`.
 """
 
 import dataclasses
@@ -22,22 +22,22 @@ from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
-# Defaults of the authors' code: the length of the longest spans and the width of the embeddings of places. Their
-# command sets the first to 15.
+# Defaults of the authors' code: longest span and width of the place embeddings. Their training command sets the first
+# to 15.
 LONGEST, PLACE_WIDTH = 20, 200
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanBoundary(MaskedLM):
-    """Predicts masked spans, from their own states and from their boundaries. Terms: `mlm`, `sbo`.
+    """Predict masked spans, from their own states and from their boundaries. Terms: `mlm`, `sbo`.
 
     Attributes:
-      longest: number of tokens of a span, from its start, that are predicted from its boundaries.
+      longest: number of tokens per span, from its start, that are predicted from its boundaries.
     """
 
     masking: Masking = SpanMasking()
     longest: int = LONGEST
-    baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
+    baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
     def __post_init__(self):
         if self.longest < 1:
@@ -50,6 +50,7 @@ class SpanBoundary(MaskedLM):
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`, `sbo`: logits_BKV at the predicted positions}."""
         read = [batch[f"{name}_positions_BK"] for name in ("mlm", "sbo_left", "sbo_right")]
+        # One pass reads all three positions per predicted token.
         hidden = model.encode(batch, key, jnp.concatenate(read, axis=1)).hidden
         own_BKD, left_BKD, right_BKD = jnp.split(hidden, 3, axis=1)
         return {
@@ -58,15 +59,15 @@ class SpanBoundary(MaskedLM):
         }
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        """Each predicted token counts twice, once for each head, and both together read three positions."""
+        """Each predicted token counts twice, once per head, and the two heads read three positions."""
         products = sum(head_products(config, head) for head in self.heads(config).values())
         return (FlopsPart(config, {"predictions": products / 2}, read=1.5),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return those of masked language modeling, and those of the boundaries of each predicted position.
+        """Return masked language modeling features, plus the span boundaries of each predicted position.
 
-        `sbo_left_positions_BK` and `sbo_right_positions_BK` are the columns of its boundaries. `sbo_places_BK` is its
-        place in the span. `sbo_weights_BK` is 0 beyond `longest` and in spans without a token before them.
+        `sbo_left_positions_BK` and `sbo_right_positions_BK` are boundary columns, `sbo_places_BK` is the place in the
+        span. `sbo_weights_BK` is 0 beyond `longest` and in spans without a token before them.
         """
         masked = mask(examples, draw, self.masking)
         features = self.masked_features(examples, masked.tokens, masked.chosen)
@@ -99,11 +100,12 @@ class SpanBoundary(MaskedLM):
 def places(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how many chosen tokens directly precede and follow each chosen token (bool [n]); int32 [n] each.
 
-    A special symbol is never chosen, so adjoining tokens belong to the same example.
+    Special symbols are never chosen, so adjacent tokens belong to the same example.
     """
 
     def before(chosen: np.ndarray) -> np.ndarray:
         index = np.arange(len(chosen))
+        # Index of the last token that was not chosen, at or before each token.
         last_other = np.maximum.accumulate(np.where(chosen, -1, index))
         return np.where(chosen, index - last_other - 1, 0).astype(np.int32)
 

@@ -1,8 +1,8 @@
 """StructBERT: language structures in pretraining (Wang et al., 2020, arXiv 1908.04577).
 
-The word structural objective (section 2.3.1) shuffles some runs of three tokens in the text that was not masked. The
-encoder predicts the original token at each of their positions. It is trained together with masked language modeling,
-by the same head, and with the sentence structural objective (section 2.3.2), which has three classes.
+The word structural objective (section 2.3.1) shuffles some runs of three unmasked tokens, and the encoder predicts the
+original token at each of their positions. It is trained jointly with masked language modeling, using the same head, and
+with the sentence structural objective (section 2.3.2), which has three classes.
 """
 
 import dataclasses
@@ -24,24 +24,25 @@ from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePredi
 
 RUN = 3
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-# Places for shuffled tokens: their expected number and so many standard deviations.
+# Capacity for shuffled tokens: the expected number plus this many standard deviations, so that hardly any are dropped.
 _DEVIATIONS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class StructBERT(MaskedLM):
-    """Masked tokens, the order of shuffled ones, and how segment B relates to segment A. Terms: `mlm`, `order`,
-    `structure`.
+    """Predict masked tokens, the order of shuffled tokens, and how segment B relates to segment A.
+
+    Terms: `mlm`, `order`, `structure`.
 
     Attributes:
-      shuffle_rate: share of the runs of three tokens that are shuffled (section 2.4: 5%). Runs are cut from each
-        stretch of text without masks. One of six orders is drawn, the original one among them.
+      shuffle_rate: share of three-token runs that are shuffled (section 2.4: 5%). Each unmasked stretch of text is cut
+        into runs. One of six orders is drawn, including the original one.
     """
 
     shuffle_rate: float = 0.05
     labels: ClassVar[tuple[str, ...]] = SentenceStructurePrediction.labels
     parts = SentenceStructurePrediction.parts
-    baselines = MaskedLM.baselines  # of the masked tokens, whose term is as it was
+    baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
     def __post_init__(self):
         if not 0.0 < self.shuffle_rate <= 1.0:
@@ -51,6 +52,7 @@ class StructBERT(MaskedLM):
         """Return {`mlm`, `order`: logits_BKV at the predicted positions, `structure`: logits, [B, N, 3]}."""
         masked_BK, shuffled_BK = batch["mlm_positions_BK"], batch["order_positions_BK"]
         encoded = model.encode(batch, key, jnp.concatenate([masked_BK, shuffled_BK], axis=1))
+        # Both word objectives share one head, so one vocabulary matmul covers both.
         logits = model.head("mlm", encoded.hidden, model.word_VE)
         return {
             "mlm": logits[:, : masked_BK.shape[1]],
@@ -59,7 +61,7 @@ class StructBERT(MaskedLM):
         }
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return those of the other two objectives, `order_{positions,labels,weights}_BK` and `order_dropped_B`."""
+        """Return features of the other two objectives, `order_{positions,labels,weights}_BK` and `order_dropped_B`."""
         masked = mask(examples, draw, self.masking)
         sources, shuffled = self._shuffle(examples, draw, masked)
         features = self.masked_features(examples, masked.tokens[sources], masked.chosen)
@@ -75,10 +77,12 @@ class StructBERT(MaskedLM):
         """Return the index of the token that moves to each position, int64 [n], and whether its run was shuffled."""
         ragged = examples.ragged
         heads = heads_of_runs(~ragged.special & ~masked.chosen)
+        # One decision per run, from a hash of its first token: it does not depend on how batches are split.
         heads = heads[token_shares(ragged, draw, "shuffle/choose", heads) < self.shuffle_rate]
         orders = ORDERS[token_bits(ragged, draw, "shuffle/order", heads) % len(ORDERS)]
         sources, shuffled = np.arange(len(ragged.tokens)), np.zeros(len(ragged.tokens), bool)
         for place in range(RUN):
+            # Position `place` in each run receives the token at position orders[place].
             sources[heads + place] = heads + orders[:, place]
             shuffled[heads + place] = True
         return sources, shuffled
@@ -91,9 +95,9 @@ class StructBERT(MaskedLM):
 
 
 def heads_of_runs(eligible: np.ndarray) -> np.ndarray:
-    """Return the first token of each run of three that stretches of eligible tokens (bool [n]) are cut into; int64.
+    """Cut stretches of eligible tokens (bool [n]) into runs of three and return each run's first index; int64.
 
-    A special symbol is never eligible, so no run crosses examples or segments.
+    Special symbols are never eligible, so no run crosses examples or segments.
     """
     index = np.arange(len(eligible))
     last_other = np.maximum.accumulate(np.where(eligible, -1, index))

@@ -1,4 +1,4 @@
-"""Masked language modeling together with a yes-or-no question about every token (ERNIE 2.0, arXiv 1907.12412)."""
+"""Masked language modeling plus a yes-or-no question about every token (ERNIE 2.0, arXiv 1907.12412)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 
 @dataclasses.dataclass(frozen=True)
 class TokenLabels:
-    """A binary label of every token, masked or not, predicted from its hidden state.
+    """A binary label for every token, masked or not, predicted from its hidden state.
 
     Attributes:
-      term: name of its term.
-      labels_of: host function from the examples to int [n]: 1 for yes, 0 for no, -1 for tokens without a label.
+      term: name of the term.
+      labels_of: host function from examples to int [n]: 1 for yes, 0 for no, -1 for tokens without a label.
     """
 
     term: str
@@ -37,7 +37,7 @@ class TokenLabels:
         return HeadSpec(DetectionHead)
 
     def logits(self, model, encoded):
-        """Return logits_BT, above 0 for yes."""
+        """Return logits_BT; above 0 means yes."""
         return model.head(self.term, encoded.hidden)
 
     def features(self, examples):
@@ -60,7 +60,7 @@ class TokenLabels:
 class TokenDocumentRelation(MaskedLM):
     """Masked tokens, and which tokens occur again elsewhere in the document ("Word-aware Pre-training Tasks").
 
-    Such tokens are common words and words of the document's topic. Terms: `mlm`, `elsewhere`.
+    Such tokens are common words and topic words. Terms: `mlm`, `elsewhere`.
     """
 
     labels: ClassVar[tuple[str, ...]] = ("elsewhere",)
@@ -69,15 +69,15 @@ class TokenDocumentRelation(MaskedLM):
 
 @dataclasses.dataclass(frozen=True)
 class CapitalPrediction(MaskedLM):
-    """Masked tokens, and which are written with capitals ("Word-aware Pre-training Tasks"). Terms: `mlm`, `capital`.
+    """Masked tokens, and which words are capitalized ("Word-aware Pre-training Tasks"). Terms: `mlm`, `capital`.
 
-    The encoder reads the text in lower case, and predicts masked tokens in lower case: a piece with capitals is
-    replaced by the same piece without them, if the vocabulary has both. Only such pieces have a label for `capital`,
-    and only if they are whole words: a word of several pieces is often cut differently in lower case, which would give
-    the answer away. Masked tokens also have the label.
+    The encoder reads lower-cased text and predicts masked tokens in lower case: a piece with capitals is replaced by
+    its lower-case counterpart, if the vocabulary has both. Only such pieces have a `capital` label, and only if they
+    are whole words: words of several pieces are often split differently in lower case, which would give the answer
+    away. Masked tokens have the label too.
 
     Attributes:
-      case_pairs: int32 [P, 2], ids of a piece with capitals and of the same piece in lower case; read by `bind`.
+      case_pairs: int32 [P, 2], ids of a piece with capitals and of its lower-case counterpart; set by `bind`.
     """
 
     case_pairs: ClassVar[np.ndarray | None] = None
@@ -87,10 +87,10 @@ class CapitalPrediction(MaskedLM):
         return (TokenLabels("capital", self._labels),)
 
     def bind(self, store: TokenStore | None) -> Self:
-        """Return the objective with its pairs of pieces; without a store, with none.
+        """Return the objective with the tokenizer's case pairs; without a store, with none.
 
         Raises:
-          UserError: the tokenizer has no pairs, most often because it lower-cases everything.
+          UserError: the tokenizer has no pairs, usually because it lower-cases everything.
         """
         pairs = np.zeros((0, 2), np.int32) if store is None else case_pairs(store.tokenizer)
         if store is not None and not len(pairs):
@@ -104,13 +104,14 @@ class CapitalPrediction(MaskedLM):
         if self.case_pairs is None:
             raise TypeError("CapitalPrediction has no pairs of pieces before `bind`")
         masked = mask(examples, draw, self.masking)
+        # Lower-case ids with one lookup table; ids without a counterpart map to themselves.
         lower = np.arange(examples.vocabulary.size, dtype=np.int32)
         lower[self.case_pairs[:, 0]] = self.case_pairs[:, 1]
         ragged = dataclasses.replace(examples.ragged, tokens=lower[examples.ragged.tokens])
         features = self.masked_features(
             dataclasses.replace(examples, ragged=ragged), lower[masked.tokens], masked.chosen
         )
-        for part in self.parts:  # their labels are those of the text as it is written
+        for part in self.parts:  # labels come from the original text
             features |= part.features(examples)
         return features
 
@@ -118,14 +119,16 @@ class CapitalPrediction(MaskedLM):
         labels = np.full(examples.vocabulary.size, -1, np.int32)
         labels[self.case_pairs] = [1, 0]
         continues = examples.vocabulary.continues_word[examples.ragged.tokens]
+        # A piece is a whole word if neither it nor the next piece continues a word.
         is_word = ~continues & ~np.append(continues[1:], False)
         return np.where(is_word, labels[examples.ragged.tokens], -1)
 
 
 def case_pairs(tokenizer: Tokenizer) -> np.ndarray:
-    """Return the id of each piece whose lower case is another piece, and the id of that piece; int32 [P, 2]."""
+    """Return (id, id in lower case) of each piece whose lower case is another piece; int32 [P, 2]."""
     tokens = (token for token in range(tokenizer.vocab_size) if token not in tokenizer.special_ids)
-    # A piece whose bytes are not text also has a spelling, and the lower case of that stands for other bytes.
+    # Byte pieces that do not decode to text also have a spelling, but its lower case stands for other bytes.
     ids = {tokenizer.piece(token): token for token in tokens if "\ufffd" not in tokenizer.decode([token])}
+    # Skip pieces that are lower case already, or whose lower case is not in the vocabulary.
     pairs = [(token, ids[piece.lower()]) for piece, token in ids.items() if ids.get(piece.lower(), token) != token]
     return np.array(pairs, np.int32).reshape(-1, 2)

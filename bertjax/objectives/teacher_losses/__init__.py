@@ -1,6 +1,6 @@
-"""Losses that compare a student with its teacher, one idea per file; any objective adds them by `teacher_losses`.
+"""Losses that compare a student with its teacher, one idea per file. Any objective adds them through `teacher_losses`.
 
-The registry lists them; a loss outside of bertjax is named by `module:Class`.
+The registry lists the built-in ones; name your own as `module:Class`.
 """
 
 from bertjax.objectives.teacher_losses.base import TeacherLoss
@@ -10,6 +10,7 @@ TEACHER_LOSSES = Union(
     "objective.teacher_losses.*",
     TeacherLoss,
     default="logits",
+    # As strings, because a module is imported only when its class is used.
     kinds={
         "logits": "bertjax.objectives.teacher_losses.logits:SoftLogits",
         "hidden": "bertjax.objectives.teacher_losses.hidden:HiddenStates",

@@ -1,4 +1,4 @@
-"""Attention maps of pairs of layers, head by head (Jiao et al., 2020; Aguilar et al., 2020)."""
+"""Attention map losses, head by head for pairs of layers (Jiao et al., 2020; Aguilar et al., 2020)."""
 
 import dataclasses
 
@@ -17,14 +17,14 @@ COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps(MappedLoss):
-    """Compares the attention of heads of the same number, in pairs of layers: the mean over pairs and heads.
+    """Compare attention between equally numbered heads in pairs of layers, averaged over pairs and heads.
 
-    The maps are computed from queries and keys, so that every implementation of attention has them.
+    Maps are recomputed from queries and keys, so this works with every attention implementation.
 
     Attributes:
-      compare: `scores`, the mean squared difference of the scores before the softmax over the tokens of the example
-        (Jiao et al., 2020, equation 7, arXiv 1909.10351); or `probabilities`, the Kullback-Leibler divergence of the
-        distributions of each token (Aguilar et al., 2020, arXiv 1910.03723).
+      compare: `scores`, mean squared difference of pre-softmax scores over the example's tokens (Jiao et al., 2020,
+        equation 7, arXiv 1909.10351); or `probabilities`, KL divergence of each token's distribution (Aguilar et al.,
+        2020, arXiv 1910.03723).
     """
 
     kind: str = dataclasses.field(default="attention", init=False)
@@ -57,24 +57,27 @@ class AttentionMaps(MappedLoss):
         for own_layer, target_layer in pairs:
             own_BHTT, target_BHTT = _scores(student, own_layer), _scores(teacher, target_layer)
             if self.compare == SCORES:
+                # Rows are packed: pairs of tokens from different examples have scores, but no attention.
                 squares = jnp.where(sees_B1TT, own_BHTT - target_BHTT, 0.0) ** 2
                 losses_BHT = jnp.sum(squares, axis=-1) / jnp.maximum(jnp.sum(sees_B1TT, axis=-1), 1)
             else:
+                # Other examples get the lowest score in both models, so they add nothing to the divergence.
                 hidden = jnp.finfo(jnp.float32).min
                 own_BHTT, target_BHTT = (jnp.where(sees_B1TT, scores, hidden) for scores in (own_BHTT, target_BHTT))
                 losses_BHT = kl_divergence(target_BHTT, own_BHTT, temperature=1.0)
+            # Average over heads, sum over tokens; the step divides by the number of tokens.
             total += jnp.sum(is_token(batch) * jnp.mean(losses_BHT, axis=1))
         return total / len(pairs), {}
 
 
 def _scores(model: Values, layer: int) -> jax.Array:
-    """Return the scaled products of queries and keys, float32 [B, H, T, T]."""
+    """Return scaled query-key products, float32 [B, H, T, T]."""
     queries_BTHD, keys_BTHD = model.of_heads("queries", layer), model.of_heads("keys", layer)
     return jnp.einsum("bqhd,bthd->bhqt", queries_BTHD, keys_BTHD) * queries_BTHD.shape[-1] ** -0.5
 
 
 def _not_from_queries(config: EncoderConfig) -> str:
-    """Return what else than queries and keys decides the attention of an encoder; empty if nothing does."""
+    """Return the setting that makes attention depend on more than queries and keys; empty if there is none."""
     if config.fixed_heads:
         return "fixed heads"
     if config.window:

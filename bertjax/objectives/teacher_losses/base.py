@@ -1,4 +1,4 @@
-"""The contract of a loss against a teacher: what it reads of both models, and how it compares them."""
+"""Base class for teacher losses: the values that a loss reads from both models, and the comparison."""
 
 import dataclasses
 import math
@@ -19,14 +19,14 @@ Pairs = tuple[tuple[int, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What one of the two models computes for a batch.
+    """Values that one of the two models computes for a batch.
 
     Attributes:
-      config: its architecture.
-      logits: [..., C] as `Objective.soft_logits` returns them; None if no loss needs them.
-      captured: {name: [layers, ...]} of `bertjax.models.taps`; `hidden` has the embeddings first.
-      layers: the layers that are captured, counted from 0.
-      params: the parameters of its encoder; None if no loss needs them.
+      config: the model's architecture.
+      logits: [..., C], from `Objective.soft_logits`; None if no loss needs them.
+      captured: {name: [layers, ...]}, see `bertjax.models.taps`; `hidden` starts with the embeddings.
+      layers: captured layers, counted from 0.
+      params: encoder parameters; None if no loss needs them.
     """
 
     config: EncoderConfig
@@ -36,24 +36,25 @@ class Values:
     params: dict | None = None
 
     def hidden(self, layer: int) -> jax.Array:
-        """Return the states after a layer, float32 [B, T, D]; 0 for the embeddings."""
+        """Return the states after a layer, float32 [B, T, D]; layer 0 is the embeddings."""
+        # `captured` holds only the layers that some loss reads: look up the position of this one.
         place = 1 + self.layers.index(layer - 1) if layer else 0
         return self.captured["hidden"][place].astype(jnp.float32)
 
     def of_heads(self, name: str, layer: int) -> jax.Array:
-        """Return `queries`, `keys` or `values` of a layer that is counted from 1, float32 [B, T, H, D / H]."""
+        """Return `queries`, `keys` or `values` for a layer counted from 1, float32 [B, T, H, D / H]."""
         return self.captured[name][self.layers.index(layer - 1)].astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class TeacherLoss:
-    """A loss that compares a student with its teacher; the fields of a subclass are its settings.
+    """A loss that compares a student with its teacher. Fields of subclasses are settings.
 
     Attributes:
-      kind: the name of the loss in a configuration; each subclass sets its own as the default.
-      factor: factor of the loss.
-      needs_logits: whether it reads the logits of both models, so that the teacher must have the head.
-      reads_text: whether it reads what the teacher computes for a batch, so that both need the same tokenizer.
+      kind: name of the loss in configurations; each subclass sets its own default.
+      factor: loss weight.
+      needs_logits: whether it reads both models' logits, so that the teacher needs the head.
+      reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
     """
 
     kind: str = dataclasses.field(init=False)
@@ -67,29 +68,29 @@ class TeacherLoss:
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """The names of the values that it reads, see `bertjax.models.taps`."""
+        """Names of the captured values to read, see `bertjax.models.taps`."""
         return ()
 
     def pairs(self, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
-        """Return the layers that it compares.
+        """Return the pairs of layers to compare.
 
         Raises:
-          UserError: the models do not have layers that fit.
+          UserError: the models have no matching layers.
         """
         return ()
 
     def check(self, student: EncoderConfig, teacher: EncoderConfig) -> None:
-        """Raise UserError if models of these architectures cannot be compared."""
+        """Raise UserError if models with these architectures cannot be compared."""
 
     def init(self, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:
-        """Return parameters that are trained with the student and dropped when it is exported."""
+        """Return parameters that are trained with the student and dropped on export."""
         return {}
 
     def weight(self, batch: Arrays, soft_weights: jax.Array | None) -> jax.Array:
-        """Return W, the scalar that the sum is divided by.
+        """Return W, the scalar normalizer of the sum.
 
         Args:
-          batch: the batch.
+          batch: core batch and features.
           soft_weights: `Objective.soft_weights` if the loss needs logits.
         """
         return jnp.sum(is_token(batch))
@@ -97,19 +98,19 @@ class TeacherLoss:
     def terms(
         self, student: Values, teacher: Values, batch: Arrays, params: dict, soft_weights: jax.Array | None
     ) -> tuple[jax.Array, dict[str, Sums]]:
-        """Return the sum of the loss, and metrics as (sum, weight).
+        """Return the loss sum, and metrics as (sum, weight).
 
         Args:
-          student, teacher: what both compute.
-          batch: the batch.
-          params: the parameters of `init`.
+          student, teacher: values that the models computed.
+          batch: core batch and features.
+          params: parameters from `init`.
           soft_weights: see `weight`.
         """
         raise TypeError(f"{type(self).__name__} has no terms()")
 
 
 def check_choice(loss: TeacherLoss, setting: str, choices: tuple[str, ...]) -> None:
-    """Raise UserError unless a setting of a loss is one of the choices."""
+    """Raise UserError unless a loss setting is one of the choices."""
     if (value := getattr(loss, setting)) not in choices:
         raise UserError(
             f"{setting}={value!r} of the teacher loss {loss.kind!r} is unknown; choose one of {', '.join(choices)}"
@@ -122,6 +123,7 @@ def is_token(batch: Arrays) -> jax.Array:
 
 
 def same_example(batch: Arrays) -> jax.Array:
-    """Return which tokens are of one example, bool [B, T, T]."""
+    """Return which tokens belong to the same example, bool [B, T, T]."""
     examples_BT = batch["examples_BT"]
+    # Padding (0) belongs to no example.
     return (examples_BT[:, :, None] == examples_BT[:, None, :]) & (examples_BT > 0)[:, :, None]

@@ -1,4 +1,4 @@
-"""Hidden states of pairs of layers: TinyBERT's, PKD's, cosine, and MobileBERT's statistics."""
+"""Hidden state losses for pairs of layers: TinyBERT's and PKD's MSE, cosine, and MobileBERT's statistics."""
 
 import dataclasses
 from typing import ClassVar
@@ -20,17 +20,17 @@ PLACES = TOKENS, SUMMARIES = ("tokens", "summaries")
 
 @dataclasses.dataclass(frozen=True)
 class HiddenStates(MappedLoss):
-    """Compares the hidden states of pairs of layers; the loss is the mean over the pairs.
+    """Compare hidden states in pairs of layers, averaged over the pairs.
 
     Attributes:
-      compare: `mse`, the mean of the squared differences over the width (Jiao et al., 2020, equation 8); `normalized`,
-        the same of states that are scaled to length 1 (Sun et al., 2019, section 3.2); `cosine`, 1 - cosine (Sanh et
-        al., 2019, section 2, arXiv 1910.01108); or `statistics`, the squared difference of the means over the width
-        plus the difference of the variances (MobileBERT, Sun et al., 2020, arXiv 2004.02984; the published code,
-        google-research/mobilebert, gives each of the two a factor).
-      on: `tokens`, all tokens, or `summaries`, the [CLS] of each example.
-      projection: whether a linear layer, the same for all pairs, maps the student's states to the teacher's width. It
-        is trained with the student and is not exported. Other widths need it.
+      compare: `mse`, squared difference averaged over the width (Jiao et al., 2020, equation 8); `normalized`, the same
+        after scaling states to length 1 (Sun et al., 2019, section 3.2); `cosine`, 1 - cosine (Sanh et al., 2019,
+        section 2, arXiv 1910.01108); or `statistics`, squared difference between means over the width plus the absolute
+        difference between variances (MobileBERT, Sun et al., 2020, arXiv 2004.02984; the published code,
+        google-research/mobilebert, weighs the two separately).
+      on: `tokens`, all tokens, or `summaries`, each example's [CLS].
+      projection: map student states to the teacher's width by a linear layer, the same for all pairs. It is trained
+        with the student and is not exported. Required if the widths differ.
     """
 
     kind: str = dataclasses.field(default="hidden", init=False)
@@ -55,6 +55,7 @@ class HiddenStates(MappedLoss):
                 raise UserError(
                     f"the {name} has {reason}, so that the teacher loss 'hidden' cannot compare them; set on=tokens"
                 )
+        # Means and variances over the width are scalars, so `statistics` compares any widths.
         if student.width != teacher.width and not self.projection and self.compare != STATISTICS:
             raise UserError(
                 f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "
@@ -76,6 +77,7 @@ class HiddenStates(MappedLoss):
         for own_layer, target_layer in pairs:
             own, target = self._read(student.hidden(own_layer), batch), self._read(teacher.hidden(target_layer), batch)
             if self.projection:
+                # TinyBERT maps the student to the teacher's space, so the target stays fixed.
                 own = own @ params["kernel"] + params["bias"]
             total += jnp.sum(weights * self._distances(own, target))
         return total / len(pairs), {}
@@ -87,6 +89,7 @@ class HiddenStates(MappedLoss):
     def _read(self, hidden_BTD: jax.Array, batch) -> jax.Array:
         if self.on == TOKENS:
             return hidden_BTD
+        # Empty slots have column -1; their weight is 0.
         columns_BN = jnp.maximum(batch["summary_positions_BN"], 0)
         return jnp.take_along_axis(hidden_BTD, columns_BN[..., None], axis=1)
 
@@ -98,12 +101,13 @@ class HiddenStates(MappedLoss):
             means = jnp.mean(own, axis=-1) - jnp.mean(target, axis=-1)
             return means**2 + jnp.abs(jnp.var(own, axis=-1) - jnp.var(target, axis=-1))
         if self.compare == NORMALIZED:
+            # PKD compares directions only, not lengths.
             own, target = l2_normalize(own), l2_normalize(target)
         return jnp.mean((own - target) ** 2, axis=-1)
 
 
 def _why_cls_is_not_a_summary(config: EncoderConfig) -> str:
-    """Return the setting because of which the state of [CLS] does not stand for its example; empty if it does."""
+    """Return the setting that keeps [CLS] from seeing its whole example; empty if there is none."""
     if not config.has_attention:
         return f"model.layer_type={config.layer_type}, whose [CLS] sees its example from one side only"
     if config.direction != BIDIRECTIONAL:

@@ -1,4 +1,4 @@
-"""Layer maps: which layer of the teacher each layer of the student is compared with."""
+"""Layer maps: pair each student layer with a teacher layer."""
 
 import dataclasses
 from typing import ClassVar
@@ -12,22 +12,23 @@ MAPS = UNIFORM, SKIP, LAST = ("uniform", "skip", "last")
 
 @dataclasses.dataclass(frozen=True)
 class MappedLoss(TeacherLoss):
-    """A loss on pairs of layers, which are counted from 1; 0 is the embeddings.
+    """A loss on pairs of layers, counted from 1; 0 is the embeddings.
 
-    For a student of M and a teacher of L layers:
-    - `uniform`: layer m and layer m L / M, for m = 1 to M, and the embeddings if the loss can compare them (Jiao et
+    For a student with M and a teacher with L layers:
+    - `uniform`: layer m with layer m L / M, for m = 1 to M, and the embeddings if the loss can compare them (Jiao et
       al., 2020, section 3.1, arXiv 1909.10351).
-    - `skip`: the same without the embeddings and the last layer (Sun et al., 2019, section 3.2, arXiv 1908.09355).
-    - `last`: layer m and layer L - M + m, for m = 1 to M - 1 (the same section).
+    - `skip`: the same without embeddings and last layer (Sun et al., 2019, section 3.2, arXiv 1908.09355).
+    - `last`: layer m with layer L - M + m, for m = 1 to M - 1 (same section).
 
     Attributes:
       layer_map: `uniform`, `skip` or `last`.
-      pairs_of_layers: (student's layer, teacher's layer) pairs in place of a map.
+      pairs_of_layers: (student layer, teacher layer) pairs to use instead of a map.
     """
 
     layer_map: str = UNIFORM
     pairs_of_layers: tuple[tuple[int, ...], ...] = ()
 
+    # 0 in subclasses that can also compare embeddings.
     first_layer: ClassVar[int] = 1
 
     def __post_init__(self):
@@ -73,12 +74,13 @@ def uniform(first: int, student: int, teacher: int) -> Pairs:
 
 
 def skip(first: int, student: int, teacher: int) -> Pairs:
-    """Return the pairs of the map `skip`; the arguments are those of `uniform`."""
+    """Return the pairs of the map `skip`; arguments as in `uniform`."""
+    # PKD leaves the last layer to the soft targets, which already compare its output (section 3.2).
     return tuple((layer, layer * _stride("skip", student, teacher)) for layer in range(1, student))
 
 
 def last(first: int, student: int, teacher: int) -> Pairs:
-    """Return the pairs of the map `last`; the arguments are those of `uniform`."""
+    """Return the pairs of the map `last`; arguments as in `uniform`."""
     if student > teacher:
         raise UserError(
             f"layer_map=last does not fit: the student has {student} layers and the teacher {teacher}; set "

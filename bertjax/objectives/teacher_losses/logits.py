@@ -1,4 +1,4 @@
-"""Soft targets: the student learns the logits of its teacher (Hinton et al., 2015, section 2, arXiv 1503.02531)."""
+"""Soft targets: learn from the teacher's logits (Hinton et al., 2015, section 2, arXiv 1503.02531)."""
 
 import dataclasses
 import math
@@ -12,19 +12,19 @@ from bertjax.objectives.teacher_losses.base import TeacherLoss, check_choice
 
 COMPARISONS = KL, MSE = ("kl", "mse")
 
-# Entries of padding and of other examples are the lowest float; they count in no mean.
+# Padding and other examples have the lowest float as logit; exclude them from means.
 _LOWEST = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
 class SoftLogits(TeacherLoss):
-    """Compares the logits of every prediction. Metric: `agreement`, how often both models rank the same answer first.
+    """Compare the logits of every prediction. Metric: `agreement`, how often both models rank the same answer first.
 
     Attributes:
-      compare: `kl`, the Kullback-Leibler divergence of the distributions times the square of the temperature; or `mse`,
-        the mean squared difference of the logits (Ba & Caruana, 2014, arXiv 1312.6184; Tang et al., 2019,
-        arXiv 1903.12136). A regression has one logit and needs `mse`.
-      temperature: divisor of both logits for `kl`.
+      compare: `kl`, KL divergence times the squared temperature; or `mse`, mean squared difference of the logits (Ba &
+        Caruana, 2014, arXiv 1312.6184; Tang et al., 2019, arXiv 1903.12136). A regression has one logit and needs
+        `mse`.
+      temperature: divides both models' logits in `kl`.
     """
 
     kind: str = dataclasses.field(default="logits", init=False)
@@ -56,6 +56,7 @@ class SoftLogits(TeacherLoss):
             squares = jnp.where(is_real, own - jnp.where(is_real, target, own), 0.0) ** 2
             losses = jnp.sum(squares, axis=-1) / jnp.maximum(jnp.sum(is_real, axis=-1), 1)
         metrics = {}
+        # With a single logit (a regression), argmax always agrees.
         if own.shape[-1] > 1:
             agrees = own.argmax(axis=-1) == target.argmax(axis=-1)
             metrics = {"agreement": (jnp.sum(soft_weights * agrees), jnp.sum(soft_weights))}

@@ -1,7 +1,7 @@
-"""Parameters of pairs of layers, compared through projections that all layers share (Zhao et al., arXiv 1909.11687v1).
+"""Parameter losses: compare pairs of layers through shared projections (Zhao et al., arXiv 1909.11687v1).
 
-A student of another width has no hidden states that fit those of its teacher, and with another vocabulary it does not
-read the same tokens. Its parameters can be compared with those of the teacher all the same.
+With another width, a student's hidden states do not fit the teacher's; with another vocabulary, it does not even read
+the same tokens. Their parameters can still be compared.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from bertjax.objectives.teacher_losses.layer_map import MappedLoss
 
 DIRECTIONS = UP, DOWN = ("up", "down")
 _LAYERS = "layers/"
-# They have a row for each token, position and segment.
+# Tables with one row per token, position, segment or task; the models may have different numbers of rows.
 _TABLES = ("embeddings/word", "embeddings/position", "embeddings/segment", "embeddings/task")
 
 Shapes = dict[str, tuple[int, ...]]
@@ -29,16 +29,16 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Parameters(MappedLoss):
-    """Mean over pairs of parameters of the mean squared difference of the one and the projection of the other.
+    """Mean squared difference between projected parameters and the other model's, averaged over parameter pairs.
 
-    The kernel W [m, n] of a student becomes U^T W V [M, N] for a teacher's kernel [M, N], and a bias b [n] becomes b V.
-    U [m, M] is the same for all inputs of a size, V [n, N] for all outputs of a size; both are trained with the student
-    and are not exported. An axis of the same size in both models has no projection. Embeddings (layer 0) are compared
-    for the tokens, positions and segments that both have.
+    A student kernel W [m, n] becomes U^T W V [M, N] for a teacher kernel [M, N], and a bias b [n] becomes b V. U [m, M]
+    is shared by all inputs with the same sizes, V [n, N] by all outputs; both are trained with the student and are not
+    exported. An axis with the same size in both models has no projection. Embeddings (layer 0) are compared for the
+    tokens, positions and segments that both models have.
 
     Attributes:
-      direction: `up`, from the student's parameters to the size of the teacher's, or `down`, from the teacher's to the
-        size of the student's, by the transposes of U and V.
+      direction: `up` projects the student's parameters to the teacher's size; `down` projects the teacher's to the
+        student's size, by the transposes of U and V.
     """
 
     kind: str = dataclasses.field(default="parameters", init=False)
@@ -90,6 +90,7 @@ class Parameters(MappedLoss):
         sizes = {}
         for path in _compared(own, other, self.pairs(student, teacher)):
             sizes |= _projections(path, own, other)
+        # Projections are named by size, so all axes with the same two sizes share one matrix.
         make = jax.nn.initializers.orthogonal()
         return {name: make(jax.random.fold_in(key, zlib.crc32(name.encode())), size) for name, size in sizes.items()}
 
@@ -100,24 +101,28 @@ class Parameters(MappedLoss):
         distances = []
         for path in _compared(own, other, pairs):
             if path.startswith(_LAYERS):
+                # Pairs count layers from 1; (0, 0) is the embeddings.
                 own_layers, other_layers = zip(*(pair for pair in pairs if pair != (0, 0)))
                 leaves = own_params[path][np.array(own_layers) - 1], other_params[path][np.array(other_layers) - 1]
             else:
                 leaves = own_params[path][None], other_params[path][None]
             if path in _TABLES:
+                # Tables may differ in length, as with max_positions: compare the rows that both have.
                 rows = min(own[path][0], other[path][0])
                 leaves = tuple(leaf[:, :rows] for leaf in leaves)
             projections = {name: params[name] for name in _projections(path, own, other)}
             squares = self._difference(*leaves, projections) ** 2
             distances.append(jnp.mean(squares, axis=tuple(range(1, squares.ndim))))
+        # The loss is the same for every token; times W, because the step divides every term by its W.
         return jnp.mean(jnp.concatenate(distances)) * self.weight(batch, soft_weights), {}
 
     def _difference(self, own: jax.Array, other: jax.Array, projections: dict[str, jax.Array]) -> jax.Array:
-        """Return the difference of parameters [layers, ..., n], in the size of the teacher's or of the student's."""
+        """Return the difference of parameters [layers, ..., n], in the teacher's (`up`) or student's (`down`) size."""
         values, target = (own, other) if self.direction == UP else (other, own)
         values, target = jnp.asarray(values, jnp.float32), jnp.asarray(target, jnp.float32)
         for name, matrix in projections.items():
             matrix = matrix if self.direction == UP else matrix.T
+            # V multiplies the output axis from the right, U the input axis (second to last).
             values = values @ matrix if name.startswith("outputs") else jnp.einsum("lmn,mp->lpn", values, matrix)
         return values - target
 
@@ -127,13 +132,13 @@ def _in_layers(config: EncoderConfig) -> set[str]:
 
 
 def _compared(own: Shapes, other: Shapes, pairs: Pairs) -> list[str]:
-    """Return the paths of the parameters that a loss on pairs of layers compares."""
+    """Return the parameter paths that a loss on these pairs of layers compares."""
     roots = {"embeddings/" if pair == (0, 0) else _LAYERS for pair in pairs}
     return [path for path in own if path in other and path.startswith(tuple(roots))]
 
 
 def _projections(path: str, own: Shapes, other: Shapes) -> dict[str, tuple[int, int]]:
-    """Return {name of a projection: its shape, [student's size, teacher's size]} of a parameter."""
+    """Return {projection name: shape [student size, teacher size]} for a parameter."""
     sizes = {"outputs": (own[path][-1], other[path][-1])}
     if path.endswith("kernel"):
         sizes["inputs"] = own[path][-2], other[path][-2]
@@ -141,7 +146,7 @@ def _projections(path: str, own: Shapes, other: Shapes) -> dict[str, tuple[int, 
 
 
 def _whole(values: Values) -> dict[str, jax.Array]:
-    """Return {path: parameter} of an encoder, also if each device holds a part of every layer."""
+    """Return {path: parameter} for an encoder; gathers layers that are sharded over devices."""
     params, gather = values.params, values.config.execution.gather_layer
     layers = params["layers"] if gather is None else jax.lax.map(gather, params["layers"])
     return flatten_dict({"embeddings": params["embeddings"], "layers": layers}, sep="/")

@@ -1,4 +1,4 @@
-"""MiniLM v2: relations of queries, keys and values (Wang et al., 2021, section 3, arXiv 2012.15828)."""
+"""MiniLMv2: query, key and value relations (Wang et al., 2021, section 3, arXiv 2012.15828)."""
 
 import dataclasses
 
@@ -15,16 +15,15 @@ _NAMES = ("queries", "keys", "values")
 
 @dataclasses.dataclass(frozen=True)
 class Relations(TeacherLoss):
-    """Compares which tokens are alike, by the queries, the keys and the values of one layer of each model.
+    """Compare token similarities in one layer of each model, computed from queries, keys and values separately.
 
-    The vectors of all heads are joined and divided again into relation heads, so that student and teacher may differ in
-    width, heads and depth. A relation head has for each token a distribution over the tokens of the example, which is
-    the softmax of the scaled products. The loss is the sum of the three Kullback-Leibler divergences, each the mean
-    over relation heads and tokens.
+    The vectors of all heads are concatenated and split again into relation heads, so student and teacher may differ in
+    width, heads and depth. For each token, a relation head has a distribution over the example's tokens: the softmax
+    over scaled dot products. The loss sums three KL divergences, each averaged over relation heads and tokens.
 
     Attributes:
-      heads: number of relation heads; it divides the width of both models.
-      student_layer, teacher_layer: the layers that are compared, counted from 1; 0 for the last one.
+      heads: number of relation heads; must divide both models' widths.
+      student_layer, teacher_layer: layers to compare, counted from 1; 0 for the last one.
     """
 
     kind: str = dataclasses.field(default="relations", init=False)
@@ -79,7 +78,9 @@ class Relations(TeacherLoss):
         return total, {}
 
     def _relations(self, vectors_BTHD: jax.Array, sees_BTT: jax.Array) -> jax.Array:
-        """Return the scaled products before the softmax, float32 [B, R, T, T]."""
+        """Return scaled dot products before the softmax, float32 [B, R, T, T]."""
+        # Merge the heads and split again: relation heads need not match attention heads.
         vectors_BTRD = vectors_BTHD.reshape(*vectors_BTHD.shape[:2], self.heads, -1)
         scores_BRTT = jnp.einsum("bqrd,btrd->brqt", vectors_BTRD, vectors_BTRD) * vectors_BTRD.shape[-1] ** -0.5
+        # Rows are packed: tokens in other examples get no probability.
         return jnp.where(sees_BTT[:, None], scores_BRTT, jnp.finfo(jnp.float32).min)
