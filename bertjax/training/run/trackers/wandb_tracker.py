@@ -1,4 +1,4 @@
-"""Weights & Biases. W&B's environment variables apply; `WANDB_MODE=offline` writes to the workdir."""
+"""Weights & Biases tracker. W&B's environment variables apply; `WANDB_MODE=offline` writes to the workdir."""
 
 import os
 
@@ -6,7 +6,7 @@ from bertjax.training.run.trackers import base
 
 
 class Tracker(base.Tracker):
-    """A run of W&B with the same id after every resume."""
+    """A W&B run that keeps its id across resumes."""
 
     package = "wandb"
 
