@@ -104,6 +104,7 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     folders: dict[str, tuple[str, ...]] = {}
     for values in itertools.product(*choices.values()):
         name = ",".join(f"{key}={value}" for key, value in zip(choices, values))
+        # Several processes find a trial by its folder, so the name depends on the values only.
         folder = re.sub(r"[^\w.=,-]+", "_", name)
         if folder in folders:
             raise UserError(f"two combinations of --sweep have the folder {folder}; list each value once")
@@ -178,12 +179,14 @@ def run_all(
                 else:  # in the user's own objective
                     traceback.print_exc()
                     failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"
+            # One bad combination, such as a diverging learning rate, is a result and must not end the sweep.
             if trial.folder in failures:
                 print(f"{workdir} failed: {failures[trial.folder]}; the sweep continues", flush=True)
             if should_stop():
                 return None
         if busy and len(busy) == len(open_trials):
             print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
+        # Look at them again later: their owners finish them, or die and leave them to this process.
         if busy:
             _wait(should_stop)
             if should_stop():
@@ -226,7 +229,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
         if len(runs) > 1 and len(figures) == len(runs):
             write_json(root / folder / "seeds.json", over_seeds(figures))
     tasks = list(tasks_of(results))
-    last = len(tasks)  # combinations without a number
+    last = len(tasks)  # combinations without a finished seed come last
     return sorted(results, key=lambda each: (tasks.index(each.held_out_task) if each.values else last, each.rank))
 
 
@@ -293,7 +296,7 @@ def _split(text: str) -> list[str]:
     for character in text:
         if expected and character == expected[-1]:
             expected.pop()
-        elif character in _PAIRS and not (expected and expected[-1] in "'\""):
+        elif character in _PAIRS and not (expected and expected[-1] in "'\""):  # brackets in quotes are text
             expected.append(_PAIRS[character])
         if character == "," and not expected:
             parts.append("")

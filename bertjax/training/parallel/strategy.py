@@ -100,7 +100,7 @@ class Layout:
         def reduce(path: str, leaf: jax.Array) -> jax.Array:
             axis = self._fsdp_axis(path, leaf)
             if axis is None:
-                return self._sum(leaf.astype(jnp.float32), BATCH_AXES)
+                return self._sum(leaf.astype(jnp.float32), BATCH_AXES)  # norms, biases: small, so float32 is cheap
             leaf = leaf.astype(self.reduction)
             # The transpose of an all-gather is a reduce-scatter, so `gather_layer` has already scattered its gradients.
             if self.mesh.shape["fsdp"] > 1 and not self._is_gathered_by_layer(path):
@@ -114,13 +114,13 @@ class Layout:
         return self._sum(tree, BATCH_AXES)
 
     def _sum(self, tree: Any, axes: tuple[str, ...]) -> Any:
-        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)
+        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)  # one device needs no collectives
         return jax.lax.psum(tree, axes) if axes else tree
 
     def _gather(self, leaf: jax.Array, axis: int | None) -> jax.Array:
         if axis is None:
             return leaf
-        leaf = leaf.astype(self.dtype)
+        leaf = leaf.astype(self.dtype)  # before the gather: bfloat16 halves the bytes on the links
         if self.mesh.shape["fsdp"] == 1:
             return leaf
         return jax.lax.all_gather(leaf, "fsdp", axis=axis, tiled=True)

@@ -84,6 +84,7 @@ class ClassReport:
         """
         lines, count, chance = [], len(self.classes), math.log(len(self.classes))
         right, most = np.trace(self.confusion_CC), self.confusion_CC.sum(axis=1).max()
+        # Accuracy above the majority class with a loss above chance: right answers, but badly calibrated.
         if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance and right > most:
             lines.append(
                 f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities, although "

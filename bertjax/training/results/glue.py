@@ -71,6 +71,7 @@ def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
 
 def _scores_in(root: Path, metric: str) -> list[float]:
     """Return one score per seed; empty if the runs are not finished or lack the metric."""
+    # Several seeds have one seeds.json; a single run has its own summary.json.
     if (root / "seeds.json").exists():
         return json.loads((root / "seeds.json").read_text())["metrics"].get(metric, {"values": []})["values"]
     if (root / "summary.json").exists():

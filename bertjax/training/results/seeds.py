@@ -107,6 +107,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "median": statistics.median(numbers) if numbers else None,
             "best": (min if name.endswith("_loss") else max)(numbers, default=None),
         }
+    # Fine-tuning sometimes fails completely and stays at the majority class (Mosbach et al., 2021).
     failed = None
     if "accuracy" in metrics and "majority_accuracy" in figures[0]["baseline"]:
         majorities = [summary["baseline"]["majority_accuracy"] for summary in figures]

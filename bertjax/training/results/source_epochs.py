@@ -27,6 +27,7 @@ def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
     sources = feeds.config.data.sources
     if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
         return []
+    # A mixture repeats small sources long before the corpus as a whole repeats.
     epochs = epochs_by_source(feeds, timetable)
     result = ["epochs of the sources: " + ", ".join(f"{name} {number:.1f}" for name, number in epochs.items())]
     for name, number in epochs.items():

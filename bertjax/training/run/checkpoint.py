@@ -194,7 +194,7 @@ class Checkpoints:
         arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
         # A copy, because the caller updates its counters while Orbax writes.
         meta = json.loads(json.dumps({"format_version": FORMAT_VERSION, **arrays, **meta}))
-        meta["digest"] = _digest(meta)
+        meta["digest"] = _digest(meta)  # covers the fingerprints, which in turn cover the arrays
 
         def start() -> None:
             saved = _copy(state) if _shares_memory_with_host(state) else state

@@ -23,6 +23,7 @@ def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
     """
     # Unlike in a chained hash, the order of summation does not matter: XLA may reduce in parallel, also over shards.
     words = jax.lax.bitcast_convert_type(leaf.ravel(), jnp.uint32).ravel()
+    # Without the position (times Knuth's multiplier, 2^32 / golden ratio), swapped words would keep the sum.
     words ^= jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         words = (words ^ (words >> shift)) * jnp.uint32(factor)
@@ -57,12 +58,14 @@ def check_replicas(state: Any, step: int) -> None:
     ]
     if jax.process_count() == 1 and all(len(leaf.sharding.device_set) == 1 for _, leaf in leaves):
         return
+    # Each device hashes its own shards, so only four bytes per array and device travel between hosts.
     mesh = leaves[0][1].sharding.mesh
     by_device = _on_each_device(mesh, tuple(leaf.sharding.spec for _, leaf in leaves))(*(leaf for _, leaf in leaves))
     local = {shard.device.id: np.asarray(shard.data)[0].tobytes().hex() for shard in by_device.addressable_shards}
     values: dict[int, np.ndarray] = {}
     for rows in processes.gather(list(local.items()), f"replicas-{step}"):
         values |= {device: np.frombuffer(bytes.fromhex(row), np.uint32) for device, row in rows}
+    # The majority names the faulty device, if at least three devices hold copies.
     wrong = collections.defaultdict(list)
     for index, (path, leaf) in enumerate(leaves):
         for devices in _replicas(leaf.sharding, leaf.shape):

@@ -42,5 +42,6 @@ def _module(name: str, distributions: list[str]) -> ForeignModule:
     version = metadata.version(distributions[0]) if distributions else ""
     if not file:
         return ForeignModule("", "", version)
+    # Only this file is hashed; the commit tells about other files that it imports.
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
     return ForeignModule(digest, described_commit(Path(file).parent), version)

@@ -62,6 +62,7 @@ def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
         "checkpoint": totals.checkpoint_seconds,
         "evaluation": totals.evaluation_seconds,
     }
+    # Time that is not spent on anything else is time for steps.
     steps = max(totals.seconds - sum(spent.values()), 0.0)
     return {"step": steps, **spent, "wall": wall_seconds, "goodput": steps / wall_seconds}
 

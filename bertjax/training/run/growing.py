@@ -41,6 +41,7 @@ class GrowingFile:
         if not self._size:
             content = self._header(self._number) + content
         with storage.storage_errors(path):
+            # After an error the content of the object is unknown, but the next upload replaces all of it.
             if storage.is_remote(path):
                 storage.write_bytes(path, self._content + content)
                 self._content += content
@@ -52,6 +53,7 @@ class GrowingFile:
 
 
 def _append(path: epath.Path, content: bytes) -> None:
+    # Unbuffered: a full disk shows at once, and `write` returns how much of the content it took.
     with open(path, "ab", buffering=0) as file:
         size = file.tell()
         try:

@@ -51,6 +51,7 @@ class Heartbeat:
         Raises:
           StorageError: it cannot be written.
         """
+        # The training thread may report while this one writes: take the time once, and compare with it next time.
         reported = self._time
         if reported == self._written_time or not (everything or time.monotonic() > self._due):
             return

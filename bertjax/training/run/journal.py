@@ -81,6 +81,7 @@ class Journal:
             raise
 
     def _limit(self) -> None:
+        # Drop the oldest lines: with a full buffer, the newest state of a run is worth more.
         while self._waiting_bytes > _MOST_WAITING_BYTES:
             self._waiting_bytes -= len(self._waiting.popleft())
             if not self._lost:

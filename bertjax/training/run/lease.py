@@ -127,22 +127,26 @@ def lease(path: epath.Path, seconds: float = 60.0) -> Iterator[Lease]:
 def _claim(path: epath.Path, seconds: float) -> tuple[int, str]:
     """Create the next mark, and return its number and owner."""
     owner, in_use = uuid.uuid4().hex, Busy(f"workdir {path.parent} is in use by a live run; wait for it")
+    # 1. Is the holder of the newest mark alive? If the store cannot tell the age, watch the mark for a while.
     number, content = storage.retry(lambda: _newest(path), path)
     if content not in ("", _RELEASED) and not _age(path, number) > 1.5 * seconds:
         log.info("%s has the lock of another run; waiting %.0f s to see if it is alive", path.parent, 1.5 * seconds)
         time.sleep(1.5 * seconds)
         if storage.retry(lambda: _newest(path), path) not in ((number, content), (number, _RELEASED)):
             raise in_use
+    # 2. Create the next mark. Conditional creation lets only one process succeed.
     own = _mark(path, number + 1)
     first = f"{owner} 0".encode()
     # A retry may find the mark that its own first attempt wrote, although the store reported an error.
     if not storage.retry(lambda: storage.create(own, first), own) and _content(own) != first.decode():
         raise in_use
+    # 3. Some stores ignore the condition. There, the last writer wins, after all writers have had time to write.
     if not _is_exclusive(own, first):
         log.info("%s cannot create a file only if there is none; waiting for other runs that start now", path.parent)
         time.sleep(_SETTLING_SHARE * seconds)
     if storage.retry(lambda: _newest(path), path) != (number + 1, first.decode()):
         raise in_use
+    # 4. Delete older marks. The newest one must stay, or numbers would start again.
     for earlier in _numbers(path):
         if earlier <= number:
             with contextlib.suppress(storage.StorageError), storage.storage_errors(path):

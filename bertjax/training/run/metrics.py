@@ -56,6 +56,7 @@ class MetricsQueue:
 
     def take(self, leave: int) -> list[tuple[int, dict[str, float]]]:
         """Fetch (step, metrics) for all steps in order, except for the newest `leave` dispatches."""
+        # `device_get` blocks until its dispatch is done. Leaving the newest one in the queue keeps the device busy.
         taken = []
         while len(self._pending) > leave:
             first_step, metrics = self._pending.popleft()
@@ -109,6 +110,7 @@ class MetricsLog:
     @property
     def totals(self) -> Totals:
         """Totals up to the last counted step, with seconds up to now."""
+        # Monotonic time: corrections of the system clock must not change the totals.
         now = time.monotonic()
         self._totals.seconds += now - self._clock
         self._clock = now
@@ -155,6 +157,7 @@ class MetricsLog:
             "data_wait_seconds": totals.data_wait_seconds,
         }
         self._records.append({"step": step, **_finite(values)})
+        # Speeds depend on the machine and its load: they go to TensorBoard and the trackers only.
         last_step, before = self._last_line
         self._last_line = step, dataclasses.replace(totals)
         values |= self._speed(before, totals, step - last_step)

@@ -73,6 +73,7 @@ class Notifier:
         self._step = self._step if step is None else step
         if not self._command:
             return
+        # Limited per kind of event: a spike must not hide a stalled run.
         now = time.monotonic()
         if event in _REPEATED and now - self._sent.get(event, -_SECONDS_BETWEEN_REPEATED) < _SECONDS_BETWEEN_REPEATED:
             return

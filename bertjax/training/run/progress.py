@@ -20,6 +20,7 @@ def progress_bar(steps: int, done: int, disable: bool) -> tqdm:
 
 def show_metrics(bar: tqdm, metrics: dict[str, float]) -> None:
     """Show tokens per second, losses and accuracies after the bar, most important first: a terminal may cut the end."""
+    # Steps per second, smoothed by tqdm; None at first.
     rate = bar.format_dict["rate"]
     parts = [f"{metrics['tokens'] * rate:,.0f} tokens/s"] if rate else []
     parts += [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]

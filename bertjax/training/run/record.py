@@ -67,9 +67,10 @@ def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> N
         "vocab_size": record.vocab_size,
     }
     if storage.exists(workdir.config):
-        if read_json(workdir.config) == json.loads(json.dumps(content)):
+        if read_json(workdir.config) == json.loads(json.dumps(content)):  # JSON turns tuples into lists
             return
     else:
+        # The tokenizer first: the existence of `config.json` marks a complete record.
         with local_folder(workdir.tokenizer) as folder:
             folder.mkdir(exist_ok=True)
             tokenizer.save(folder)
@@ -231,6 +232,7 @@ def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, A
         objectives = {name: task.objective for name, task in from_dict(settings).tasks.items()}
     except UserError:
         return settings
+    # None means that an evaluation chooses the value.
     open_settings = {
         name: [field for field in objective.tuned_settings if getattr(objective, field) is None]
         for name, objective in objectives.items()
@@ -258,6 +260,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
       UserError: there is no such checkpoint, or it is damaged.
     """
     workdir = Workdir.at(path)
+    # Plain dicts, not `read_record`: exporting a checkpoint must not import the run's own modules.
     record = _read(workdir)
     if not workdir.checkpoints.exists():
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")

@@ -163,6 +163,7 @@ class Saving:
                 action()
         except NotSaved as error:
             failure = error
+        # A process that raises alone would leave the others waiting in their next collective.
         failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
         if failures:
             return NotSaved(failures[0])

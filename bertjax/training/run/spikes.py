@@ -76,6 +76,7 @@ class SpikeDetector:
         new stage does not cure divergence.
         """
         if stage != self._stage:
+            # Keep only losses that are high now, with the old minimum but a new mean.
             self._stage = stage
             high = {name: mean for name, mean in self._means.items() if mean.high_since is not None}
             self._means = {

@@ -78,6 +78,7 @@ class Tracking:
                 self._tracker.write(step, scalars)
                 self._step = step
             self._waiting.popleft()
+        # A kill loses at most ten seconds of notes; some steps are then sent twice.
         if everything or time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES:
             self._note()
         if self._is_ending:
@@ -88,6 +89,7 @@ class Tracking:
         if not self._id and storage.exists(self.path):
             note = read_json(self.path, "id", "step")
             self._id, self._step = note["id"], note["step"]
+        # Libraries of trackers need a local folder for their files.
         folder = Path.cwd() if is_remote(self._workdir.root) else Path(self._workdir.root).absolute()
         tracker = TRACKERS.class_of(self._kind, trust_code=True)()
         settings = json.loads(json.dumps(self._settings))

@@ -74,6 +74,7 @@ def commit_of(package: Path) -> str:
 
 def described_commit(folder: Path) -> str:
     """Return the commit of the repository around a folder, with `-dirty` after changes; empty if unknown."""
+    # `--exclude=*` hides tags, so that the result is always the full hash.
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS)

@@ -138,6 +138,7 @@ class Watchdog:
             if name != TRAINING or since != reported:  # while a step hangs, the heartbeat must grow old
                 self._report(name)
                 reported = since
+            # Wind up the second timer again in each tick: it only fires if this thread does not run anymore.
             if math.isfinite(limit):
                 faulthandler.dump_traceback_later(limit - waited + 10 * self._tick, exit=True, file=_STDERR)
             else:
@@ -166,4 +167,5 @@ class Watchdog:
         faulthandler.dump_traceback(_STDERR)
         self.notify("failed", self._step, message=line.partition(";")[0])
         self.notify.flush()
+        # Not `sys.exit`: it would end this thread only, and cleanup code could hang as well.
         os._exit(1)

@@ -45,7 +45,7 @@ class LogWriter:
         self._changed = threading.Condition()
         self._asked = self._done = 0
         self._ended = False
-        self._failed: dict[epath.Path, float] = {}
+        self._failed: dict[epath.Path, float] = {}  # {sink that cannot be written: time of the next attempt}
         self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
 
     def __enter__(self) -> "LogWriter":
@@ -92,6 +92,7 @@ class LogWriter:
                 asked, everything = self._asked, self._asked > self._done
             for sink in list(self._sinks):
                 self._write(sink, everything)
+            # Writing happens outside of the lock, so that a slow store never blocks `flush` or `add`.
             with self._changed:
                 self._done = asked
                 self._changed.notify_all()
