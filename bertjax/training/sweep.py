@@ -203,6 +203,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
 
     With several held-out tasks, results are grouped by task, and each group is sorted.
     """
+    # {combination: its runs, one per seed}.
     groups: dict[str, list[str]] = {}
     config_of = {trial.folder: trial.config for trial in trials}
     for trial in trials:
@@ -308,6 +309,7 @@ def _split(text: str) -> list[str]:
 def _check_base(root: epath.Path, base: Config) -> None:
     """Write the configuration to `sweep.json`, or compare it with the one from an earlier start."""
     path = root / "sweep.json"
+    # Several commands may extend one sweep, but only with the same base: otherwise results are not comparable.
     settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
     if not storage.exists(path):
         root.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"
     scores = {record["step"]: record[key] for record in read_jsonl(files.metrics) if key in record}
+    # The last step is always evaluated, so this is the length of the run.
     end = max(scores, default=0)
     scores = {
         step: score

@@ -62,6 +62,7 @@ class ClassReport:
         two entries are `macro avg`, the mean over classes, and `weighted avg`, weighted by support; they have no
         `taken_for`.
         """
+        # Recall divides by the row sums (true class), precision by the column sums (prediction).
         right, support = np.diag(self.confusion_CC), self.confusion_CC.sum(axis=1)
         precision, recall = _ratio(right, self.confusion_CC.sum(axis=0)), _ratio(right, support)
         table = np.stack([precision, recall, _ratio(2 * precision * recall, precision + recall)])
@@ -186,6 +187,7 @@ def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
 
     In tagged sentences every word counts as an example.
     """
+    # The key of the label in a record depends on the example format; other formats have no single class per example.
     classes = task.objective.classes
     label = {"labeled_text": getattr(task.examples, "label", ""), "tagged": "tags"}.get(task.examples.kind, "")
     if not classes or not label or not all({label, "prediction"} <= record.keys() for record in predictions):

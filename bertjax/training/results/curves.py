@@ -112,6 +112,7 @@ def take_literally(figure: "Figure") -> None:
 
 def save(figure: "Figure", target: epath.Path, dpi: int = 120) -> None:
     """Write a figure as PNG, SVG or PDF, depending on the suffix; `target` may be on an object store."""
+    # Draw in memory first: an object store needs the whole file at once, and a retry must not draw again.
     picture = io.BytesIO()
     take_literally(figure)
     figure.savefig(picture, dpi=dpi, format=target.suffix[1:])

@@ -75,6 +75,7 @@ def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share:
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if min(len(first), len(second)) < 2:
         return None
+    # Without any spread, the test would divide by 0 and call any difference significant.
     spread = np.ptp(second - first) if paired else max(np.ptp(first), np.ptp(second))
     if spread <= _ROUNDING * max(np.abs(first).max(), np.abs(second).max()):
         return None

@@ -69,7 +69,7 @@ class Events:
                     self.path.mkdir(parents=True, exist_ok=True)
                 self._made = True
             self._file.add(b"".join(_framed(_event(*step)) for step in steps))
-        except BaseException:
+        except BaseException:  # keep the steps for the next attempt, in order
             self._waiting.extendleft(reversed(steps))
             raise
 

@@ -62,6 +62,7 @@ class Failures:
                 write_jsonl(self._path, [*self._records[1 - _KEPT :], record])
             except (OSError, UserError) as failure:  # must not hide the original error
                 log.warning("%s cannot be written: %s", self._path, failure)
+        # A first failure may be bad luck, such as a flipped bit. Only a repeated one is worth stopping a launcher.
         if not failed_before:
             return known
         if known is not error:

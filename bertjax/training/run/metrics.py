@@ -99,6 +99,7 @@ class MetricsLog:
         self._clock = time.monotonic()
         self._writer = writer
         if writer.active:
+            # Opening a journal drops lines after the restored step: the run will log these steps again.
             last_step = restored_step - rewrites
             self._records = Journal(workdir.metrics, last_step)
             self._samples = Journal(workdir.samples, last_step)
@@ -147,6 +148,7 @@ class MetricsLog:
         if not self._writer.active:
             return
         totals = self.totals
+        # Counts of a single step are of no use; their totals follow.
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
         values |= {f"eval/{name}": value for name, value in (evaluation or {}).items()}
         values |= {

@@ -79,6 +79,7 @@ class Notifier:
             return
         self._sent[event] = now
         record = {"event": event, "step": self._step, "workdir": self._workdir, "time": time.time(), **details}
+        # Never wait for room in the queue: the caller is the training loop or the watchdog.
         try:
             self._events.put_nowait(record)
         except queue.Full:
@@ -103,6 +104,7 @@ class Notifier:
     def flush(self) -> None:
         """Wait until the command has handled all events, at most ten seconds; later events are dropped."""
         if self._command:
+            # None ends the thread after the events before it. It is a daemon, so a hanging command cannot block exit.
             with contextlib.suppress(queue.Full):
                 self._events.put_nowait(None)
             self._thread.join(_CLOSING_SECONDS)

@@ -39,6 +39,7 @@ class Trace:
     def end(self, state: dict) -> None:
         """End a running trace; log a warning if no trace was written."""
         if self._is_running:
+            # Wait for the traced steps, which may only be dispatched yet.
             jax.block_until_ready(state)
             if self._succeeds(jax.profiler.stop_trace):
                 log.info("trace written to %s", self._folder)

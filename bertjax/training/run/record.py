@@ -137,8 +137,11 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
     try:
         before = read_record(workdir)
     except Untrusted:  # the old run names a user class that this run does not
+        # Compare plain data: do not import that class only for an error message.
         changed = differences(_read(workdir)["identity"], record.identity)
         raise _other_settings(workdir, changed, "use another --workdir, or the old settings") from None
+    # `changed` is what the user changed. `resolved` also has values derived from it: with other data or code, the same
+    # settings may give other steps.
     changed = _differences(_settings_of(before), _settings_of(record))
     resolved = _differences(_identity(before), record.identity)
     last = len(record.config.stages) - 1
@@ -151,6 +154,7 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
             raise _other_settings(workdir, changed, "a run cannot be shortened: use another --workdir")
         if changed and not longer:
             raise _other_settings(workdir, changed, "add --longer to train it longer, or use another --workdir")
+        # Derived values differ although the user changed nothing that explains it.
         if further or (resolved and not changed):
             raise UserError(
                 f"workdir {workdir.root} holds a run of the same settings, from which this bertjax derives other "
@@ -201,6 +205,7 @@ def _settings_of(record: RunRecord) -> dict:
 
 def check_processes(identity: dict) -> None:
     """Raise UserError in all processes unless all have the same identity as process 0."""
+    # Otherwise each process would train on other data, and summed gradients would hide it.
     first, *_ = processes.gather(identity, "identity")
     processes.together(lambda: _check_alike(first, identity))
 
@@ -275,6 +280,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         quantization = typed.build(QuantizationConfig, settings.get("quantization", {}), "quantization", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
+    # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
     steps = sum(stage.steps for stage in stages)
     to_model_params = ModelParams(lora, pruning, quantization, steps)
     stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
@@ -302,6 +308,7 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
                 listed = ", ".join(map(str, checkpoints.steps())) or "none"
                 raise UserError(f"{error}, as the run has saved newer ones; read one of {listed}") from error
         except Damaged as error:
+            # Name an alternative that is known to work: this verifies older checkpoints until one is intact.
             usable = next(
                 (other for other in reversed(steps) if other != number and _is_whole(checkpoints, other)), None
             )

@@ -94,7 +94,7 @@ def _read(workdir: Workdir) -> RunStatus:
     steps = _steps(workdir, heartbeat)
     step = heartbeat["step"] if heartbeat else records[-1]["step"] if records else 0
     saved = workdir.saved_steps()
-    step = max(step, saved[-1] if saved else 0)
+    step = max(step, saved[-1] if saved else 0)  # a killed run may not have reported its last steps
     rate = _seconds_per_step(records)
     state, silent = _state(workdir, heartbeat, steps, rate)
     remaining = None if steps is None or rate is None else rate * max(steps - step, 0)
@@ -175,6 +175,7 @@ def _tail(path: epath.Path) -> list[dict]:
     A run that was copied from an object store to a disk has segments older than the file. A run that was copied the
     other way has a file older than its segments.
     """
+    # The file, if there is one, and the newest two segments, because the newest may have only a few lines.
     parts = parts_of(path)
     parts = parts[:1] + parts[1:][-2:]
     lines = [line for part in parts for line in _last_lines(part)]

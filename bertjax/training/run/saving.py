@@ -67,6 +67,7 @@ class Saving:
                 with contextlib.suppress(OSError, UserError):
                     trial.close()
                     self._remove(folder)
+            # Tell the user's problem (storage, memory) from a bug in bertjax or Orbax.
             cause = error.__cause__ or error
             remedy = "free disk space or memory, or choose another --workdir"
             if not lies_in_storage(cause):
@@ -125,6 +126,7 @@ class Saving:
 
     def save_last(self, step: int, state: State, meta: dict) -> NotSaved | None:
         """Save the state and wait. All processes return the same error, or None if the state is saved."""
+        # A failure of the previous save does not matter anymore: this one supersedes it.
         with contextlib.suppress(NotSaved):
             self.settle()
 
@@ -143,6 +145,7 @@ class Saving:
         Returns:
           (step of the save, its error or None); None if there is no such save.
         """
+        # Processes finish writing at different times; if one is still saving, all wait.
         is_saving = not self._is_settled and self._checkpoints.is_saving
         if not any(processes.gather(is_saving, "recent-save")) or step - self._newest > self._few:
             return None

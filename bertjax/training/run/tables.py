@@ -10,6 +10,7 @@ class Table(rich.table.Table):
     """A `rich` table that shows text literally: control characters are escaped, and brackets are not markup."""
 
     def __init__(self, *headers: str, title: str = "", **options):
+        # `Text` instead of str: rich would parse `[red]` in a class name as markup.
         super().__init__(*headers, title=Text(printable(title), "table.title") if title else None, **options)
 
     def add_column(self, header: str = "", **options) -> None:

@@ -59,6 +59,7 @@ class Tracking:
         return self
 
     def __exit__(self, *error) -> None:
+        # The writer's final flush then calls `write`, which completes the run in the tracker's thread.
         self._is_ending = True
         self._writer.__exit__(*error)
 
@@ -88,7 +89,7 @@ class Tracking:
     def _start(self) -> None:
         if not self._id and storage.exists(self.path):
             note = read_json(self.path, "id", "step")
-            self._id, self._step = note["id"], note["step"]
+            self._id, self._step = note["id"], note["step"]  # continue the tracker's run of an earlier start
         # Libraries of trackers need a local folder for their files.
         folder = Path.cwd() if is_remote(self._workdir.root) else Path(self._workdir.root).absolute()
         tracker = TRACKERS.class_of(self._kind, trust_code=True)()

@@ -51,6 +51,7 @@ def hash_of(package: Path) -> str:
 
     An installed package has no commit, and a commit with `-dirty` does not identify the changes.
     """
+    # Names are hashed too, so that moving a file changes the hash.
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
@@ -98,6 +99,7 @@ def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {
       UserError: versions that may change the result differ.
     """
     computing = (*_COMPUTING, *foreign)
+    # Hosts with different code would compile different programs, and their collectives would not match.
     everywhere = processes.gather(versions() | dict(foreign), "versions")
     processes.together(lambda: _check_processes(everywhere, computing, other_versions))
     processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], computing, other_versions))

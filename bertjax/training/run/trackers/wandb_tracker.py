@@ -13,6 +13,7 @@ class Tracker(base.Tracker):
     def start(self, run):
         import wandb
 
+        # `allow` creates a run with this id or continues it, so a resumed run stays one curve.
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "bertjax"),
             name=run.name,
