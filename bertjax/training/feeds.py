@@ -69,8 +69,8 @@ class Feeds:
         Raises:
           UserError: a split is too small, or a source has too few rows for its weight.
         """
+        # Creating a feed makes its plans.
         feeds = (*self.train.values(), *self.heldout.values(), *self.further_heldout.values())
-        # Counting the rows opens the plans, which makes the missing ones.
         rows = sum(plan.counts.rows for feed in feeds for plan in feed.plans)
         log.debug("%d rows are planned", rows)
 

@@ -58,7 +58,7 @@ def check_replicas(state: Any, step: int) -> None:
     ]
     if jax.process_count() == 1 and all(len(leaf.sharding.device_set) == 1 for _, leaf in leaves):
         return
-    # Each device hashes its own shards, so only four bytes per array and device travel between hosts.
+    # Each device hashes its own shards, so only a few bytes per array and device travel between hosts.
     mesh = leaves[0][1].sharding.mesh
     by_device = _on_each_device(mesh, tuple(leaf.sharding.spec for _, leaf in leaves))(*(leaf for _, leaf in leaves))
     local = {shard.device.id: np.asarray(shard.data)[0].tobytes().hex() for shard in by_device.addressable_shards}

@@ -94,7 +94,7 @@ class Lease:
                     self._look()
                     if not (self._taken or self._ended):
                         storage.write_text(_mark(self._path, self._number), f"{self._owner} {beats}")
-                        # The time before the write: others may count from any moment since then.
+                        # The time before the write, because others count from a moment after it.
                         self._renewed, failures = started, 0
             except Exception as error:  # whatever it is, the thread must live as long as the run
                 failures += 1

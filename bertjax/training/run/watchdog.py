@@ -138,7 +138,7 @@ class Watchdog:
             if name != TRAINING or since != reported:  # while a step hangs, the heartbeat must grow old
                 self._report(name)
                 reported = since
-            # Wind up the second timer again in each tick: it only fires if this thread does not run anymore.
+            # Restart the `faulthandler` timer in each tick: it only fires if this thread cannot run anymore.
             if math.isfinite(limit):
                 faulthandler.dump_traceback_later(limit - waited + 10 * self._tick, exit=True, file=_STDERR)
             else:
