@@ -12,8 +12,9 @@ _WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")
 
 
 def choose_attention(requested: str, encoder: EncoderConfig, backend: str, device_kind: str, tensor: int = 1) -> str:
-    """Return the attention implementation for an encoder. Row lengths it does not support fall back to `plain`, see
-    `kernels.implementation_at`.
+    """Return the attention implementation for an encoder. Rows of unsupported lengths use `plain`.
+
+    See `kernels.implementation_at` for these lengths.
 
     `auto` takes the first one that supports the encoder:
 
