@@ -248,6 +248,7 @@ def _memory(stats: Any, usable: int) -> Memory:
 
 def _memory_of_failure(message: str, usable: int, arguments: int) -> Memory:
     """Parse the memory of a program that does not fit; the compiler reports the total or only the temporaries."""
+    # There are two kinds of messages: one names only the temporaries, the other the total.
     temporaries = 0
     if size := re.search(r"temporaries \(([\d.]+)([KMGT]?)\)", message):
         temporaries = _bytes_of(size)

@@ -134,6 +134,7 @@ def project(
                 total += stage.steps * weight / sum(weights.values()) * step_seconds(one)
         return total
 
+    # MFU = ideal time / real time, so an assumed MFU turns the ideal time into a duration.
     ideal = seconds_of(lambda one: one.ideal_seconds)
     fits = all(one.floor for one in forecasts)
     floor = seconds_of(lambda one: one.floor.seconds) if fits else None

@@ -39,6 +39,7 @@ def as_text(forecast: Forecast) -> str:
     if at.unknown_kernels:
         lines.append(f"             {at.unknown_kernels} calls of kernels were not counted")
     floor, most_mfu = at.floor, at.most_mfu
+    # Some chips have no published speed of the vector unit: a 0 would look like a measurement.
     known = [field.name for field in dataclasses.fields(floor) if field.name != "vector" or at.topology.chip.vector]
     busy = [f"{name} {_milliseconds(getattr(floor, name))}" for name in known]
     lines += [

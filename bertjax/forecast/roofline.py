@@ -80,6 +80,7 @@ def floor(
         sent = sum(one.sent * one.runs / one.links for one in some if one.between_slices is between_slices)
         return sent / (speed * steps) if speed else 0.0
 
+    # During a synchronous collective the core waits, so its time adds to the other resources instead of overlapping.
     synchronous = [one for one in collectives if not one.asynchronous]
     return Floor(
         compute=flops / (chip.flops * busy),

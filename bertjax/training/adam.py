@@ -36,6 +36,7 @@ def scale_by_adam(
         count = jax.tree.map(optax.safe_increment, state.count)
 
         def step(first: jax.Array, second: jax.Array, steps: jax.Array | None = None) -> jax.Array:
+            # `steps` is a scalar, or [L, 1, ...] for a stack with a count for each layer.
             if steps is not None:
                 # Moments start at 0, so early estimates are too small by the factor 1 - b^steps (section 3).
                 first, second = first / (1 - b1**steps), second / (1 - b2**steps)

@@ -99,7 +99,7 @@ class Stage:
             "masking_rate",
         )
         for field in numbers:
-            if not getattr(self, field) >= 0:
+            if not getattr(self, field) >= 0:  # unlike `< 0`, this also rejects NaN
                 raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
         if self.epochs and self.flops:
             raise UserError(

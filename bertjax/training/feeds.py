@@ -69,6 +69,7 @@ class Feeds:
         Raises:
           UserError: a split is too small, or a source has too few rows for its weight.
         """
+        # Creating a feed makes its plans.
         feeds = (*self.train.values(), *self.heldout.values(), *self.further_heldout.values())
         rows = sum(plan.counts.rows for feed in feeds for plan in feed.plans)
         log.debug("%d rows are planned", rows)
@@ -169,6 +170,7 @@ class Feeds:
         )
         draws = [self._draws(name, each.plans[0].counts) for name, each in zip(names, epochs, strict=True)]
         shares = tuple(draw / sum(draws) for draw in draws)
+        # `Turns` repeats a table of 4,096 turns, in which a rarer source would have none.
         if min(shares) < SMALLEST_SHARE:
             name = names[shares.index(min(shares))]
             raise UserError(

@@ -43,6 +43,7 @@ class StepFlops:
 def _operations(part: FlopsPart, counts: Counts) -> float:
     products = encoder_products(part.encoder, counts, part.read, part.queries)
     products += sum(each * getattr(counts, unit) for unit, each in part.heads.items())
+    # A multiply-add is 2 operations. The backward pass has two products for each forward one: dL/dx and dL/dW.
     return 2.0 * products * (3 if part.has_backward else 1)
 
 
@@ -53,7 +54,7 @@ def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
     return {
         "tokens": jnp.sum(lengths_BN),
-        "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),
+        "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),  # attention is quadratic within each example
         "predictions": jnp.asarray(sum(predicted)),
         "examples": jnp.sum(lengths_BN > 0),
         "rows": jnp.sum(jnp.any(lengths_BN > 0, axis=1)),

@@ -88,7 +88,7 @@ def add_factors(config: LoraConfig, params: dict, key: jax.Array, frozen: tuple[
         )
     for path in adapted:
         *layers, inputs, outputs = flat[path].shape
-        draw = jax.random.fold_in(key, zlib.crc32(path.encode()))
+        draw = jax.random.fold_in(key, zlib.crc32(path.encode()))  # independent of which other kernels are adapted
         flat[f"{ROOT}/{path}/a"] = jax.random.normal(draw, (*layers, inputs, config.rank)) * (3 * inputs) ** -0.5
         flat[f"{ROOT}/{path}/b"] = jnp.zeros((*layers, config.rank, outputs))
     return unflatten_dict(flat, sep="/")
@@ -102,7 +102,7 @@ def merge(config: LoraConfig, params: dict) -> dict:
     merged = {path: leaf for path, leaf in flat.items() if not is_factor(path)}
     for path in filter(config.adapts, merged):
         a, b = (flat[f"{ROOT}/{path}/{name}"] for name in "ab")
-        product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+        product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)  # by default a TPU rounds to bfloat16
         merged[path] = jax.lax.stop_gradient(merged[path]) + config.alpha / config.rank * product
     return unflatten_dict(merged, sep="/")
 

@@ -17,7 +17,7 @@ def count_micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
     if not micro_tokens:
         return 1
     fewest = -(-rows * seq_len // micro_tokens)
-    return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)
+    return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)  # scan needs equal parts
 
 
 def sum_over_micro_batches(differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array) -> Any:

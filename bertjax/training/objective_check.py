@@ -52,6 +52,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
         coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
         _check_outputs(setting, lambda: jax.eval_shape(functools.partial(objective.outputs, model), params, batch))
+    # Slots are part of the scan's carry, so their shapes and dtypes must not change.
     if changed := _differing(slots, updated):
         raise UserError(f"{setting}: update_slots() changes {changed}; return arrays of the same shapes and dtypes")
     for term in terms:
@@ -74,6 +75,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}
     sums |= {f"the coefficient of {term!r}": leaf for term, leaf in coefficients.items()}
     sums |= {f"the metric {metric!r}": leaf for metric, pair in metrics.items() for leaf in pair}
+    # Scalars only: `jax.grad` needs a scalar loss.
     for label, leaf in sums.items():
         if leaf.shape:
             raise UserError(f"{setting}: {label} has the shape {list(leaf.shape)}; sum it to a scalar")

@@ -47,12 +47,10 @@ class Freezing:
     depth: int = 0
 
     def without_gradient(self, params: dict, is_adapted: Callable[[str], bool]) -> dict:
-        """Stop the gradients of frozen params, so that the compiler drops their part of the backward pass.
-
-        Kernels with LoRA keep their gradient, because the factors' gradients are computed from it.
-        """
+        """Stop the gradients of frozen params, so that the compiler drops their part of the backward pass."""
 
         def stopped(path: str, leaf: jax.Array) -> jax.Array:
+            # Kernels with LoRA keep their gradient, because the factors' gradients are computed from it.
             is_frozen = (matches_any(self.patterns, path) or path in self.paths) and not is_adapted(path)
             return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
@@ -68,7 +66,7 @@ class Freezing:
             return new
 
         def choose(key_path: tuple, new: jax.Array, old: jax.Array) -> jax.Array:
-            path = _IN_STATE.sub("", path_of(key_path))
+            path = _IN_STATE.sub("", path_of(key_path))  # moments and counts of a param are held with it
             if path in self.paths:
                 return old
             if self.layers and IS_ENCODER_LAYER(path):
@@ -141,6 +139,7 @@ def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> op
             raise UserError(f"optimizer.frozen={list(patterns)} leaves no parameter to train; freeze fewer")
 
     masked = optax.masked(trained, lambda params: jax.tree.map(operator.not_, frozen(params)))
+    # `masked` passes other gradients through unchanged, so they must be 0 for the parameters to stay frozen.
     zeroed = stateless(check, lambda path, gradient, _: jnp.zeros_like(gradient) if is_frozen(path) else gradient)
     return optax.chain(zeroed, masked)
 

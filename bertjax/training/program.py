@@ -68,6 +68,7 @@ class Program:
     layers: int = 0
 
     def __post_init__(self):
+        # Idempotent: programs of other depths (`_by_depth`) share the opened teachers.
         object.__setattr__(self, "config", open_teachers(self.config))
 
     def at(self, stage: int) -> "Program":
@@ -119,6 +120,7 @@ class Program:
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(
             mesh=mesh,
+            # The first matching rule applies: an objective's own rules override the encoder's.
             rules=(
                 *COUNT_RULES,
                 *(rule for objective in objectives for rule in objective.sharding_rules),
@@ -390,6 +392,6 @@ class TaskProgram:
         state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
         return jax.jit(
             functools.partial(train_chunk, context),
-            donate_argnums=0,
+            donate_argnums=0,  # the new state reuses the old one's memory
             out_shardings=(state_shardings, replicated(self.program.mesh)),
         )

@@ -142,7 +142,7 @@ def _mask(scores: jax.Array, share: jax.Array) -> jax.Array:
     bits = jax.lax.bitcast_convert_type(jnp.where(scores == 0.0, 0.0, scores), jnp.uint32)  # -0.0 becomes 0.0
     ordered = jnp.where(bits >> 31, ~bits, bits | jnp.uint32(1 << 31))  # unsigned integers in the order of the floats
 
-    def narrow(place: jax.Array, lowest: jax.Array) -> jax.Array:
+    def narrow(place: jax.Array, lowest: jax.Array) -> jax.Array:  # set the next bit if enough scores stay above
         higher = lowest | (jnp.uint32(1 << 31) >> place.astype(jnp.uint32))
         is_low_enough = jnp.sum(ordered >= higher, axis=axes, keepdims=True) >= count
         return jnp.where(is_low_enough, higher, lowest)

@@ -53,7 +53,7 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
     flat = flatten_dict(params, sep="/")
     for path, leaf in flat.items():
         axis = None if path.startswith("projections/") else int8.summed_axis(path, leaf)
-        if axis is not None:
+        if axis is not None:  # None: stays float; projections serve only a teacher's losses and are never exported
             flat[path] = rounding.rounded(leaf, _bits(config, path, leaf), axis)
     return unflatten_dict(flat, sep="/")
 

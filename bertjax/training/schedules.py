@@ -158,7 +158,7 @@ def learning_rate(schedule: Schedule, segments: Sequence[WarmupSegment]) -> Call
 
     def at(step: jax.Array) -> jax.Array:
         rate = rate_in(segments[0], step)
-        for segment in segments[1:]:
+        for segment in segments[1:]:  # the step is traced, so all segments are computed and `where` picks one
             rate = jnp.where(step < segment.first, rate, rate_in(segment, step))
         return rate
 

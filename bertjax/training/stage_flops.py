@@ -76,6 +76,7 @@ def _products(jaxpr: Jaxpr) -> int:
             (contracted, _), _ = equation.params["dimension_numbers"]
             summed = [equation.invars[0].aval.shape[axis] for axis in contracted]
             total += math.prod(summed) * math.prod(equation.outvars[0].aval.shape)
+        # Parameters of scan, jit, remat and so on hold jaxprs. A scan runs its body `length` times.
         inner = (getattr(value, "jaxpr", value) for value in equation.params.values())
         repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
         total += repeats * sum(_products(value) for value in inner if hasattr(value, "eqns"))

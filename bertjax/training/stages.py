@@ -127,6 +127,7 @@ def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tupl
     Raises:
       UserError: a warm-up is as long as its segment or longer.
     """
+    # A stage without a peak of its own belongs to the segment before it.
     starts = [0, *(index for index, stage in enumerate(stages) if index and stage.learning_rate)]
     segments = []
     for start, end in zip(starts, [*starts[1:], len(stages)]):

@@ -74,6 +74,7 @@ def grow(state: State, abstract: State, moments: str = "copy") -> State:
     """
 
     def repeat(leaf: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
+        # Only stacked leaves change their shape. Stacking [1, 2, 3] gives [1, 2, 3, 1, 2, 3], as in the paper.
         if leaf.shape == target.shape:
             return leaf
         return jnp.concatenate([leaf] * (target.shape[0] // leaf.shape[0]))

@@ -86,9 +86,6 @@ def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Ar
 def gradients(context: StepContext, params: dict, frozen: dict | None, batch: Arrays, step: jax.Array):
     """Return the gradient of the loss over the whole batch, summed over micro-batches and devices.
 
-    Weights are summed over the whole batch first. Each micro-batch then computes its exact share of the gradient, so
-    neither micro-batches nor devices change the result.
-
     Returns:
       (gradient, sharded like params; {term: sum / weight}; {metric: (sum, weight)}; counts from `consumption`; arrays
       for `Slots.update_slots`, by rows).
@@ -111,13 +108,15 @@ def _gradients_of_shard(
     context: StepContext, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array, step: jax.Array
 ):
     objective, layout = context.objective, context.layout
+    # First sum the weights over the whole batch. Each device and micro-batch then computes its exact share of the loss
+    # and of its gradient, and the result does not depend on how the batch is split.
     weights, consumed = layout.psum((objective.all_weights(batch), consumption(batch)))
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):
         params = with_heads_of(context.freezing.without_gradient(params, context.lora.adapts), context.own_heads)
         sums, metrics, *kept = objective.terms(context.model, params, frozen, part, key, True)
-        losses = normalized(sums, weights)  # local sum / global weight: a share, which psum adds up to the mean
+        losses = normalized(sums, weights)  # local sum / global weight: the shares add up to the mean
         return total_loss(objective, losses, step), ((losses, metrics), kept[0] if kept else {})
 
     differentiate = jax.grad(share_of_loss, has_aux=True)
@@ -140,7 +139,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
       `parameter_norm`, `skipped` (consecutive non-finite steps), and those from `consumption` and `gradient_norms`.
     """
-    slots = state.get("slots", {})
+    slots = state.get("slots", {})  # arrays that the objective carries from step to step, such as a queue
     own_slots = slots.get(context.task, {})
     frozen = with_slots(frozen, own_slots)
     gradient, losses, metrics, consumed, kept = gradients(context, state["params"], frozen, batch, state["step"])
@@ -152,6 +151,7 @@ def train_step(context: StepContext, state: State, frozen: dict | None, batch: A
     updates, opt_state = hold(updates, zeros), hold(opt_state, state["opt_state"])  # undoes their weight decay, too
     params, scaled_updates = apply_updates(state["params"], updates, learning_rate)
 
+    # A non-finite step is dropped: params, optimizer state and slots keep their old values.
     finite = jnp.isfinite(total_loss(context.objective, losses, state["step"])) & jnp.isfinite(gradient_norm)
     skipped = jnp.where(finite, 0, state["skipped"] + 1)
     has_failed = state["skipped"] > context.max_skipped
@@ -197,4 +197,4 @@ def train_chunk(
         return train_step(context, state, frozen, batch)
 
     with float32_products(context.model.config.execution.dtype):
-        return jax.lax.scan(body, state, batches)
+        return jax.lax.scan(body, state, batches)  # one compiled step, however many steps the chunk has

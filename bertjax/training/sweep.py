@@ -1,8 +1,8 @@
-"""Sweeps: every combination of values of some settings, each in a workdir of its own, and the best of them.
+"""Grid sweeps: train every combination of setting values in its own workdir, and rank them.
 
-A setting that changes what held-out rows ask, such as `objective.masking.rate`, has no best value by their loss:
-combinations are ranked only among those with the same held-out task.
-Several processes, also of several machines, may work on one folder: a run that another one holds is left to it.
+A setting that changes the held-out task itself, such as `objective.masking.rate`, makes held-out losses incomparable,
+so only combinations with the same held-out task are ranked together. Several processes, also on several machines, may
+work on one folder. Each skips the runs that another one is training.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ class Trial(NamedTuple):
     """One run of a sweep.
 
     Attributes:
-      folder: its workdir, relative to the folder of the sweep.
-      config: its configuration.
+      folder: workdir, relative to the sweep's folder.
+      config: configuration of the run.
       name: name of the reference curve.
     """
 
@@ -48,16 +48,16 @@ class Trial(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One combination of values.
+    """Result of one combination of values.
 
     Attributes:
-      folder: its folder, relative to that of the sweep.
-      metric: the metric that chooses the best, of the development set.
-      values: the metric of each seed that finished.
-      baseline: the metric of the most frequent class; None without classes.
-      failures: why runs failed.
-      task_changes: how its held-out task differs from that of the first combination, such as
-        `objective.masking.rate: 0.15 -> 0.4`; empty for the same one.
+      folder: relative to the sweep's folder.
+      metric: development set metric to rank by.
+      values: one metric value per finished seed.
+      baseline: metric of a constant prediction, the most frequent class; None without classes.
+      failures: reasons of failed runs.
+      task_changes: differences between its held-out task and the first combination's, such as
+        `objective.masking.rate: 0.15 -> 0.4`; empty if there are none.
     """
 
     folder: str
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def held_out_task(self) -> tuple[str, ...]:
-        """What is measured; results are ranked only if it is the same."""
+        """Key of comparable results: only results with the same key are ranked together."""
         return (self.metric, *self.task_changes)
 
     @property
@@ -79,17 +79,17 @@ class Result:
 
     @property
     def rank(self) -> float:
-        """Lower is better; infinity if a seed has failed, since the mean of the others is biased."""
+        """Sort key, lower is better; infinity if a seed has failed, since the mean of the others is biased."""
         if self.failures or not math.isfinite(self.mean):
             return math.inf
         return self.mean if self.metric.endswith("_loss") else -self.mean
 
 
 def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return {folder: overrides} of every combination of `a.b=value,value,...`.
+    """Return {folder: overrides} for every combination of `a.b=value,value,...`.
 
     Raises:
-      UserError: there are no values, a setting is swept twice, or two combinations have one name.
+      UserError: there are no values, a setting is swept twice, or two combinations have the same folder name.
     """
     choices: dict[str, list[str]] = {}
     for sweep in sweeps:
@@ -104,6 +104,7 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     folders: dict[str, tuple[str, ...]] = {}
     for values in itertools.product(*choices.values()):
         name = ",".join(f"{key}={value}" for key, value in zip(choices, values))
+        # Several processes find a trial by its folder, so the name depends on the values only.
         folder = re.sub(r"[^\w.=,-]+", "_", name)
         if folder in folders:
             raise UserError(f"two combinations of --sweep have the folder {folder}; list each value once")
@@ -112,12 +113,12 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]], tuple[Config, str]]) -> list[Trial]:
-    """Return the runs of a sweep: each combination, with each of the seeds 0, 1, ... if there are any.
+    """Return the runs of a sweep: every combination, with seeds 0, 1, ... if `seeds` is set.
 
     Args:
       sweeps: as in `combinations`.
-      seeds: number of seeds; 0 for that of the configuration.
-      load: returns configuration and name of the reference curve for some overrides.
+      seeds: number of seeds; 0 uses only the configured seed.
+      load: returns the configuration and the name of its reference curve for given overrides.
     """
     trials = []
     for folder, chosen in combinations(sweeps).items():
@@ -134,21 +135,21 @@ def run_all(
     train: Callable[[Trial, epath.Path], bool],
     should_stop: Callable[[], bool],
 ) -> dict[str, str] | None:
-    """Train all trials that are not finished, and wait for those that other processes train.
+    """Train all unfinished trials, and wait for trials that other processes are training.
 
     Args:
       root: folder of the sweep.
-      base: the configuration without the values of the sweep; it must be that of earlier starts.
-      trials: the runs.
-      train: trains a trial in a workdir, and returns whether it finished.
-      should_stop: function that is called between runs; if it returns True, the call returns.
+      base: configuration without the swept values. It must not change between starts.
+      trials: all runs of the sweep.
+      train: trains a trial in a workdir and returns whether it finished.
+      should_stop: called between runs; True ends the sweep.
 
     Returns:
-      {folder of a run that failed: why}; None if it was stopped.
+      {folder of a failed run: reason}; None if the sweep was stopped.
 
     Raises:
       UserError: the folder holds a sweep of another configuration, or the first trial has bad input.
-      Unavailable: storage or a device did not answer some trials. That says nothing about their settings: the same
+      Unavailable: storage or a device did not answer for some trials. This does not depend on their settings: the same
         command trains them later.
     """
     _check_base(root, base)
@@ -171,19 +172,21 @@ def run_all(
                     outages[trial.folder] = reason(error)
                     print(f"{workdir} is left for later: {reason(error)}; the sweep continues", flush=True)
                 elif isinstance(error, UserError):
-                    # What is wrong with the first run is mostly wrong with all.
+                    # Bad input in the first run is most likely a mistake in all of them.
                     if trial is trials[0] and not isinstance(error, RunFailed):
                         raise
                     failures[trial.folder] = reason(error)
                 else:  # in the user's own objective
                     traceback.print_exc()
                     failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"
+            # One bad combination, such as a diverging learning rate, is a result and must not end the sweep.
             if trial.folder in failures:
                 print(f"{workdir} failed: {failures[trial.folder]}; the sweep continues", flush=True)
             if should_stop():
                 return None
         if busy and len(busy) == len(open_trials):
             print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
+        # Look at them again later: their owners finish them, or die and leave them to this process.
         if busy:
             _wait(should_stop)
             if should_stop():
@@ -196,10 +199,11 @@ def run_all(
 
 
 def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
-    """Return the results of all combinations, and write `seeds.json` beside several seeds.
+    """Return the results of all combinations, best first, and write `seeds.json` for combinations with several seeds.
 
-    The best is first; with several held-out tasks, the best of each task is first of that task.
+    With several held-out tasks, results are grouped by task, and each group is sorted.
     """
+    # {combination: its runs, one per seed}.
     groups: dict[str, list[str]] = {}
     config_of = {trial.folder: trial.config for trial in trials}
     for trial in trials:
@@ -216,7 +220,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
         majority = f"{task_name}{slash}majority_{own.removeprefix('token_')}"
         baseline = figures[0]["baseline"].get(majority) if figures else None
         failed, changes = tuple(failures[run] for run in runs if run in failures), ()
-        # A number that is not finite is a null in the summary: the mean of the other seeds must not win.
+        # A non-finite metric is null in summary.json. It counts as a failure: the mean of the other seeds must not win.
         failed += (f"its {metric} is not finite",) * (len(figures) - len(values))
         if finished:
             task = heldout_task(*read_settings(Workdir(finished[0])), metric)
@@ -226,12 +230,12 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
         if len(runs) > 1 and len(figures) == len(runs):
             write_json(root / folder / "seeds.json", over_seeds(figures))
     tasks = list(tasks_of(results))
-    last = len(tasks)  # combinations without a number
+    last = len(tasks)  # combinations without a finished seed come last
     return sorted(results, key=lambda each: (tasks.index(each.held_out_task) if each.values else last, each.rank))
 
 
 def tasks_of(results: Sequence[Result]) -> dict[tuple[str, ...], list[Result]]:
-    """Return {held-out task: its results} of the combinations with a number."""
+    """Return {held-out task: results}, without combinations that have no finished seed."""
     by_task: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         if result.values:
@@ -240,7 +244,7 @@ def tasks_of(results: Sequence[Result]) -> dict[tuple[str, ...], list[Result]]:
 
 
 def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
-    """Return a line with the best combination of each held-out task that several have.
+    """Return a line with the best combination for each held-out task that several combinations share.
 
     Args:
       root: folder of the sweep.
@@ -264,14 +268,14 @@ def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
 
 
 def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
-    """Write `results.json` in the folder of a sweep, and return its path."""
+    """Write `results.json` to the sweep's folder and return its path."""
     path = root / "results.json"
     write_json(path, [dataclasses.asdict(result) | {"mean": result.mean} for result in results])
     return path
 
 
 def print_results(results: Sequence[Result], console: Console | None = None) -> None:
-    """Print a line for each combination, the best first; with several held-out tasks, in a section for each."""
+    """Print a table with a line for each combination, best first, and a section for each held-out task."""
     metric, tasks = next((result.metric for result in results if result.metric), ""), tasks_of(results)
     table = Table(title=f"development set: {metric}")
     for column in ("", "mean", "deviation", "baseline", "runs", *["held-out task"] * (len(tasks) > 1)):
@@ -288,12 +292,12 @@ def print_results(results: Sequence[Result], console: Console | None = None) -> 
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between commas that are not within brackets or quotes."""
+    """Split at commas outside of brackets and quotes."""
     parts, expected = [""], []
     for character in text:
         if expected and character == expected[-1]:
             expected.pop()
-        elif character in _PAIRS and not (expected and expected[-1] in "'\""):
+        elif character in _PAIRS and not (expected and expected[-1] in "'\""):  # brackets in quotes are text
             expected.append(_PAIRS[character])
         if character == "," and not expected:
             parts.append("")
@@ -303,8 +307,9 @@ def _split(text: str) -> list[str]:
 
 
 def _check_base(root: epath.Path, base: Config) -> None:
-    """Write the configuration into `sweep.json`, or compare it with that of an earlier start."""
+    """Write the configuration to `sweep.json`, or compare it with the one from an earlier start."""
     path = root / "sweep.json"
+    # Several commands may extend one sweep, but only with the same base: otherwise results are not comparable.
     settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
     if not storage.exists(path):
         root.mkdir(parents=True, exist_ok=True)
@@ -314,7 +319,7 @@ def _check_base(root: epath.Path, base: Config) -> None:
 
 
 def _metric_of_first_task(config: Config) -> str:
-    """Return the metric by which combinations are compared."""
+    """Return the metric to rank combinations by."""
     return config.qualified(config.task_name, config.task.objective.best_metric)
 
 

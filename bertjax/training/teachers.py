@@ -50,6 +50,7 @@ def _with_teacher(task: Task) -> Task:
         )
     if not objective.teacher:
         return task
+    # Reading the export now reveals a wrong folder before the corpus is prepared.
     return dataclasses.replace(task, objective=objective.bind_teacher(Teacher.read(objective.teacher)))
 
 

@@ -1,1 +1,1 @@
-"""How a step uses many devices: the sharding table, strategies, attention implementations, processes."""
+"""Parallelism: sharding rules and strategies, mesh, attention implementations, processes."""

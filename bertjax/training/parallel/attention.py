@@ -1,4 +1,4 @@
-"""The choice of a run's attention implementation, by backend, mesh and encoder."""
+"""Choose a run's attention implementation by backend, mesh and encoder."""
 
 import re
 
@@ -12,9 +12,11 @@ _WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")
 
 
 def choose_attention(requested: str, encoder: EncoderConfig, backend: str, device_kind: str, tensor: int = 1) -> str:
-    """Return the implementation of an encoder. Rows that it cannot compute use `plain`: `kernels.implementation_at`.
+    """Return the attention implementation for an encoder. Rows of unsupported lengths use `plain`.
 
-    `auto` takes the first that can compute the encoder:
+    See `kernels.implementation_at` for these lengths.
+
+    `auto` takes the first one that supports the encoder:
 
     | name   | backend         | attention dropout | local layers | heads                                     |
     |--------|-----------------|-------------------|--------------|-------------------------------------------|
@@ -22,19 +24,19 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
     | splash | TPU v4 or later | 0                 | none         | any                                       |
     | plain  | any             | any               | any          | any                                       |
 
-    On GPU there are `triton`, with dropout and local layers, for heads 32, 64 or 128 wide, and `cudnn`, in bfloat16 and
-    without dropout, which needs the full mask to separate packed examples. `auto` chooses neither, since nobody has
-    measured them. fused, splash and triton do not run with an axis `tensor`, which the compiler shards: the compiler
-    cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has relative positions and fixed
-    heads.
+    On GPU there are two more. `triton` supports dropout and local layers, for heads 32, 64 or 128 wide. `cudnn` runs in
+    bfloat16 without dropout and needs the full mask to separate packed examples. `auto` chooses neither, because they
+    have not been measured. fused, splash and triton cannot run with an axis `tensor`: the compiler shards that axis,
+    and it cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has relative positions
+    and fixed heads.
 
-    What a kernel computes is found by tracing the encoder with it, see `bertjax.models.tracing`.
+    Kernel support is tested by tracing the encoder, see `bertjax.models.tracing`.
 
     Args:
       requested: `auto` or the name of an implementation.
-      encoder: the encoder; of its `execution` only the dtype matters.
+      encoder: the encoder; from its `execution` only the dtype is used.
       backend: `cpu`, `gpu` or `tpu`.
-      device_kind: kind of its devices, as JAX names it.
+      device_kind: JAX's name for the kind of device.
       tensor: size of the mesh axis `tensor`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The mesh of a run: its shape, and the sharding strategy if the configuration leaves it open."""
+"""Build a run's mesh and choose its sharding strategy, as far as the configuration leaves them open."""
 
 import collections
 import dataclasses
@@ -14,16 +14,16 @@ from bertjax.mesh import AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.training.config import MeshConfig
 
-# Over 64 chips, libtpu 0.0.42 turns the gather of a matrix of BERT into an all-reduce of the whole matrix.
+# Over 64 chips, libtpu 0.0.42 turns the all-gather of one of BERT's matrices into an all-reduce of the whole matrix.
 _LARGEST_FSDP = 16
-# A smaller model computes too little in a layer to be worth the collectives of each layer.
+# The layers of a smaller model compute too little to pay for collectives in each layer.
 _SMALLEST_BY_LAYER = 50_000_000
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Return a mesh of all devices, or of `devices`, over the axes data, fsdp and tensor.
+    """Return a mesh over all devices (or `devices`) with the axes data, fsdp and tensor.
 
-    Only `data` crosses slices: what fsdp and tensor exchange in every layer stays within a slice.
+    Only `data` crosses slices: fsdp and tensor communicate in every layer, so they stay on a slice's fast links.
 
     Raises:
       UserError: processes have different numbers of devices, the axes do not multiply to the number of devices, or
@@ -49,7 +49,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
             f"{len(devices) // slices} devices; set fsdp x tensor to a divisor of them"
         )
     shape = (data // slices, config.fsdp, config.tensor)
-    # 16 devices may be one direction of a torus of 8x8 and a part of the other.
+    # Lets 16 devices take one axis of an 8x8 torus and part of the other.
     split = {"allow_split_physical_axes": True}
     if slices > 1:
         grid = mesh_utils.create_hybrid_device_mesh(shape, (slices, 1, 1), devices, **split)
@@ -59,14 +59,14 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def count_slices(devices: Sequence[jax.Device]) -> int:
-    """Return the number of TPU slices that the devices belong to; 1 on other platforms."""
+    """Return the number of TPU slices among the devices; 1 on other platforms."""
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def choose_strategy(strategy: str, parameters: int, sharing: str = "none") -> str:
-    """Return the strategy; `auto` is `fsdp` from 50 million parameters, and `gathered` below and for shared layers.
+    """Resolve `auto`: `fsdp` from 50 million parameters on, `gathered` for smaller models and for shared layers.
 
-    The weights of shared layers would be gathered again for each layer that uses them.
+    With `fsdp`, shared weights would be gathered again for each layer that uses them.
     """
     if strategy != "auto":
         return strategy
@@ -76,10 +76,10 @@ def choose_strategy(strategy: str, parameters: int, sharing: str = "none") -> st
 def fill_mesh(
     config: MeshConfig, strategy: str, encoders: Sequence[EncoderConfig], devices: list[jax.Device]
 ) -> MeshConfig:
-    """Return the mesh with a number for `fsdp`, for a strategy that is not `auto`.
+    """Return the mesh with `fsdp` filled in, for a strategy other than `auto`.
 
-    0 becomes 1 for `replicated`, else the largest number of devices of a slice that divides all widths of the encoders,
-    up to 16.
+    0 becomes 1 for `replicated`. Otherwise it becomes the largest number up to 16 that divides a slice's devices and
+    all widths of the encoders.
 
     Raises:
       UserError: the strategy is `replicated`, and the mesh shards weights.
@@ -105,12 +105,13 @@ def fill_mesh(
             *(wide // config.tensor for wide in _inner_widths(encoder)),
         )
     ]
+    # A shard must have the same size on every device, so fsdp divides every width that the rules shard.
     common = math.gcd(max(available, 1), *widths)
     return dataclasses.replace(config, fsdp=max(n for n in range(1, _LARGEST_FSDP + 1) if common % n == 0))
 
 
 def _inner_widths(encoder: EncoderConfig) -> tuple[int, ...]:
-    """Return the widths that `tensor` shards: those of a Transformer, or of the two directions of an LSTM."""
+    """Return the widths that `tensor` shards, for a Transformer or a bidirectional LSTM."""
     if not encoder.has_attention:
         return encoder.width, encoder.width // 2
     return encoder.width, encoder.context_width, encoder.feedforward

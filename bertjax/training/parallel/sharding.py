@@ -1,4 +1,4 @@
-"""The one table of rules that shards every array on the mesh."""
+"""Sharding rules: one table that maps every array path to a partition spec on the mesh."""
 
 import re
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from bertjax.training.param_paths import map_with_path
 
 Rules = Sequence[tuple[str, P]]
 
-# The first matching rule applies. Kernels of the stack have the layer axis first. The last axis is left unsharded if
-# there is a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
+# The first matching rule applies. Stacked kernels start with the layer axis. The last axis stays unsharded if there is
+# a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
 ENCODER_RULES: Rules = (
     (r"encoder/embeddings/word$", P("tensor", "fsdp")),
     (r"encoder/embeddings/(position|segment|task)$", P(None, "fsdp")),
@@ -32,16 +32,16 @@ ENCODER_RULES: Rules = (
     (r"encoder/.*(bias|scale)$", P()),
     (r"encoder/((embeddings/)?projection|pooler)/kernel$", P("fsdp", None)),
 )
-# Adam's counts of the steps of each parameter have another shape than the parameter.
+# Adam's step counts per parameter have other shapes than the parameters.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-# Arrays under these names that no rule above shards are on every device.
+# Fallback: arrays under these roots are replicated.
 HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in ("heads", "lora", "projections", "slots"))
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:
-    """Return the spec of an array of a state or of params, by the first rule that matches its path.
+    """Return the partition spec of an array in a state or in params, by the first rule that matches its path.
 
-    A scalar is on every device.
+    Scalars are replicated.
 
     Raises:
       UserError: no rule matches; the message has the line to add.
@@ -55,10 +55,10 @@ def spec_of(path: str, leaf: Any, rules: Rules) -> P:
 
 
 def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Return a sharding for every leaf of a state or of params, see `spec_of`.
+    """Return a sharding for every leaf in a state or in params, see `spec_of`.
 
     Raises:
-      UserError: no rule matches a path, or the devices do not divide an axis of an array.
+      UserError: no rule matches a path, or the devices do not divide an array's axis.
     """
 
     def sharding_of(path: str, leaf) -> NamedSharding:
@@ -77,14 +77,14 @@ def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the sharding of arrays that every device holds completely."""
+    """Return the sharding for arrays that every device holds completely."""
     return NamedSharding(mesh, P())
 
 
 def batch_shards(mesh: Mesh) -> tuple[tuple[int, ...], int]:
-    """Return (shards of a batch that the devices of this process hold, number of all shards).
+    """Return (batch shards on this process's devices, total number of shards).
 
-    A mesh orders devices by their links, so the devices of a process need not be neighbors in it.
+    A mesh orders devices by their links, so the devices of one process need not be neighbors in it.
     """
     devices_ST = mesh.devices.reshape(-1, mesh.shape["tensor"])
     is_local_S = [any(device.process_index == jax.process_index() for device in shard_T) for shard_T in devices_ST]
@@ -92,7 +92,7 @@ def batch_shards(mesh: Mesh) -> tuple[tuple[int, ...], int]:
 
 
 def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[str, jax.Array]:
-    """Return local batches of consecutive steps as global arrays [steps, B, ...], with B sharded over the mesh.
+    """Combine local batches for consecutive steps into global arrays [steps, B, ...], with B sharded over the mesh.
 
     A local batch holds the rows of this process's `batch_shards`, in order.
     """
@@ -107,7 +107,7 @@ def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[st
 
 
 def put_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Return a batch with its rows sharded over the mesh; every process has made the global batch."""
+    """Shard a batch's rows over the mesh. Every process must hold the whole global batch."""
     sharding = NamedSharding(mesh, P(BATCH_AXES))
     return {
         name: jax.make_array_from_callback(values.shape, sharding, values.__getitem__) for name, values in batch.items()
@@ -115,7 +115,7 @@ def put_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]
 
 
 def check_batch(name: str, rows: int, mesh: Mesh) -> None:
-    """Raise UserError unless the devices divide the rows of a batch; `name` is the setting of the rows."""
+    """Raise UserError unless the devices divide a batch's rows; `name` is the setting to blame."""
     devices = mesh.shape["data"] * mesh.shape["fsdp"]
     if rows % devices:
         raise UserError(f"{name}={rows} is not divisible by {devices} devices; use a multiple of {devices}")

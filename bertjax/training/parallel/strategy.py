@@ -1,15 +1,15 @@
-"""Sharding strategies: where weights are stored, when they are gathered, how gradients are summed.
+"""Sharding strategies: weight storage, weight gathering, gradient reduction.
 
 The forward and backward pass run in `jax.shard_map` over `data` and `fsdp`, each device on its own rows. All
-collectives over these axes are in this file, so the compiler does not have to guess any. The axis `tensor` is left to
-the compiler. What the optimizer does to the shards of weights and moments is elementwise: only norms need collectives.
+collectives over these axes are in this file, so the compiler does not have to infer any. The axis `tensor` is left to
+the compiler. The optimizer is elementwise on shards of weights and moments, so only norms need collectives.
 
-- `replicated` (data parallelism): every device keeps all weights and moments, and gradients are summed. It is
-  `gathered` with an axis `fsdp` of one device.
-- `gathered` (ZeRO-2 with sharded weights): weights and moments are sharded over `fsdp`. The weights are gathered once a
+- `replicated` (data parallelism): every device keeps all weights and moments, and gradients are summed. This equals
+  `gathered` with one device along `fsdp`.
+- `gathered` (ZeRO-2 with sharded weights): weights and moments are sharded over `fsdp`. Weights are gathered once per
   step in the compute dtype, and gradients are reduce-scattered (Rajbhandari et al., 2020, "ZeRO", arXiv 1910.02054).
-- `fsdp` (ZeRO-3): the same, but each layer is gathered when it is computed, forward and backward, and freed afterwards.
-  This holds the weights of one layer at a time, and gathers twice as much, beside the computation where the chip can.
+- `fsdp` (ZeRO-3): the same, but each layer is gathered just before its computation, forward and backward, and then
+  freed. Only one layer's weights are in memory at a time. Twice as much is gathered, overlapped if the chip can.
 """
 
 import dataclasses
@@ -37,10 +37,10 @@ class Layout:
 
     Attributes:
       mesh: a mesh with the axes data, fsdp and tensor.
-      rules: the sharding rules of the params, see `sharding.py`.
-      strategy: `replicated`, `gathered` or `fsdp`. With `replicated`, the axis fsdp is 1, see `fill_mesh`.
-      dtype: dtype to which kernels and embedding tables are cast before they are gathered; the rest stays float32.
-      reduction: dtype in which the gradients of kernels and embedding tables are summed over devices.
+      rules: sharding rules for the params, see `sharding.py`.
+      strategy: `replicated`, `gathered` or `fsdp`. With `replicated`, the axis fsdp has size 1, see `fill_mesh`.
+      dtype: kernels and embedding tables are cast to it before they are gathered; everything else stays float32.
+      reduction: dtype in which kernel and embedding gradients are summed over devices.
     """
 
     mesh: Mesh
@@ -51,30 +51,30 @@ class Layout:
 
     @property
     def shards(self) -> int:
-        """Number of devices over which the rows of a batch are split."""
+        """Number of parts that a batch's rows are split into."""
         return math.prod(self.mesh.shape[axis] for axis in BATCH_AXES)
 
     def shard_map(self, function: Callable, in_specs: Any, out_specs: Any) -> Callable:
-        """Return a function of global arrays that each device runs on its shard; `tensor` is left to the compiler."""
+        """Wrap a per-shard function into one on global arrays; `tensor` is left to the compiler."""
         return jax.shard_map(
             function,
             mesh=self.mesh,
             in_specs=in_specs,
             out_specs=out_specs,
-            # The compiler cannot shard a Pallas kernel: all axes are manual if it has nothing to shard.
+            # The compiler cannot shard a Pallas kernel, so make all axes manual if it has nothing to shard.
             axis_names=set(BATCH_AXES if self.mesh.shape["tensor"] > 1 else AXES),
-            check_vma=False,  # `reduce_gradients` and `psum` make explicit what is summed over devices
+            check_vma=False,  # all sums over devices are explicit, in `reduce_gradients` and `psum`
         )
 
     def specs(self, params: Any) -> Any:
-        """Return the specs with which params enter `shard_map` and gradients leave it."""
+        """Return the partition specs of params that enter `shard_map` and of gradients that leave it."""
         return map_with_path(
             lambda path, leaf: P(*(_without(entry, "tensor") for entry in spec_of(path, leaf, self.rules))),
             params,
         )
 
     def gather_params(self, params: Any) -> Any:
-        """Gather the params on a shard, except those that `gather_layer` gathers."""
+        """Gather the params on a shard, except for layers that `gather_layer` gathers."""
 
         def gather(path: str, leaf: jax.Array) -> jax.Array:
             return leaf if self._is_gathered_by_layer(path) else self._gather(leaf, self._fsdp_axis(path, leaf))
@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def gather_layer(self) -> Callable[[dict], dict] | None:
-        """A function that gathers the params of one layer on a shard; None if `gather_params` gathers all layers."""
+        """A function that gathers one layer's params on a shard; None if `gather_params` gathers all layers."""
         if self.strategy != "fsdp" or self.mesh.shape["fsdp"] == 1:
             return None
 
@@ -95,14 +95,14 @@ class Layout:
         return lambda params: map_with_path(gather, params)
 
     def reduce_gradients(self, gradient: Any) -> Any:
-        """Sum gradients of gathered params over all shards, on a shard, and return them sharded by `specs`."""
+        """Sum the gradients of gathered params over all shards, on a shard; the result is sharded by `specs`."""
 
         def reduce(path: str, leaf: jax.Array) -> jax.Array:
             axis = self._fsdp_axis(path, leaf)
             if axis is None:
-                return self._sum(leaf.astype(jnp.float32), BATCH_AXES)
+                return self._sum(leaf.astype(jnp.float32), BATCH_AXES)  # norms, biases: small, so float32 is cheap
             leaf = leaf.astype(self.reduction)
-            # The backward pass of `gather_layer` has already scattered the gradient of a layer.
+            # The transpose of an all-gather is a reduce-scatter, so `gather_layer` has already scattered its gradients.
             if self.mesh.shape["fsdp"] > 1 and not self._is_gathered_by_layer(path):
                 leaf = jax.lax.psum_scatter(leaf, "fsdp", scatter_dimension=axis, tiled=True)
             return self._sum(leaf, ("data",)).astype(jnp.float32)
@@ -110,17 +110,17 @@ class Layout:
         return map_with_path(reduce, gradient)
 
     def psum(self, tree: Any) -> Any:
-        """Sum over all shards, on a shard, in one collective."""
+        """Sum a tree over all shards, on a shard, in one collective."""
         return self._sum(tree, BATCH_AXES)
 
     def _sum(self, tree: Any, axes: tuple[str, ...]) -> Any:
-        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)
+        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)  # one device needs no collectives
         return jax.lax.psum(tree, axes) if axes else tree
 
     def _gather(self, leaf: jax.Array, axis: int | None) -> jax.Array:
         if axis is None:
             return leaf
-        leaf = leaf.astype(self.dtype)
+        leaf = leaf.astype(self.dtype)  # before the gather: bfloat16 halves the bytes on the links
         if self.mesh.shape["fsdp"] == 1:
             return leaf
         return jax.lax.all_gather(leaf, "fsdp", axis=axis, tiled=True)
@@ -129,7 +129,7 @@ class Layout:
         return self.gather_layer is not None and _LAYERS in path
 
     def _fsdp_axis(self, path: str, leaf: Any) -> int | None:
-        """Return the axis of a leaf that the rules shard over `fsdp`."""
+        """Return the axis that the rules shard over `fsdp`, or None."""
         for axis, entry in enumerate(spec_of(path, leaf, self.rules)):
             if "fsdp" in (entry if isinstance(entry, tuple) else (entry,)):
                 return axis
@@ -137,7 +137,7 @@ class Layout:
 
 
 def _without(entry: Any, axis: str) -> Any:
-    """Return an entry of a spec without one axis."""
+    """Remove a mesh axis from an entry of a partition spec."""
     if isinstance(entry, tuple):
         names = tuple(name for name in entry if name != axis)
         return names if len(names) > 1 else names[0] if names else None

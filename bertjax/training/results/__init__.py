@@ -1,1 +1,1 @@
-"""The results of finished runs: summaries, curves, the spread over seeds, the GLUE table."""
+"""Results of finished runs: summaries, curves, spread over seeds, the GLUE table."""

@@ -1,4 +1,4 @@
-"""Which kept checkpoint of a finished run scores better than its export, which has the weights of the last step."""
+"""Find a kept checkpoint that scores better than a finished run's export, which has the last step's weights."""
 
 from collections.abc import Mapping
 
@@ -8,20 +8,22 @@ from bertjax.training.run.workdir import Workdir, read_jsonl
 
 
 def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, float]) -> str:
-    """Return the best kept checkpoint and both scores, in a line; empty if none scores better than the last step.
+    """Return a line with the best kept checkpoint and both scores; empty if none scores better than the last step.
 
-    A checkpoint with weights that were pruned later is not compared: it is another model.
+    Checkpoints from before pruning has ended are left out, because they are larger models.
 
     Args:
-      files: the finished run.
-      config: its configuration.
-      metrics: its last evaluation.
+      files: workdir of the finished run.
+      config: configuration of the run.
+      metrics: metrics from the last evaluation.
     """
+    # Losses are better when lower, every other `best_metric` when higher.
     name = config.qualified(config.task_name, config.task.objective.best_metric)
     sign, last = (1 if name.endswith("_loss") else -1), metrics.get(name)
     kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"
     scores = {record["step"]: record[key] for record in read_jsonl(files.metrics) if key in record}
+    # The last step is always evaluated, so this is the length of the run.
     end = max(scores, default=0)
     scores = {
         step: score

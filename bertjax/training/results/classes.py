@@ -1,6 +1,6 @@
-"""Scores of each class, and which class is taken for which: from the predictions of an evaluation.
+"""Scores per class and confusion matrices, from the predictions of an evaluation.
 
-The numbers are those of scikit-learn's `classification_report` and `confusion_matrix`.
+The numbers equal scikit-learn's `classification_report` and `confusion_matrix`.
 """
 
 import csv
@@ -25,22 +25,22 @@ from bertjax.training.run.workdir import Workdir
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Classes of which a table on the terminal shows the scores: those with the lowest F1.
+# The terminal table shows this many classes, starting from the lowest F1.
 _SHOWN = 20
-# Classes with numbers in the squares of the picture; more would overlap.
+# With more classes, numbers in the cells of the figure would overlap.
 _MOST_NUMBERS = 30
-# A loss between these shares of ln C, the loss of equal probabilities for all C classes, has hardly fallen; one above
-# is that of a model that is sure of wrong answers.
+# Factors on ln C, the loss of a uniform prediction over C classes. A loss between them has hardly fallen. A loss above
+# the second one comes from confident wrong answers.
 _UNTRAINED, _OVERCONFIDENT = 0.9, 1.1
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassReport:
-    """What a model predicts for the examples of each class.
+    """Confusion matrix with names.
 
     Attributes:
       classes: names of the C classes.
-      confusion_CC: int64, examples of the class of the row that are predicted as the class of the column.
+      confusion_CC: int64, number of examples by true class (row) and predicted class (column).
     """
 
     classes: tuple[str, ...]
@@ -48,7 +48,7 @@ class ClassReport:
 
     @classmethod
     def of(cls, classes: Sequence[str], labels: Sequence[str], guesses: Sequence[str]) -> "ClassReport":
-        """Count pairs of a label and a prediction."""
+        """Count (label, prediction) pairs."""
         number = {name: index for index, name in enumerate(classes)}
         confusion_CC = np.zeros((len(classes), len(classes)), np.int64)
         np.add.at(confusion_CC, ([number[name] for name in labels], [number[name] for name in guesses]), 1)
@@ -56,11 +56,13 @@ class ClassReport:
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """{class: {`precision`, `recall`, `f1`, `support`, `taken_for`}}, a ratio without examples is 0; two means.
+        """{class: {`precision`, `recall`, `f1`, `support`, `taken_for`}}, and two averages. A ratio 0 / 0 is 0.
 
-        `taken_for` is {the other class that is predicted most often: how often}, empty if there is none. `macro avg` is
-        the mean over the classes, `weighted avg` the mean weighted by their supports; both lack `taken_for`.
+        `taken_for` is {wrong class that is predicted most often: count}; empty if all predictions are right. The last
+        two entries are `macro avg`, the mean over classes, and `weighted avg`, weighted by support; they have no
+        `taken_for`.
         """
+        # Recall divides by the row sums (true class), precision by the column sums (prediction).
         right, support = np.diag(self.confusion_CC), self.confusion_CC.sum(axis=1)
         precision, recall = _ratio(right, self.confusion_CC.sum(axis=0)), _ratio(right, support)
         table = np.stack([precision, recall, _ratio(2 * precision * recall, precision + recall)])
@@ -76,13 +78,14 @@ class ClassReport:
         return scores
 
     def warnings(self, loss: float | None) -> list[str]:
-        """Return one line for each sign that the model has not learned the task, or too much of its training file.
+        """Return a line for each sign of underfitting, overfitting or overconfidence.
 
         Args:
-          loss: mean cross-entropy in nats, None if it is not that of these classes.
+          loss: mean cross-entropy over these classes in nats; None if the task has another loss.
         """
         lines, count, chance = [], len(self.classes), math.log(len(self.classes))
         right, most = np.trace(self.confusion_CC), self.confusion_CC.sum(axis=1).max()
+        # Accuracy above the majority class with a loss above chance: right answers, but badly calibrated.
         if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance and right > most:
             lines.append(
                 f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities, although "
@@ -109,11 +112,11 @@ class ClassReport:
         return lines
 
     def text(self) -> str:
-        """Return the scores as a table, those of the classes with the lowest F1 first."""
+        """Return the scores as a text table, lowest F1 first."""
         return table_of(self.scores)
 
     def csv(self) -> str:
-        """Return the confusion matrix as a table: a row for each true class, a column for each prediction."""
+        """Return the confusion matrix as CSV, with true classes as rows and predictions as columns."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["true class", *self.classes])
@@ -121,7 +124,8 @@ class ClassReport:
         return out.getvalue()
 
     def figure(self) -> "Figure":
-        """Return the confusion matrix as a picture; colors are shares of the true class."""
+        """Draw the confusion matrix; colors are shares of the true class."""
+        # matplotlib takes long to import, so only functions that draw import it.
         from matplotlib.figure import Figure
 
         count = len(self.classes)
@@ -142,7 +146,7 @@ class ClassReport:
 
 
 def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return `ClassReport.scores` as a table, those of the classes with the lowest F1 first, the means last."""
+    """Format `ClassReport.scores` as a table: lowest F1 first, averages last."""
     rows = [{"name": name, **row} for name, row in scores.items()]
     rows, means = sorted(rows[:-2], key=lambda row: row["f1"]), rows[-2:]
     table = Table(title="classes by F1, the lowest first", pad_edge=False)
@@ -162,11 +166,12 @@ def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassReport, float | None]]:
-    """Return {set, qualified by the task: (report, its loss)} of all tasks and held-out sets with classes."""
+    """Return {held-out set, qualified by task: (report, loss)} for all tasks and held-out sets with classes."""
     several, reports = len(config.tasks) > 1, {}
     for heldout, part in evaluation.by_set.items():
         for name, task in config.tasks.items():
-            is_of_all = heldout == HELDOUT  # a further set is of one task, and named by it if there are several
+            # Other sets belong to one task; their names start with it if there are several tasks.
+            is_of_all = heldout == HELDOUT
             if several and not is_of_all and not heldout.startswith(f"{name}/"):
                 continue
             own = [record for record in part.predictions if not (several and is_of_all) or record["task"] == name]
@@ -178,10 +183,11 @@ def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassR
 
 
 def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
-    """Return the report on the predictions of a task, None if they are not classes of labeled records.
+    """Return the report on a task's predictions; None if they are not classes of labeled records.
 
-    The words of tagged sentences are counted one by one.
+    In tagged sentences every word counts as an example.
     """
+    # The key of the label in a record depends on the example format; other formats have no single class per example.
     classes = task.objective.classes
     label = {"labeled_text": getattr(task.examples, "label", ""), "tagged": "tags"}.get(task.examples.kind, "")
     if not classes or not label or not all({label, "prediction"} <= record.keys() for record in predictions):
@@ -196,15 +202,15 @@ def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
 
 
 def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return parts / whole, 0 where the whole is 0."""
+    """Divide; the result is 0 where the divisor is 0."""
     return np.divide(parts, whole, out=np.zeros(np.broadcast_shapes(parts.shape, whole.shape)), where=whole != 0)
 
 
 def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
-    """Write the reports of all tasks and held-out sets into the folder of the predictions.
+    """Write the reports for all tasks and held-out sets to the predictions folder.
 
     Returns:
-      Lines to print: warnings, and the files of the first report.
+      Lines to print: warnings, and the files that were written.
     """
     lines = []
     for name, (report, loss) in reports_of(config, evaluation).items():

@@ -1,4 +1,4 @@
-"""`curves.png`: losses against steps, with the reference curve of the configuration if there is one."""
+"""Draw `curves.png`: metrics against steps, with the configuration's reference curve if it has one."""
 
 import io
 import json
@@ -14,15 +14,15 @@ from bertjax.training.run.workdir import read_jsonl
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Reference curves of configurations in `configs/`: mean and band of several seeds.
+# Reference curves for `configs/`: mean and range over several seeds.
 REFERENCES = Path(__file__).parent / "references"
 
-# Prefixes of the names of metrics in `metrics.jsonl`.
+# Prefixes of metric names in `metrics.jsonl`.
 TRAIN, HELDOUT = "train/", "eval/heldout/"
 
 
 def reference_of(config_name: str) -> dict | None:
-    """Return {metric: {step, mean, low, high}} and `seeds` of a configuration's reference, or None without one."""
+    """Return a configuration's reference, {metric: {step, mean, low, high}} and `seeds`, or None without one."""
     path = REFERENCES / f"{config_name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -31,28 +31,28 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
     """Draw training and held-out loss and accuracy against the step.
 
     Args:
-      metrics: `metrics.jsonl` of a run.
-      target: the PNG file to write.
-      config_name: name of the configuration whose reference is drawn in gray.
+      metrics: the run's `metrics.jsonl`.
+      target: PNG file to write.
+      config_name: name of the configuration; its reference is drawn in gray.
     """
     records = read_jsonl(metrics)
     save(figure_of(records, panels_of(records), config_name), target)
 
 
 def panels_of(records: Iterable[dict]) -> list[str]:
-    """Return the metrics that are drawn: masked-LM loss and accuracy, or else all losses."""
+    """Return the metrics to draw: masked-LM loss and accuracy, or else all losses."""
     names = metrics_in(records)
     return ["mlm_loss", "mlm_accuracy"] if "mlm_loss" in names else losses_among(names) or ["loss"]
 
 
 def figure_of(records: Sequence[dict], panels: Sequence[str], config_name: str, width: float = 5.0) -> "Figure":
-    """Return a panel for each metric; training as a thin line, held-out rows with points, the reference in gray.
+    """Draw a panel for each metric: training as a thin line, held-out rows with markers, the reference in gray.
 
     Args:
-      records: the lines of `metrics.jsonl`.
-      panels: names of metrics.
-      config_name: name of the configuration whose reference is drawn.
-      width: inches of a panel.
+      records: lines of `metrics.jsonl`.
+      panels: metric names.
+      config_name: name of the configuration; its reference is drawn.
+      width: panel width in inches.
     """
     from matplotlib.figure import Figure
 
@@ -75,7 +75,7 @@ def figure_of(records: Sequence[dict], panels: Sequence[str], config_name: str, 
 
 
 def metrics_in(records: Iterable[dict]) -> list[str]:
-    """Return the names of the metrics of training and held-out rows, in order of appearance."""
+    """Return the names of training and held-out metrics, in order of appearance."""
     names = {
         key.removeprefix(prefix): None
         for record in records
@@ -87,20 +87,20 @@ def metrics_in(records: Iterable[dict]) -> list[str]:
 
 
 def losses_among(names: Iterable[str]) -> list[str]:
-    """Return the losses among metrics, in alphabetical order."""
+    """Return the losses among metric names, in alphabetical order."""
     return sorted(name for name in names if name.endswith("_loss"))
 
 
 def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
-    """Return the values of the keys in each record that has all of them; values that were not finite are left out."""
+    """Return the values of the keys for each record that has them all; non-finite values (null) are left out."""
     points = (tuple(record.get(key) for key in keys) for record in records)
     return [values for values in points if None not in values]
 
 
 def take_literally(figure: "Figure") -> None:
-    """Show dollar signs as they are, except in the numbers of logarithmic axes, which are formulas of matplotlib.
+    """Turn off math parsing in all texts, except for the tick labels of logarithmic axes, which are formulas.
 
-    Names of runs and classes, and pieces of a vocabulary, are not formulas, and drawing a wrong formula is an error.
+    Run names, class names and vocabulary pieces may contain dollar signs, and matplotlib fails on invalid formulas.
     """
     from matplotlib.text import Text
 
@@ -111,7 +111,8 @@ def take_literally(figure: "Figure") -> None:
 
 
 def save(figure: "Figure", target: epath.Path, dpi: int = 120) -> None:
-    """Write a figure in the format of its suffix, PNG, SVG or PDF, also on an object store."""
+    """Write a figure as PNG, SVG or PDF, depending on the suffix; `target` may be on an object store."""
+    # Draw in memory first: an object store needs the whole file at once, and a retry must not draw again.
     picture = io.BytesIO()
     take_literally(figure)
     figure.savefig(picture, dpi=dpi, format=target.suffix[1:])

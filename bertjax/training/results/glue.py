@@ -1,4 +1,4 @@
-"""Tables of several fine-tuned tasks, in the form of the papers."""
+"""Result tables over several fine-tuned tasks, laid out as in the papers."""
 
 import dataclasses
 import json
@@ -14,12 +14,12 @@ from bertjax.training.run.tables import Table
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """The tasks of a table, in the order of its columns.
+    """A benchmark: tasks in column order.
 
     Attributes:
-      tasks: {name of the folder of a task's runs: (metric, heading of the column in the paper)}.
-      averaged: the tasks that the column `average` averages.
-      shared: {task without runs of its own: (folder of the runs that score it, metric)}.
+      tasks: {folder name of a task's runs: (metric, column heading in the paper)}.
+      averaged: tasks in the `average` column.
+      shared: {task without its own runs: (folder of the runs that score it, metric)}.
     """
 
     tasks: dict[str, tuple[str, str]]
@@ -47,9 +47,9 @@ SUITES = {"glue": GLUE}
 
 
 def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
-    """Return {task: the score of each seed, between 0 and 1} of the finished runs in `folder/TASK`.
+    """Return {task: scores in [0, 1], one per seed} from the finished runs in `folder/TASK`.
 
-    A shared task is read from the runs that score it, unless it has a folder of its own.
+    A shared task is read from the runs that score it, unless it has its own folder.
 
     Raises:
       UserError: there are no finished runs.
@@ -70,7 +70,8 @@ def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
 
 
 def _scores_in(root: Path, metric: str) -> list[float]:
-    """Return the score of each seed, none if the runs are not finished or do not have the metric."""
+    """Return one score per seed; empty if the runs are not finished or lack the metric."""
+    # Several seeds have one seeds.json; a single run has its own summary.json.
     if (root / "seeds.json").exists():
         return json.loads((root / "seeds.json").read_text())["metrics"].get(metric, {"values": []})["values"]
     if (root / "summary.json").exists():
@@ -80,7 +81,7 @@ def _scores_in(root: Path, metric: str) -> list[float]:
 
 
 def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Return {task or `average`: {`mean`, `deviation`, `seeds`}} in percent; the average only with all tasks."""
+    """Return {task: {`mean`, `deviation`, `seeds`}} in percent, with an `average` if no task is missing."""
     table = {
         task: {
             "mean": 100 * statistics.fmean(values),
@@ -95,7 +96,7 @@ def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str,
 
 
 def print_suite(suite: Suite, scores: dict[str, list[float]], console: Console | None = None) -> None:
-    """Print a line of the paper's table: means in percent, deviations over seeds below, a dash for a missing task."""
+    """Print a row of the paper's table: means in percent, deviations over seeds below, dashes for missing tasks."""
     rows = as_dict(suite, scores)
     table = Table(title="held out, in percent")
     for _, heading in suite.tasks.values():

@@ -1,9 +1,9 @@
-"""The spread of results over seeds: fine-tuning scores vary with it (Mosbach et al., 2021, arXiv 2006.04884).
+"""Spread of results over seeds, which is large in fine-tuning (Mosbach et al., 2021, arXiv 2006.04884).
 
-Runs cost hours, so there are few seeds, and resampling few values gives intervals that are too narrow: that of three is
-[smallest, largest], which holds the mean in 75% of cases. Student's t distribution accounts for a deviation that is
-itself estimated from few values. It assumes that results scatter normally over seeds.
-`python -m benchmarks.seed_intervals` measures how often its intervals and p-values are right.
+Runs cost hours, so there are few seeds. Resampling few values gives intervals that are too narrow: for three values it
+gives [smallest, largest], which contains the mean in 75% of cases. Student's t distribution accounts for estimating the
+deviation from few values, too. It assumes that results are normally distributed over seeds.
+`python -m benchmarks.seed_intervals` measures how often the intervals and p-values are right.
 """
 
 import math
@@ -16,16 +16,16 @@ from rich.console import Console
 
 from bertjax.training.run.tables import Table
 
-# Differences between seeds that are smaller than this share of the values are rounding.
+# Relative differences between seeds below this are rounding errors.
 _ROUNDING = 1e-9
 
 
 class TTest(NamedTuple):
-    """The test of a difference of two means.
+    """Result of a t-test on the difference between two means.
 
     Attributes:
-      low, high: bounds of the interval of the difference.
-      p: two-sided p-value of no difference.
+      low, high: confidence interval of the difference.
+      p: two-sided p-value under the hypothesis of no difference.
     """
 
     low: float
@@ -34,16 +34,16 @@ class TTest(NamedTuple):
 
 
 def interval_of_mean(values: np.ndarray, share: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bounds of the t interval of the mean over seeds.
+    """Return the t-interval of the mean over seeds.
 
     Args:
       values: [seeds, ...].
       share: confidence level.
 
     Returns:
-      The bounds, [...]; both are the value itself if there is one seed only.
+      Lower and upper bound, [...]; with one seed, both equal its value.
     """
-    from scipy import stats
+    from scipy import stats  # slow to import
 
     values = np.asarray(values, np.float64)
     seeds, mean = len(values), values.mean(axis=0)
@@ -54,27 +54,28 @@ def interval_of_mean(values: np.ndarray, share: float = 0.95) -> tuple[np.ndarra
 
 
 def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share: float = 0.95) -> TTest | None:
-    """Return how well seeds tell two means apart: the interval and the p-value of second - first.
+    """Test whether two means differ: confidence interval and p-value of second - first.
 
-    Runs of the same seeds are paired: they share the order of the data, so a part of the noise cancels. Otherwise equal
-    numbers of seeds take the test with a common variance (Student, 1908). With as many seeds on both sides it stays
-    near its level also if the variances differ, while the test of Welch (1947) finds too little with two seeds each
-    (2.3% of p-values below 0.05 where 5% should be). Different numbers of seeds take Welch's.
+    Runs with equal seeds are paired, because they share the data order and part of the noise cancels. Otherwise, equal
+    numbers of seeds use the test with a common variance (Student, 1908): on balanced samples it keeps its level even if
+    the variances differ, whereas Welch's test (1947) is too conservative with two seeds each (2.3% of p-values are
+    below 0.05 instead of 5%). Different numbers of seeds use Welch's test.
 
     Args:
-      first, second: a value for each seed.
-      paired: whether values of the same index belong together.
+      first, second: one value per seed.
+      paired: whether values with the same index belong together.
       share: confidence level.
 
     Returns:
-      The test; None if a side has fewer than two seeds, or if values do not vary, so that there is no noise to compare
-      a difference with.
+      The test; None if a side has fewer than two seeds, or if the values do not vary, so that there is no noise to
+      compare the difference with.
     """
     from scipy import stats
 
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     if min(len(first), len(second)) < 2:
         return None
+    # Without any spread, the test would divide by 0 and call any difference significant.
     spread = np.ptp(second - first) if paired else max(np.ptp(first), np.ptp(second))
     if spread <= _ROUNDING * max(np.abs(first).max(), np.abs(second).max()):
         return None
@@ -85,16 +86,16 @@ def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share:
 
 
 def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the spread of the results of runs that differ in the seed only.
+    """Summarize runs that differ only in the seed.
 
     Args:
-      figures: `summary.json` of each run, in the order of the seeds.
+      figures: content of each run's `summary.json`, in seed order.
 
     Returns:
       {`metrics`: {name: {`values`, `mean`, `deviation`, `median`, `best`}}, `failed`: number of runs that did not beat
-      the class that is most frequent in the training file, or None without classes}. See `deviation`. A run may lack a
-      metric, such as a precision if it has predicted nothing, or have one that is not finite: its value is None, and
-      the statistics are those of the others.
+      the most frequent class in the training file, or None without classes}. If a run lacks a metric (such as a
+      precision without any predictions) or its metric is not finite, its value is None, and the statistics leave it
+      out.
     """
     metrics = {}
     for name in dict.fromkeys(name for summary in figures for name in summary["eval"]):
@@ -107,6 +108,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "median": statistics.median(numbers) if numbers else None,
             "best": (min if name.endswith("_loss") else max)(numbers, default=None),
         }
+    # Fine-tuning sometimes fails completely and stays at the majority class (Mosbach et al., 2021).
     failed = None
     if "accuracy" in metrics and "majority_accuracy" in figures[0]["baseline"]:
         majorities = [summary["baseline"]["majority_accuracy"] for summary in figures]
@@ -120,7 +122,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of a sample (n - 1), 0 for a single value."""
+    """Return the sample standard deviation (n - 1); 0 for a single value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
 
 

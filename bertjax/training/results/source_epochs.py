@@ -1,4 +1,4 @@
-"""How often a run reads each source of its corpus, before it trains."""
+"""Epochs over each source of a corpus, computed before training."""
 
 import collections
 
@@ -9,7 +9,7 @@ from bertjax.training.stages import Timetable
 
 
 def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
-    """Return how many times a run reads each source, summed over its tasks and row lengths."""
+    """Return {source: epochs in the whole run}, summed over tasks and row lengths."""
     names, epochs = list(feeds.config.data.named_sources), collections.Counter()
     for (task, seq_len), feed in feeds.train.items():
         taken = feed.turns.taken(timetable.rows(task, seq_len)).tolist()
@@ -17,16 +17,17 @@ def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
             rows * len(source.plans) / sum(plan.counts.rows for plan in source.plans)
             for rows, source in zip(taken, feed.sources, strict=True)
         ]
-        # Sources without weights are one stream of rows.
+        # Sources without weights are packed together into one stream, so all of them have the same epochs.
         epochs.update(dict(zip(names, read if len(read) == len(names) else read * len(names), strict=True)))
     return dict(epochs)
 
 
 def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
-    """Return the epochs of each of several sources, and a warning for each one that is read too often."""
+    """Return a line with the epochs of all sources, and a warning for each source that is repeated too often."""
     sources = feeds.config.data.sources
     if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
         return []
+    # A mixture repeats small sources long before the corpus as a whole repeats.
     epochs = epochs_by_source(feeds, timetable)
     result = ["epochs of the sources: " + ", ".join(f"{name} {number:.1f}" for name, number in epochs.items())]
     for name, number in epochs.items():

@@ -1,4 +1,4 @@
-"""How many weights of a pruned model are 0, and what they take on disk."""
+"""Sparsity of a pruned model, and its size on disk."""
 
 import numpy as np
 from flax.traverse_util import flatten_dict
@@ -7,7 +7,8 @@ from bertjax.training.pruning import is_pruned
 
 
 def describe_zeros(params: dict) -> str:
-    """Return a line on the zeros in the kernels of an encoder's layers, and the bytes of these, dense and sparse."""
+    """Return a line with the share of zeros in the kernels of an encoder's layers, and their dense and sparse sizes."""
+    # Sparse: one bit per weight marks the non-zero ones, which are stored in float32.
     kernels = [np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items() if is_pruned(path)]
     weights, left = sum(kernel.size for kernel in kernels), sum(map(np.count_nonzero, kernels))
     dense, sparse = 4 * weights, 4 * left + weights / 8

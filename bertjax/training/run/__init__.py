@@ -1,1 +1,1 @@
-"""The workdir of a run: its record, checkpoints, journals, metrics, locks, and what its time was spent on."""
+"""A run's workdir: record, checkpoints, logs, metrics, locks, time accounting."""

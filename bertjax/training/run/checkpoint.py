@@ -1,4 +1,4 @@
-"""Checkpoints: asynchronous, atomic, and verified when they are read. The only file that uses Orbax."""
+"""Checkpoints: asynchronous, atomic, and verified on reading. The only file that uses Orbax."""
 
 import contextlib
 import dataclasses
@@ -26,23 +26,23 @@ from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.state import State
 
 FORMAT_VERSION = 1
-# The newest checkpoint may be lost in a power failure, as not all of its files are flushed to the disk.
+# A power failure may destroy the newest checkpoint, because not all of its files are flushed to disk.
 _MIN_KEPT = 2
-# Seconds before a reader of a live run reads again: the run may be deleting the checkpoint file by file.
+# Seconds before a reader retries: a live run may be deleting the checkpoint file by file.
 _PAUSE = 1.0
 
 log = logging.getLogger(__name__)
 
 
-# The next step donates the state's buffers. Where host and device share memory, a checkpoint is written from a copy.
-# On an accelerator all arrays are on the host when `CheckpointManager.save` returns, unless Orbax has a dispatcher or a
-# limit of bytes: in Orbax 0.12.8, `_serialize_arrays_batches_without_dispatcher` (jax_array_handlers.py) calls
-# `transfer_arrays_to_host` (replica_slices.py, "Blocks until completion") before it starts to write.
+# The next step donates the state's buffers, so a background write needs its own copy. If host and device share memory,
+# this function makes it. On an accelerator all arrays are on the host when `CheckpointManager.save` returns, unless
+# Orbax has a dispatcher or a byte limit: in 0.12.8, `_serialize_arrays_batches_without_dispatcher`
+# (jax_array_handlers.py) first calls `transfer_arrays_to_host` (replica_slices.py, "Blocks until completion").
 _copy = jax.jit(lambda tree: jax.tree.map(jnp.copy, tree))
 
 
 class _Manager(ocp.CheckpointManager):
-    """Orbax's manager, without its question to JAX whether to stop: `processes.StopTogether` owns that counter."""
+    """Orbax's manager without its preemption check: `processes.StopTogether` owns JAX's counter for that."""
 
     def reached_preemption(self, step: int) -> bool:
         return False
@@ -52,8 +52,8 @@ class _Manager(ocp.CheckpointManager):
 class _FirstOfEach(policy.PreservationPolicy):
     """Keeps the first checkpoint at or after each multiple of `every` steps.
 
-    Orbax has `EveryNSteps` for the multiples alone, of which none is saved with `save_seconds`, and with
-    `exact_interval=False` for steps that depend on where earlier starts of the run have stopped.
+    Orbax's `EveryNSteps` only keeps exact multiples, which `save_seconds` may never save. With `exact_interval=False`,
+    the kept steps depend on where earlier starts of the run stopped.
     """
 
     every: int
@@ -65,7 +65,7 @@ class _FirstOfEach(policy.PreservationPolicy):
 
 @dataclasses.dataclass
 class _NewestBefore(policy.PreservationPolicy):
-    """Keeps the newest `count` checkpoints up to a step that may change."""
+    """Keeps the newest `count` checkpoints up to a variable step."""
 
     count: int
     step: Callable[[], int | None]
@@ -78,9 +78,9 @@ class _NewestBefore(policy.PreservationPolicy):
 
 @dataclasses.dataclass
 class _Best(policy.PreservationPolicy):
-    """Keeps the `count` checkpoints with the lowest scores, the earlier one of two that are equal.
+    """Keeps the `count` checkpoints with the lowest scores; ties go to the earlier one.
 
-    Orbax's `BestN` reads scores from the checkpoints, so a state could only be saved after it was evaluated.
+    Orbax's `BestN` reads scores from the checkpoints, so a state could only be saved after its evaluation.
     """
 
     count: int
@@ -95,7 +95,7 @@ class _Best(policy.PreservationPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """A checkpoint that was read: its tree of arrays, and its metadata."""
+    """A restored checkpoint: the tree of arrays, and the metadata."""
 
     step: int
     tree: Any
@@ -107,26 +107,26 @@ class NotSaved(RunFailed):
 
 
 class Deleted(UserError):
-    """The run has deleted a checkpoint while another process read it."""
+    """The run deleted a checkpoint while another process was reading it."""
 
 
 class Checkpoints:
-    """The checkpoints of a workdir.
+    """The checkpoints in a workdir.
 
-    Each process reads on its own, so that one that finds a damaged file leaves no other waiting. Processes that restore
+    Each process reads on its own, so that no process waits for one that finds a damaged file. Processes that restore
     the state of a run agree on the result before any of them continues. All write together, at the same steps.
 
     Args:
-      folder: folder of the checkpoints.
+      folder: checkpoint folder.
       keep: number of newest checkpoints to keep, at least two.
-      every: also keep the first checkpoint at or after each multiple of so many steps; 0 for none.
-      best: also keep so many checkpoints with the lowest score.
-      at: also keep the checkpoints of these steps.
+      every: also keep the first checkpoint at or after each multiple of this many steps; 0 for none.
+      best: also keep this many checkpoints with the lowest scores.
+      at: also keep the checkpoints at these steps.
 
     Attributes:
-      scores: {step: score} of the states that were evaluated, None without a score. A checkpoint may be saved before it
-        has its score; all processes must set the same ones before the next save.
-      hold_before: a step; of the checkpoints up to it, the newest `keep` are kept as well. None for none.
+      scores: {step: score} for evaluated states, None without a score. A checkpoint may be saved before its score is
+        known; all processes must set the same scores before the next save.
+      hold_before: also keep the newest `keep` checkpoints up to this step. None for none.
     """
 
     def __init__(self, folder: epath.Path, keep: int = 1, every: int = 0, best: int = 0, at: Collection[int] = ()):
@@ -162,12 +162,12 @@ class Checkpoints:
 
     def _open(self, options: ocp.CheckpointManagerOptions) -> _Manager:
         storage.forget_listings(self._folder)
-        # epath would put the current folder before a URL.
+        # `absolute` would prefix a URL with the current folder.
         folder = self._folder if storage.is_remote(self._folder) else self._folder.absolute()
         return _Manager(folder, options=options, item_names=("state", "meta"))
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that were finished when they were first listed, in order.
+        """Return the steps of the checkpoints that were complete at the first listing, in order.
 
         Raises:
           Unavailable: the storage does not answer.
@@ -175,26 +175,26 @@ class Checkpoints:
         return sorted(self._reader.all_steps())
 
     def refreshed_steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are finished now, in order."""
+        """Return the steps of the checkpoints that are complete now, in order."""
         vars(self).pop("_reader", None)
         return self.steps()
 
     def save(self, step: int, state: State, meta: dict) -> None:
-        """Start to write a checkpoint; `settle` waits until it is written.
+        """Start writing a checkpoint; `settle` waits until it is complete.
 
         Args:
           state: the state after `step` steps.
           meta: JSON metadata, stored with the arrays; the caller may change it afterwards.
 
         Raises:
-          NotSaved: the storage cannot take it, or memory is too small.
+          NotSaved: the storage refuses it, or memory is too small.
           RunFailed: devices hold different copies of the state.
         """
         check_replicas(state, step)
         arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
-        # A copy: the caller continues to count while Orbax writes.
+        # A copy, because the caller updates its counters while Orbax writes.
         meta = json.loads(json.dumps({"format_version": FORMAT_VERSION, **arrays, **meta}))
-        meta["digest"] = _digest(meta)
+        meta["digest"] = _digest(meta)  # covers the fingerprints, which in turn cover the arrays
 
         def start() -> None:
             saved = _copy(state) if _shares_memory_with_host(state) else state
@@ -204,10 +204,10 @@ class Checkpoints:
         self._guarded(start)
 
     def settle(self) -> None:
-        """Wait until the checkpoint that is being written is complete.
+        """Wait until the pending checkpoint is complete.
 
         Raises:
-          NotSaved: the storage cannot take it.
+          NotSaved: the storage refuses it.
         """
         if "_writer" in vars(self):
             self._guarded(self._writer.wait_until_finished)
@@ -218,10 +218,10 @@ class Checkpoints:
         return "_writer" in vars(self) and self._writer.is_saving_in_progress()
 
     def close(self) -> None:
-        """Wait until the checkpoint that is being written is complete, and end the threads of Orbax.
+        """Wait until the pending checkpoint is complete, and end Orbax's threads.
 
         Raises:
-          RunFailed: the disk cannot store it.
+          NotSaved: the storage refuses it.
         """
         self.settle()
         if writer := vars(self).pop("_writer", None):
@@ -233,11 +233,11 @@ class Checkpoints:
         try:
             action()
         except Exception as error:  # Orbax raises whatever its storage layers raise
-            # The half-written checkpoint takes space. A new manager deletes it first; the old one counts it as saved.
-            vars(self).pop("_writer", None)  # it is missing if the manager itself could not be created
-            if jax.process_count() == 1:  # a new one waits for all processes, but those that could write are not here
+            # A half-written checkpoint takes space. A new manager deletes it, the old one would count it as saved.
+            vars(self).pop("_writer", None)  # absent if the manager itself could not be created
+            if jax.process_count() == 1:  # a new one waits for all processes, and the ones that did write are elsewhere
                 with contextlib.suppress(Exception):
-                    self._open_writer().close()  # the next save deletes what threads of the failed one still write
+                    self._open_writer().close()  # files that threads still write are deleted by the next save
             reason = why_not_written(error)
             raise NotSaved(
                 f"a checkpoint could not be written to {self._folder}: {reason}; the older ones are kept"
@@ -246,13 +246,13 @@ class Checkpoints:
     def restore_newest(self, abstract_state: Callable[[int], Any]) -> Restored | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        Damaged checkpoints are logged and renamed once an older one has been read.
+        Damaged checkpoints are logged, and renamed once an older one has been read.
 
         Args:
-          abstract_state: returns the shapes, dtypes and shardings of the state after a number of steps.
+          abstract_state: returns shapes, dtypes and shardings of the state after a given number of steps.
 
         Raises:
-          UserError: all checkpoints are damaged, other code saved them, or the format is newer than this bertjax.
+          UserError: all checkpoints are damaged, other code saved them, or their format is newer than this bertjax.
           RunFailed: the processes do not see the same checkpoints, or a checkpoint cannot be read, see `restore`.
           Unavailable: the storage does not answer.
         """
@@ -270,7 +270,7 @@ class Checkpoints:
             except Damaged as error:
                 damaged[step] = error
             else:
-                # Only now: if all are damaged, the error lists them, and none is renamed.
+                # Rename only now: if all checkpoints are damaged, the error lists them under their own names.
                 for later, error in damaged.items():
                     log.warning("checkpoint %d is damaged (%s); continuing from checkpoint %d", later, error, step)
                 processes.on_writer(lambda: [self._set_aside(later) for later in damaged], "set-aside")
@@ -284,15 +284,15 @@ class Checkpoints:
         return None
 
     def restore(self, step: int, abstract_state: Any = None) -> Restored:
-        """Read one checkpoint and verify it; a checkpoint that is not whole is read twice.
+        """Read and verify one checkpoint; if that fails, read it once more.
 
         Args:
-          abstract_state: shapes, dtypes and shardings of the arrays, read in all processes. With None, only this
-            process reads, and the arrays come in nested dicts and lists as they were saved.
+          abstract_state: shapes, dtypes and shardings of the arrays; all processes read together. With None, only this
+            process reads, and returns the arrays in nested dicts and lists as they were saved.
 
         Raises:
-          Damaged: the checkpoint is not what was saved, in this process or in another that reads it.
-          Deleted: only this process reads, and the run that saved the checkpoint has deleted it meanwhile.
+          Damaged: the checkpoint differs from what was saved, in this process or in another one that reads it.
+          Deleted: only this process reads, and the run deleted the checkpoint in the meantime.
           UserError: other code saved it, or its format is newer than this bertjax.
           RunFailed: it cannot be read for another reason, or only some processes read what was saved.
           Unavailable: the storage does not answer.
@@ -311,7 +311,7 @@ class Checkpoints:
         return restored
 
     def _restore_once(self, step: int, abstract_state: Any) -> tuple[Restored | None, UserError | None]:
-        """Return the checkpoint and None, or None and why it is not what was saved; the same in all processes."""
+        """Return (checkpoint, None) or (None, reason why it differs from what was saved), the same in all processes."""
         alone = abstract_state is None
         content, failures = (_attempt_alone if alone else processes.attempt)(
             lambda: self._read(step, abstract_state), f"restore-{step}"
@@ -338,7 +338,7 @@ class Checkpoints:
         )
 
     def _read(self, step: int, abstract_state: Any) -> tuple[dict, Any]:
-        """Return metadata and arrays in this process.
+        """Read metadata and arrays in this process.
 
         Raises:
           Damaged: a file is missing or altered.
@@ -355,7 +355,7 @@ class Checkpoints:
         if abstract_state is not None:
             saved = dict.fromkeys(meta["fingerprints"], "") | meta.get("arrays", {})
             check_same_arrays(saved, _described(abstract_state), self._folder / str(step))
-        # Without an abstract state, this machine may have other devices than the run had.
+        # Without an abstract state, put all arrays on one device: the saved shardings may not exist on this machine.
         fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return meta, self._read_item(
             step, "state", ocp.args.StandardRestore(abstract_state, fallback_sharding=fallback)
@@ -369,7 +369,7 @@ class Checkpoints:
                 items = ocp.args.Composite(**{item: args})
                 return jax.block_until_ready(self._reader.restore(step, args=items)[item])
             except Exception as error:  # Orbax raises whatever its storage layers raise
-                raise explain(error, path) from None  # it may be one of the causes of this one
+                raise explain(error, path) from None  # it may itself be a cause of this error: no circular chain
 
         try:
             return storage.retry(read, path)
@@ -385,7 +385,7 @@ class Checkpoints:
 
 
 def _attempt_alone(action: Callable[[], Any], purpose: str) -> tuple[Any, list[UserError]]:
-    """Like `processes.attempt`, in this process only."""
+    """Like `processes.attempt`, but in this process only."""
     try:
         return action(), []
     except UserError as error:
@@ -397,7 +397,7 @@ def _shares_memory_with_host(state: State) -> bool:
 
 
 def _described(tree: Any) -> dict[str, str]:
-    """Return {path: dtype and shape} of every array, such as `float32[100,50]`."""
+    """Return {path: dtype and shape} for every array, such as `float32[100,50]`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in leaves}
 

@@ -1,4 +1,4 @@
-"""What an error of a checkpoint means: damage, storage that may heal, missing rights, a full disk, or a full memory."""
+"""Classify checkpoint errors: corruption, transient storage errors, permissions, full disk, out of memory."""
 
 import errno
 import os
@@ -12,8 +12,8 @@ from bertjax import storage
 from bertjax.errors import Damaged, RunFailed, UserError, cut_text, shorten
 from bertjax.storage import StorageError
 
-# TensorStore raises ValueErrors that start with a code of Abseil. With these codes a file is missing, cut short, or its
-# content fails a checksum or a decoder.
+# TensorStore raises ValueErrors that start with an Abseil status code. These codes mean that a file is missing or
+# truncated, or that its content fails a checksum or a decoder.
 _CORRUPT = {"DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND", "OUT_OF_RANGE"}
 _NO_RIGHTS = {"PERMISSION_DENIED", "UNAUTHENTICATED"}
 _CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
@@ -21,12 +21,13 @@ _SYSTEM_ERROR = re.compile(r"\[os_error_code='(\d+)'")
 
 
 def explain(error: Exception, path: epath.PathLike) -> Exception:
-    """Return the error to raise for what Orbax raised while it read `path`.
+    """Translate an error that Orbax raised while reading `path`.
 
     Returns:
-      `Damaged` if a file is missing, cut short or not in its format. An `OSError` if the storage failed. `RunFailed`
-      if memory is too small. Otherwise the error itself.
+      `Damaged` if a file is missing, truncated or malformed. `OSError` if the storage failed. `RunFailed` if memory is
+      too small. Otherwise the error itself.
     """
+    # Orbax wraps errors of its storage layers, so the informative one is somewhere in the chain of causes.
     for cause in _causes(error):
         if isinstance(cause, UserError):
             return cause
@@ -45,7 +46,7 @@ def explain(error: Exception, path: epath.PathLike) -> Exception:
             number = errno.EACCES if code[1] in _NO_RIGHTS else errno.EIO
             return StorageError(number, first_line(cause), os.fspath(path))
     if isinstance(error, (ValueError, KeyError)):
-        # Orbax's own JSON files contradict the metadata, whose digest has been verified.
+        # Orbax's own JSON files contradict the metadata, and the digest of the metadata is verified.
         return Damaged(f"{type(error).__name__}: {first_line(error)}")
     return error
 
@@ -61,7 +62,7 @@ def _lacks_device_memory(error: BaseException) -> bool:
 
 
 def not_read(error: Exception, path: epath.PathLike) -> RunFailed:
-    """Return the error for a checkpoint that is not damaged, and cannot be read for a reason that does not pass."""
+    """Return the error for an intact checkpoint that cannot be read for a permanent reason."""
     lacks_rights = isinstance(error, StorageError) and error.errno in (errno.EACCES, errno.EPERM)
     reason = storage.reason_of(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
     remedy = "give this process the right to read it" if lacks_rights else "starts.jsonl has the versions that wrote it"
@@ -69,13 +70,13 @@ def not_read(error: Exception, path: epath.PathLike) -> RunFailed:
 
 
 def why_not_written(error: BaseException) -> str:
-    """Return why a checkpoint could not be written: of a long message of TensorStore the error of the system."""
+    """Return why a checkpoint could not be written, reduced to the OS error if TensorStore's message has one."""
     number = _SYSTEM_ERROR.search(str(error))
     return os.strerror(int(number[1])) if number else cut_text(storage.reason_of(error))
 
 
 def lies_in_storage(error: BaseException) -> bool:
-    """Return whether a disk, a bucket, rights or memory are the reason why a checkpoint could not be written."""
+    """Return whether a failed write is due to a disk, a bucket, permissions or memory, and not to a bug."""
     return any(
         isinstance(cause, OSError | MemoryError)
         or _lacks_device_memory(cause)
@@ -85,11 +86,11 @@ def lies_in_storage(error: BaseException) -> bool:
 
 
 def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.PathLike) -> None:
-    """Raise UserError unless a checkpoint has the arrays of this run.
+    """Raise UserError unless a checkpoint has the same arrays as this run.
 
     Args:
-      saved: {path: dtype and shape} of the checkpoint; the values are empty if it does not record them.
-      ours: the same for the state of this run.
+      saved: {path: dtype and shape} in the checkpoint; values are empty if it does not record them.
+      ours: {path: dtype and shape} in this run's state.
       path: the checkpoint, for the message.
     """
     changes = [f"+{name}" for name in ours if name not in saved] + [f"-{name}" for name in saved if name not in ours]

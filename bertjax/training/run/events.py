@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard."""
+"""TensorBoard event files with scalars, without TensorFlow."""
 
 import collections
 import logging
@@ -16,7 +16,7 @@ from tensorboardX.record_writer import masked_crc32c
 from bertjax import storage
 from bertjax.training.run.growing import GrowingFile
 
-# An object store cannot append: each flush writes the newest file again.
+# An object store cannot append: each flush uploads the newest file again.
 _SECONDS_BETWEEN_UPLOADS = 30.0
 _FILE_BYTES = 4 << 20
 _MOST_WAITING = 20_000
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 
 
 class Events:
-    """The events files of one start of a run, a new file every 4 MiB. Steps wait in memory until `LogWriter` writes.
+    """Event files for one start of a run, a new file every 4 MiB. Steps wait in memory until `LogWriter` writes them.
 
     Args:
-      path: folder of the files.
-      restored_step: the step from which this start continues; TensorBoard drops later steps of earlier starts.
+      path: folder for the files.
+      restored_step: step that this start continues from; TensorBoard drops later steps of earlier starts.
     """
 
     def __init__(self, path: epath.Path, restored_step: int):
         self.path, self._first_step = path, restored_step + 1
-        # A name of its own: the clock may show the same second as at an earlier start. TensorBoard reads the files in
-        # the order of their names.
+        # TensorBoard reads files in the order of their names. The time alone is not unique: two starts may share a
+        # second.
         name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{self._first_step}.{os.getpid()}"
         self._file = GrowingFile(
             lambda number: path / f"{name}.{number:05}", segment_bytes=_FILE_BYTES, header=self._header
@@ -45,17 +45,17 @@ class Events:
         self._uploaded = -math.inf
 
     def add(self, step: int, scalars: dict[str, float]) -> None:
-        """Log the scalars of a step."""
+        """Queue the scalars of a step."""
         if len(self._waiting) == _MOST_WAITING and not self._lost:
             log.warning("events could not be written to %s for so long that TensorBoard will miss steps", self.path)
             self._lost = True
         self._waiting.append((time.time(), step, scalars))
 
     def write(self, everything: bool) -> None:
-        """Write the waiting steps; without `everything` at most every 30 seconds to an object store.
+        """Write the queued steps; without `everything`, at most every 30 seconds to an object store.
 
         Raises:
-          StorageError: they cannot be written, and wait on.
+          StorageError: they cannot be written; they stay in the queue.
         """
         remote = storage.is_remote(self.path)
         due = everything or not remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS
@@ -69,14 +69,15 @@ class Events:
                     self.path.mkdir(parents=True, exist_ok=True)
                 self._made = True
             self._file.add(b"".join(_framed(_event(*step)) for step in steps))
-        except BaseException:
+        except BaseException:  # keep the steps for the next attempt, in order
             self._waiting.extendleft(reversed(steps))
             raise
 
     def _header(self, number: int) -> bytes:
-        """Return the first records of a file: its version, and in the first file the step of this start."""
+        """Return the first records of a file: the format version, and in the first file the step of this start."""
         header = _framed(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if number == 0:
+            # On a START record, TensorBoard discards events of this step and later ones from files that it read before.
             start = SessionLog(status=SessionLog.START)
             header += _framed(Event(wall_time=time.time(), step=self._first_step, session_log=start))
         return header
@@ -88,7 +89,7 @@ def _event(wall_time: float, step: int, scalars: dict[str, float]) -> Event:
 
 
 def _framed(event: Event) -> bytes:
-    """Return a record of TensorFlow's file format: length, data, and a masked CRC-32C of each."""
+    """Frame an event as a TFRecord: length, data, and a masked CRC-32C of each."""
     data = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return b"".join((length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))))

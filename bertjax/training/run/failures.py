@@ -1,4 +1,4 @@
-"""What ended earlier starts of a run, so that a start that would end like the one before says so by its exit code."""
+"""Record failures of a run, so that a start that fails like the previous one can exit with a different code."""
 
 import logging
 import time
@@ -11,41 +11,41 @@ from bertjax.storage import reason_of
 from bertjax.training.parallel import processes
 from bertjax.training.run.workdir import read_jsonl, write_jsonl
 
-# Older failures are dropped.
+# Number of recorded failures; older ones are dropped.
 _KEPT = 100
-# Status codes of XLA for what is wrong with a program, on any device.
+# XLA status codes for errors in the program itself, which fail on every device.
 _OF_PROGRAM = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "UNIMPLEMENTED", "FAILED_PRECONDITION", "OUT_OF_RANGE")
 
 log = logging.getLogger(__name__)
 
 
 class NotFinite(RunFailed):
-    """Too many losses or gradients in a row are not finite. Every process of a run finds it at the same step."""
+    """Too many consecutive losses or gradients are not finite. All processes detect this at the same step."""
 
 
 class Failures:
-    """The failures of the starts of a run, in `failures.jsonl`: checkpoint, step, reason and time.
+    """A run's failures over all starts, in `failures.jsonl`: checkpoint, step, reason and time.
 
-    A failure counts if the same step from the same checkpoint would fail again: losses that are not finite, and with
-    one process every unexpected error, except those of a device (`is_of_device`). With several processes an unexpected
-    error may follow from the end of another one. Errors of storage, of input and of saving do not count: their cause is
-    not in the step.
+    A failure counts if the same step from the same checkpoint would probably fail again. These are non-finite losses
+    and, with one process, all unexpected errors except for device errors (`is_of_device`). With several processes an
+    unexpected error may only be a consequence of another process's end. Errors in storage, input or saving do not
+    count, because their cause is not in the step.
 
     Args:
       path: the file.
-      checkpoint: the step from which this start continues.
+      checkpoint: step that this start continues from.
     """
 
     def __init__(self, path: epath.Path, checkpoint: int):
         self._path, self._checkpoint = path, checkpoint
-        # One process reads, and all know: each of them can then tell by itself whether a failure repeats.
+        # One process reads for all, so that every process can decide by itself whether a failure repeats.
         records = processes.together(lambda: read_jsonl(path)[-_KEPT:] if processes.is_writer() else [])
         self._records = processes.gather(records, "failures")[0]
 
     def judge(self, step: int, error: Exception) -> Exception:
-        """Record the failure of a step, and return the error to raise, explained if its cause is known.
+        """Record a step's failure and return the error to raise, with an explanation if the cause is known.
 
-        It is `FailedAgain` if the last failure was the same.
+        If the last failure was the same, it is `FailedAgain`, which tells a launcher not to restart the run.
         """
         if isinstance(error, (UserError, OSError)) and not isinstance(error, NotFinite):
             return error
@@ -60,8 +60,9 @@ class Failures:
         if processes.is_writer():
             try:
                 write_jsonl(self._path, [*self._records[1 - _KEPT :], record])
-            except (OSError, UserError) as failure:  # it must not hide the error
+            except (OSError, UserError) as failure:  # must not hide the original error
                 log.warning("%s cannot be written: %s", self._path, failure)
+        # A first failure may be bad luck, such as a flipped bit. Only a repeated one is worth stopping a launcher.
         if not failed_before:
             return known
         if known is not error:
@@ -73,16 +74,16 @@ class Failures:
 
 
 def is_of_device(error: Exception) -> bool:
-    """Return whether an error may come from a device and not from the program that it runs.
+    """Return whether an error may come from the device rather than from the program on it.
 
-    A chip that fails raises INTERNAL, UNAVAILABLE, DATA_LOSS or ABORTED of XLA. The same step may succeed on another
-    machine, so a launcher should try it again. Too little memory, and what XLA cannot compile, fail everywhere.
+    A failing chip raises XLA's INTERNAL, UNAVAILABLE, DATA_LOSS or ABORTED. The step may succeed on another machine, so
+    a launcher should retry it. Out of memory and failed compilations happen everywhere.
     """
     return isinstance(error, jax.errors.JaxRuntimeError) and not str(error).startswith(_OF_PROGRAM)
 
 
 def explained(error: Exception, step: int) -> Exception:
-    """Return the error to raise for one that ends a step: one line with a remedy if memory was too small."""
+    """Return a one-line error with a remedy if a step ran out of memory, else the error itself."""
     if not (isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)):
         return error
     return RunFailed(

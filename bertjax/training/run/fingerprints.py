@@ -1,4 +1,4 @@
-"""Fingerprints of arrays: of a whole array, as a checkpoint stores them, and of the copy that each device holds."""
+"""Array fingerprints: of full arrays, to verify checkpoints, and of each device's copy, to detect corruption."""
 
 import collections
 import functools
@@ -17,11 +17,13 @@ from bertjax.training.param_paths import path_of
 
 
 def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
-    """Return the uint32 sum of all words, each mixed with its position first: flipped bits and swaps change it.
+    """Hash an array to uint32: the sum of its words after mixing each with its position. Flips and swaps change it.
 
-    For each position the mix is a bijection (the finalizer of MurmurHash3), so one changed word always changes the sum.
+    The mix is a bijection for each position (MurmurHash3's finalizer), so changing one word always changes the sum.
     """
+    # Unlike in a chained hash, the order of summation does not matter: XLA may reduce in parallel, also over shards.
     words = jax.lax.bitcast_convert_type(leaf.ravel(), jnp.uint32).ravel()
+    # Without the position (times Knuth's multiplier, 2^32 / golden ratio), swapped words would keep the sum.
     words ^= jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         words = (words ^ (words >> shift)) * jnp.uint32(factor)
@@ -32,22 +34,22 @@ _fingerprint_tree = jax.jit(lambda tree: jax.tree.map(_leaf_fingerprint, tree))
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """Return {path: fingerprint} of every leaf; leaves are arrays of 32-bit values."""
+    """Return {path: fingerprint} for all leaves, which must have 32-bit dtypes."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprint_tree(tree)))
     return {path_of(key_path): int(value) for key_path, value in leaves}
 
 
 def check_replicas(state: Any, step: int) -> None:
-    """Compare the copies of every array that several devices hold; all processes call this at the same step.
+    """Compare the copies of replicated arrays between devices; all processes call this at the same step.
 
-    Gradients are summed over devices, but the copies of the weights never meet: a bit that flips in one of them stays.
+    Gradients are summed over devices, but copies of weights are never compared, so a flipped bit in one copy persists.
 
     Args:
-      state: arrays of 32-bit values.
+      state: arrays with 32-bit dtypes.
       step: number of steps that led to the state.
 
     Raises:
-      RunFailed: a device holds another copy than the others, or another process is at another step.
+      RunFailed: a device's copy differs from the others, or another process is at another step.
     """
     leaves = [
         (path_of(key_path), leaf)
@@ -56,12 +58,14 @@ def check_replicas(state: Any, step: int) -> None:
     ]
     if jax.process_count() == 1 and all(len(leaf.sharding.device_set) == 1 for _, leaf in leaves):
         return
+    # Each device hashes its own shards, so only a few bytes per array and device travel between hosts.
     mesh = leaves[0][1].sharding.mesh
     by_device = _on_each_device(mesh, tuple(leaf.sharding.spec for _, leaf in leaves))(*(leaf for _, leaf in leaves))
     local = {shard.device.id: np.asarray(shard.data)[0].tobytes().hex() for shard in by_device.addressable_shards}
     values: dict[int, np.ndarray] = {}
     for rows in processes.gather(list(local.items()), f"replicas-{step}"):
         values |= {device: np.frombuffer(bytes.fromhex(row), np.uint32) for device, row in rows}
+    # The majority names the faulty device, if at least three devices hold copies.
     wrong = collections.defaultdict(list)
     for index, (path, leaf) in enumerate(leaves):
         for devices in _replicas(leaf.sharding, leaf.shape):
@@ -81,7 +85,7 @@ def check_replicas(state: Any, step: int) -> None:
 
 @functools.cache
 def _on_each_device(mesh: Mesh, specs: tuple[P, ...]) -> Callable[..., jax.Array]:
-    """Return a function of arrays; row d of its result has the fingerprints of the shards on device d."""
+    """Return a function from arrays to uint32 [device, array], the fingerprints of each device's shards."""
 
     def local(*shards: jax.Array) -> jax.Array:
         return jnp.stack([_leaf_fingerprint(shard) for shard in shards])[None]
@@ -93,10 +97,10 @@ def _on_each_device(mesh: Mesh, specs: tuple[P, ...]) -> Callable[..., jax.Array
 
 @functools.cache
 def _replicas(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[jax.Device]]:
-    """Return the groups of devices that hold the same part of an array.
+    """Return groups of devices that must hold identical copies of an array's shard.
 
-    On a GPU, a scatter adds in any order. Devices along `tensor` compute the same gradient, each for itself, and may
-    round it differently; devices along the other axes receive the same sum.
+    On GPU, devices along `tensor` are not compared. Each computes the same gradient itself, and a GPU's scatter adds in
+    any order, so roundings may differ. Devices along the other axes receive the same sum.
     """
     groups = collections.defaultdict(list)
     places = dict(zip(sharding.mesh.devices.flat, np.ndindex(sharding.mesh.devices.shape)))
@@ -107,7 +111,7 @@ def _replicas(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[jax.
 
 
 def _disagreeing(devices: Sequence[jax.Device], values: Sequence[int]) -> list[jax.Device]:
-    """Return the devices whose value is not that of the majority, or all of them if there is no majority."""
+    """Return the devices that disagree with the majority, or all devices if there is no majority."""
     common, count = collections.Counter(values).most_common(1)[0]
     if count == len(values):
         return []

@@ -1,4 +1,4 @@
-"""The modules of classes from outside of bertjax, such as an objective: recorded at every start, as versions are."""
+"""User modules that a configuration names, such as an objective. Like versions, they are recorded at every start."""
 
 import hashlib
 import sys
@@ -12,12 +12,12 @@ from bertjax.training.run.versions import described_commit
 
 
 class ForeignModule(NamedTuple):
-    """A module that a configuration names.
+    """A user module that a configuration names.
 
     Attributes:
-      sha256: of its file, the first 12 digits; empty if it is in no file.
-      commit: of the repository that holds the file, with `-dirty` if files were changed; empty if there is none.
-      version: of the installed package that the module belongs to; empty if it belongs to none.
+      sha256: first 12 digits of its file's hash; empty if it has no file.
+      commit: commit of the file's repository, with `-dirty` after changes; empty without a repository.
+      version: version of the installed package that contains it; empty without one.
     """
 
     sha256: str
@@ -26,14 +26,14 @@ class ForeignModule(NamedTuple):
 
 
 def foreign_modules(config: Config) -> dict[str, ForeignModule]:
-    """Return the modules that `module:Class` settings of a configuration name, which have been imported."""
+    """Return {module: its origin} for all `module:Class` settings in a configuration. The modules must be imported."""
     names = sorted({kind.partition(":")[0] for kind in config.foreign_kinds})
     distributions = metadata.packages_distributions() if names else {}
     return {name: _module(name, distributions.get(name.partition(".")[0], [])) for name in names}
 
 
 def hashes(modules: Mapping[str, ForeignModule]) -> dict[str, str]:
-    """Return {`module (sha256)`: hash of its file}, which is compared as versions are."""
+    """Return {`module (sha256)`: file hash}, to compare together with versions."""
     return {f"{name} (sha256)": module.sha256 for name, module in modules.items() if module.sha256}
 
 
@@ -42,5 +42,6 @@ def _module(name: str, distributions: list[str]) -> ForeignModule:
     version = metadata.version(distributions[0]) if distributions else ""
     if not file:
         return ForeignModule("", "", version)
+    # Only this file is hashed; the commit tells about other files that it imports.
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
     return ForeignModule(digest, described_commit(Path(file).parent), version)

@@ -1,4 +1,4 @@
-"""What the wall time of a run was spent on, over all its starts."""
+"""Time accounting over all starts of a run: goodput, speed and MFU."""
 
 import contextlib
 import functools
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 class Elapsed:
-    """Wall seconds of every start of a run. `LogWriter` writes them every ten seconds: a kill loses at most those.
+    """Wall-clock time of each start of a run. `LogWriter` writes it every ten seconds, so a kill loses at most that.
 
     Args:
-      path: a JSON file with the seconds of each start.
+      path: JSON file with the seconds of each start.
     """
 
     def __init__(self, path: epath.Path):
@@ -34,11 +34,11 @@ class Elapsed:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all starts."""
+        """Wall seconds over all starts."""
         return sum(self._before) + time.monotonic() - self._started
 
     def write(self, everything: bool) -> None:
-        """Write the file if ten seconds have passed since the last time, or `everything`.
+        """Write the file if ten seconds have passed since the last write, or if `everything` is set.
 
         Raises:
           StorageError: it cannot be written.
@@ -50,30 +50,32 @@ class Elapsed:
 
 
 def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
-    """Return the seconds by what they were spent on, and the goodput.
+    """Return the seconds spent on each activity, and the goodput.
 
-    Goodput is the share of the wall time of all starts that was spent on steps that were kept. The rest is start-up,
+    Goodput is the share of wall time, over all starts, that went into steps that were kept. The rest is start-up,
     compilation, waiting for data, checkpoints, evaluations, and steps that were lost when a start was killed.
     """
+    # `totals` are restored with a checkpoint, so they do not contain lost steps; `wall_seconds` does.
     spent = {
         "data_wait": totals.data_wait_seconds,
         "compile": totals.compile_seconds,
         "checkpoint": totals.checkpoint_seconds,
         "evaluation": totals.evaluation_seconds,
     }
+    # Time that is not spent on anything else is time for steps.
     steps = max(totals.seconds - sum(spent.values()), 0.0)
     return {"step": steps, **spent, "wall": wall_seconds, "goodput": steps / wall_seconds}
 
 
 def speed(before: Totals, now: Totals, steps: int, wall_seconds: float, mesh: Mesh) -> dict[str, float]:
-    """Return how fast a run was between two lines of metrics, and the goodput up to now.
+    """Return a run's speed between two logged steps, and the goodput up to now.
 
     Args:
-      before: the totals at the line before.
-      now: the totals now.
+      before: totals at the previous logged step.
+      now: current totals.
       steps: number of steps between them.
-      wall_seconds: seconds of all starts.
-      mesh: the devices of the run.
+      wall_seconds: wall seconds over all starts.
+      mesh: devices of the run.
 
     Returns:
       {`speed/tokens_per_second`, `speed/step_seconds`, `speed/mfu`, `speed/executed_mfu`, `speed/goodput`}; some are
@@ -90,11 +92,11 @@ def speed(before: Totals, now: Totals, steps: int, wall_seconds: float, mesh: Me
 
 
 def mfu(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
-    """Return the model FLOPs utilization over the seconds of steps (Chowdhery et al., 2022, arXiv 2204.02311).
+    """Return the model FLOPs utilization during steps (Chowdhery et al., 2022, arXiv 2204.02311).
 
     Returns:
-      {`mfu`: for useful operations, `executed_mfu`: including those on padding}; empty if the device's peak is unknown.
-      A share above 1 is an error of the counts: it is logged, and returned as it is.
+      {`mfu`: on real tokens, `executed_mfu`: padding included}; empty if the device's peak is unknown. A value above 1
+      means that a count is wrong; it is logged as an error and returned unchanged.
     """
     peak = peak_flops(mesh.devices.flat[0].device_kind)
     if peak is None or not seconds:

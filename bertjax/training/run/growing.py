@@ -1,4 +1,4 @@
-"""A file that grows with a run, on disks that may be full and on object stores that cannot append."""
+"""Append-only files, on disks that may be full and on object stores that cannot append."""
 
 import os
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from bertjax import storage
 
 
 class GrowingFile:
-    """A file, or a sequence of segments, to which bytes are added.
+    """An append-only file, split into segments.
 
-    An object store cannot append: there, each addition writes the newest segment again, so segments must be small.
+    An object store cannot append: each addition uploads the newest segment again, so segments must be small.
 
     Args:
-      path_of: returns the path of a segment by its number.
-      number: the segment to start with.
-      segment_bytes: size from which on the next segment is started.
-      header: returns the first bytes of a segment by its number.
+      path_of: returns a segment's path by its number.
+      number: first segment to write.
+      segment_bytes: size at which the next segment starts.
+      header: returns a segment's first bytes by its number.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class GrowingFile:
         self._content = b""  # of the newest segment, on an object store
 
     def add(self, content: bytes) -> None:
-        """Write bytes, all of them or nothing.
+        """Append bytes, all of them or nothing.
 
         Raises:
           StorageError: they cannot be written.
@@ -41,6 +41,7 @@ class GrowingFile:
         if not self._size:
             content = self._header(self._number) + content
         with storage.storage_errors(path):
+            # After an error the content of the object is unknown, but the next upload replaces all of it.
             if storage.is_remote(path):
                 storage.write_bytes(path, self._content + content)
                 self._content += content
@@ -52,11 +53,12 @@ class GrowingFile:
 
 
 def _append(path: epath.Path, content: bytes) -> None:
+    # Unbuffered: a full disk shows at once, and `write` returns how much of the content it took.
     with open(path, "ab", buffering=0) as file:
         size = file.tell()
         try:
             while content:
                 content = content[file.write(content) :]
         except OSError:
-            os.ftruncate(file.fileno(), size)  # remove a half line: the lines are written again
+            os.ftruncate(file.fileno(), size)  # remove a partial line, since the caller writes all lines again
             raise

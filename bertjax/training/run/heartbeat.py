@@ -1,4 +1,4 @@
-"""`heartbeat.json`: what a run does, for `bertjax.status` and for launchers that end a run that hangs."""
+"""`heartbeat.json`: a run's current state, for `bertjax.status` and for launchers that restart hanging runs."""
 
 import json
 import math
@@ -15,15 +15,15 @@ State = Literal[*"starting restoring compiling training evaluating saving export
 
 
 class Heartbeat:
-    """The last sign of life of a run: {`step`, `time`, `state`, `steps`, `started`}, and how it has ended.
+    """A run's last sign of life, {`step`, `time`, `state`, `steps`, `started`}, and its end.
 
-    `LogWriter` writes it every ten seconds. `time` is when the run reported last, not when the file was written: a run
-    that hangs reports nothing. `started` is when this start began, by which a reader recognizes a file that an earlier
-    start has left.
+    `LogWriter` writes it every ten seconds. `time` is the run's last report, not the time of writing: a hanging run
+    stops reporting, but its writer thread still writes. `started` is the time of this start, so that readers can
+    recognize a file from an earlier start.
 
     Args:
-      path: the JSON file.
-      steps: number of steps of the run.
+      path: JSON file.
+      steps: number of steps in the run.
     """
 
     def __init__(self, path: epath.Path, steps: int = 0):
@@ -34,7 +34,7 @@ class Heartbeat:
         self._written_time, self._due = 0.0, -math.inf
 
     def beat(self, step: int | None = None, state: State | None = None) -> None:
-        """Report that the run is alive, the number of steps done, and what it does now; None for what is as before."""
+        """Report a sign of life, with the number of steps done and the current state; None keeps the previous value."""
         if step is not None:
             self._step = step
         if state is not None:
@@ -42,15 +42,16 @@ class Heartbeat:
         self._time = time.time()
 
     def end(self, exit_code: int, failure: str = "") -> None:
-        """Add the exit code of this start to the file, and why it failed."""
+        """Record this start's exit code and the reason of its failure."""
         self._end = {"exit_code": exit_code} | ({"failure": failure} if failure else {})
 
     def write(self, everything: bool) -> None:
-        """Write the file if ten seconds have passed and the run has reported since; `everything`: at once.
+        """Write the file if the run has reported and ten seconds have passed; with `everything`, without the delay.
 
         Raises:
           StorageError: it cannot be written.
         """
+        # The training thread may report while this one writes: take the time once, and compare with it next time.
         reported = self._time
         if reported == self._written_time or not (everything or time.monotonic() > self._due):
             return

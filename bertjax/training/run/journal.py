@@ -1,4 +1,4 @@
-"""Files of JSON lines that grow with a run."""
+"""Append-only JSON Lines files."""
 
 import collections
 import json
@@ -13,22 +13,22 @@ from bertjax import storage
 from bertjax.training.run.growing import GrowingFile
 from bertjax.training.run.workdir import cut_jsonl, next_segment, segment
 
-# An object store cannot append: each flush writes the newest segment again.
+# An object store cannot append: each flush uploads the newest segment again.
 _SECONDS_BETWEEN_UPLOADS = 30.0
 _SEGMENT_BYTES = 1 << 20
-# Lines that wait for a store that is down: at 500 bytes a line 30,000 logged steps.
+# Limit on lines in memory while a store is down: at 500 bytes per line, 30,000 logged steps.
 _MOST_WAITING_BYTES = 16 << 20
 
 log = logging.getLogger(__name__)
 
 
 class Journal:
-    """A file of JSON lines. Lines wait in memory until the writer writes them, see `LogWriter`.
+    """A JSON Lines file. Lines wait in memory until `LogWriter` writes them.
 
     Args:
       path: the file; existing lines are kept. On an object store the lines are in segments, see `read_jsonl`.
-      last_step: records of later steps are dropped, and so is a line that was cut short.
-      most_bytes: bytes after which further lines of this start are left out, with one warning.
+      last_step: existing records of later steps are dropped, and so is a truncated last line.
+      most_bytes: limit on the bytes of this start; further lines are left out, with one warning.
     """
 
     def __init__(self, path: epath.Path, last_step: float = math.inf, most_bytes: float = math.inf):
@@ -46,7 +46,7 @@ class Journal:
         self._lost = self._full = False
 
     def append(self, record: dict) -> None:
-        """Add a line."""
+        """Queue a line."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
         if len(line) > self._left:
             if not self._full:
@@ -60,10 +60,10 @@ class Journal:
             self._limit()
 
     def write(self, everything: bool) -> None:
-        """Write the waiting lines; without `everything` at most every 30 seconds to an object store.
+        """Write the queued lines; without `everything`, at most every 30 seconds to an object store.
 
         Raises:
-          StorageError: they cannot be written, and wait on.
+          StorageError: they cannot be written; they stay in the queue.
         """
         due = everything or not self._remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS
         if not self._waiting or not due:
@@ -74,13 +74,14 @@ class Journal:
         try:
             self._file.add(b"".join(lines))
         except BaseException:
-            with self._lock:
+            with self._lock:  # put them back in front of lines that were queued in the meantime
                 self._waiting.extendleft(reversed(lines))
                 self._waiting_bytes += sum(map(len, lines))
                 self._limit()
             raise
 
     def _limit(self) -> None:
+        # Drop the oldest lines: with a full buffer, the newest state of a run is worth more.
         while self._waiting_bytes > _MOST_WAITING_BYTES:
             self._waiting_bytes -= len(self._waiting.popleft())
             if not self._lost:

@@ -1,9 +1,9 @@
-"""A lock for object stores, which have none: numbered marks, of which the newest one holds.
+"""A lock for object stores, which have no file locks: numbered marks, where the newest mark holds the lock.
 
-A process takes the lock by creating the mark with the next number, which only one process can do: S3 and Google Cloud
-Storage create an object only if there is none yet. It then changes its own mark again and again to show that it is
-alive. A holder that finds a newer mark, or cannot change its own for `seconds`, has lost the lock. The number is a
-fencing token (Kleppmann, "How to do distributed locking", 2016): it only grows, since the newest mark stays.
+A process takes the lock by creating the mark with the next number. S3 and Google Cloud Storage can create an object
+only if it does not exist, so only one process succeeds. The holder keeps rewriting its mark to show that it is alive.
+It has lost the lock if it finds a newer mark or cannot rewrite its own for `seconds`. The number is a fencing token
+(Kleppmann, "How to do distributed locking", 2016): it only grows, because the newest mark is never deleted.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from etils import epath
 from bertjax import storage
 from bertjax.errors import Busy, Unavailable
 
-# Processes that take the lock at the same moment see each other after this share of `seconds`, if no store keeps them
-# apart.
+# On a store without conditional creation, wait for this share of `seconds`, until processes that take the lock at the
+# same moment see each other's marks.
 _SETTLING_SHARE = 0.1
 _RENEWALS = 6  # within `seconds`
 _RELEASED = "released"
@@ -33,9 +33,9 @@ class Lease:
     """A lock that this process holds until it is lost or released.
 
     Args:
-      path: prefix of the marks, `<path>-00001`, ...
+      path: prefix of the marks `<path>-00001`, ...
       number: number of this process's mark.
-      owner: how the content of that mark starts.
+      owner: unique prefix of that mark's content.
       seconds: time without a renewal after which the lock counts as lost.
     """
 
@@ -48,7 +48,7 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Make sure that this process still holds the lock, as far as it knows; costs nothing.
+        """Raise unless this process still holds the lock, as far as its thread knows; does no I/O.
 
         Raises:
           Unavailable: another process has it, or it could not be renewed for too long.
@@ -65,18 +65,18 @@ class Lease:
             )
 
     def verify(self) -> None:
-        """Make sure that this process still holds the lock, by reading the marks.
+        """Raise unless this process still holds the lock, after reading the marks.
 
         Raises:
           Unavailable: see `check`.
         """
-        with contextlib.suppress(storage.StorageError):  # the thread tries on, and `check` counts its time
+        with contextlib.suppress(storage.StorageError):  # the thread keeps trying, and `check` limits its time
             with storage.storage_errors(self._path):
                 self._look()
         self.check()
 
     def release(self) -> None:
-        """Let others take the lock at once. The mark of another process is left alone."""
+        """Release the lock, so that others can take it at once. Marks of other processes stay."""
         self._ended = True
         self._wake.set()
         self._thread.join(self._seconds)
@@ -94,6 +94,7 @@ class Lease:
                     self._look()
                     if not (self._taken or self._ended):
                         storage.write_text(_mark(self._path, self._number), f"{self._owner} {beats}")
+                        # The time before the write, because others count from a moment after it.
                         self._renewed, failures = started, 0
             except Exception as error:  # whatever it is, the thread must live as long as the run
                 failures += 1
@@ -107,10 +108,10 @@ class Lease:
 
 @contextlib.contextmanager
 def lease(path: epath.Path, seconds: float = 60.0) -> Iterator[Lease]:
-    """Hold the lock of a folder for this process. A mark that does not change for 1.5 `seconds` is of a dead process.
+    """Hold the lock of a folder. If a mark does not change for 1.5 x `seconds`, its process counts as dead.
 
-    Clocks of different machines are not compared: a process that finds a mark compares its time with that of a file
-    that it writes itself, both of the store's clock, or waits and checks whether the mark changes.
+    Clocks of different machines are never compared. A process that finds a mark compares its modification time with
+    that of a new file, both from the store's clock, or waits and checks whether the mark changes.
 
     Raises:
       Busy: a live process holds the lock.
@@ -124,24 +125,28 @@ def lease(path: epath.Path, seconds: float = 60.0) -> Iterator[Lease]:
 
 
 def _claim(path: epath.Path, seconds: float) -> tuple[int, str]:
-    """Return number and owner of a new mark, which is the newest."""
+    """Create the next mark, and return its number and owner."""
     owner, in_use = uuid.uuid4().hex, Busy(f"workdir {path.parent} is in use by a live run; wait for it")
+    # 1. Is the holder of the newest mark alive? If the store cannot tell the age, watch the mark for a while.
     number, content = storage.retry(lambda: _newest(path), path)
     if content not in ("", _RELEASED) and not _age(path, number) > 1.5 * seconds:
         log.info("%s has the lock of another run; waiting %.0f s to see if it is alive", path.parent, 1.5 * seconds)
         time.sleep(1.5 * seconds)
         if storage.retry(lambda: _newest(path), path) not in ((number, content), (number, _RELEASED)):
             raise in_use
+    # 2. Create the next mark. Conditional creation lets only one process succeed.
     own = _mark(path, number + 1)
     first = f"{owner} 0".encode()
-    # An attempt that was repeated may find what an earlier one has written.
+    # A retry may find the mark that its own first attempt wrote, although the store reported an error.
     if not storage.retry(lambda: storage.create(own, first), own) and _content(own) != first.decode():
         raise in_use
+    # 3. Some stores ignore the condition. There, the last writer wins, after all writers have had time to write.
     if not _is_exclusive(own, first):
         log.info("%s cannot create a file only if there is none; waiting for other runs that start now", path.parent)
         time.sleep(_SETTLING_SHARE * seconds)
     if storage.retry(lambda: _newest(path), path) != (number + 1, first.decode()):
         raise in_use
+    # 4. Delete older marks. The newest one must stay, or numbers would start again.
     for earlier in _numbers(path):
         if earlier <= number:
             with contextlib.suppress(storage.StorageError), storage.storage_errors(path):
@@ -150,7 +155,7 @@ def _claim(path: epath.Path, seconds: float) -> tuple[int, str]:
 
 
 def _age(path: epath.Path, number: int) -> float:
-    """Return the seconds since a mark was written, on the clock of the store; 0 if it does not tell."""
+    """Return the seconds since a mark was written, by the store's clock; 0 if unknown."""
     probe = path.with_name(f"{path.name}-probe-{uuid.uuid4().hex}")
     try:
         storage.retry(lambda: storage.create(probe, b""), probe)
@@ -166,7 +171,7 @@ def _age(path: epath.Path, number: int) -> float:
 
 
 def _is_exclusive(mark: epath.Path, content: bytes) -> bool:
-    """Return whether a store refuses to create a file that exists; some take no notice of the condition."""
+    """Return whether a store refuses to create a file that exists; some stores ignore the condition."""
     return not storage.retry(lambda: storage.create(mark, content), mark)
 
 
@@ -180,7 +185,7 @@ def _numbers(path: epath.Path) -> list[int]:
 
 
 def _newest(path: epath.Path) -> tuple[int, str]:
-    """Return number and content of the newest mark; (0, "") without one."""
+    """Return the newest mark's number and content, or (0, "") if there are no marks."""
     number = max(_numbers(path), default=0)
     return number, _content(_mark(path, number)) if number else ""
 

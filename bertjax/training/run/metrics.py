@@ -1,4 +1,4 @@
-"""Metrics, from the device to files. They are fetched one dispatch late, so that the device never waits."""
+"""Metrics from the device to log files. They are fetched one dispatch late, so that the device never waits."""
 
 import collections
 import contextlib
@@ -17,18 +17,18 @@ from bertjax.training.run.tracking import Tracking
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.run.writer import LogWriter
 
-# A spike lists the rows of its batch: a loss that jumps at every step would fill a disk.
+# Limit on spikes.jsonl: each spike lists its batch rows, so a loss that jumps at every step could fill a disk.
 _MOST_BYTES_OF_SPIKES = 64 << 20
 
 log = logging.getLogger(__name__)
 
-# Metrics that are summed over the steps of a run; every other one is a value of its step.
+# Metrics that are summed over all steps of a run; all others are values of single steps.
 _SUMMED = ("tokens", "token_pairs", "predictions", "examples", "rows")
 
 
 @dataclasses.dataclass
 class Totals:
-    """What a run has consumed so far, over all its starts. It is saved with every checkpoint."""
+    """Cumulative counters of a run over all its starts, saved with every checkpoint."""
 
     tokens: float = 0.0
     token_pairs: float = 0.0
@@ -45,17 +45,18 @@ class Totals:
 
 
 class MetricsQueue:
-    """Metrics of dispatches that are still on the device. All but the newest can be fetched without waiting."""
+    """Metrics still on the device, by dispatch. All but the newest dispatch can be fetched without waiting."""
 
     def __init__(self):
         self._pending: collections.deque[tuple[int, dict[str, jax.Array]]] = collections.deque()
 
     def put(self, first_step: int, metrics: dict[str, jax.Array]) -> None:
-        """Add the metrics [steps] of a dispatch; steps are counted from 1."""
+        """Add a dispatch's metrics, arrays [steps]; steps are counted from 1."""
         self._pending.append((first_step, metrics))
 
     def take(self, leave: int) -> list[tuple[int, dict[str, float]]]:
-        """Return (step, metrics) of all steps in order, except those of the newest `leave` dispatches."""
+        """Fetch (step, metrics) for all steps in order, except for the newest `leave` dispatches."""
+        # `device_get` blocks until its dispatch is done. Leaving the newest one in the queue keeps the device busy.
         taken = []
         while len(self._pending) > leave:
             first_step, metrics = self._pending.popleft()
@@ -70,17 +71,17 @@ class MetricsQueue:
 class MetricsLog:
     """Logs to `metrics.jsonl`, `evaluations.jsonl`, `samples.jsonl`, `spikes.jsonl` and TensorBoard; counts totals.
 
-    An entry of `metrics.jsonl` has the metrics of training and evaluation of one logged step.
+    Each line of `metrics.jsonl` holds the training and evaluation metrics of one logged step.
 
     Args:
-      workdir: the workdir of the run.
-      totals: the totals up to the restored step.
-      restored_step: entries of later steps are dropped, since the run writes them again.
-      writer: writes the files; if it is not active, the totals are counted only.
-      trackers: also get what TensorBoard gets.
-      speed: returns further scalars for TensorBoard and the trackers, from the totals of the line before, the totals
-        now, and the number of steps between them.
-      rewrites: whether the entry of the restored step is written again too, because its evaluation is missing.
+      workdir: workdir of the run.
+      totals: totals up to the restored step.
+      restored_step: lines for later steps are dropped, since the run writes them again.
+      writer: writes the files; if it is inactive, only totals are counted.
+      trackers: receive the same scalars as TensorBoard.
+      speed: returns more scalars for TensorBoard and the trackers, from the totals at the previous line, the current
+        totals, and the number of steps between them.
+      rewrites: whether the restored step's line is also written again, because its evaluation is missing.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class MetricsLog:
         self._clock = time.monotonic()
         self._writer = writer
         if writer.active:
+            # Opening a journal drops lines after the restored step: the run will log these steps again.
             last_step = restored_step - rewrites
             self._records = Journal(workdir.metrics, last_step)
             self._samples = Journal(workdir.samples, last_step)
@@ -108,20 +110,21 @@ class MetricsLog:
 
     @property
     def totals(self) -> Totals:
-        """Totals up to the last counted step, with the seconds up to now."""
+        """Totals up to the last counted step, with seconds up to now."""
+        # Monotonic time: corrections of the system clock must not change the totals.
         now = time.monotonic()
         self._totals.seconds += now - self._clock
         self._clock = now
         return self._totals
 
     def count(self, metrics: dict[str, float], flops: float) -> None:
-        """Add a step to the totals, with its useful FLOPs (without padding)."""
+        """Add a step to the totals, with its FLOPs on real tokens."""
         for name in _SUMMED:
             setattr(self._totals, name, getattr(self._totals, name) + metrics[name])
         self._totals.flops += flops
 
     def dispatched(self, flops: float) -> None:
-        """Add the FLOPs of a dispatch, including padding."""
+        """Add a dispatch's FLOPs, padding included."""
         self._totals.executed_flops += flops
 
     @contextlib.contextmanager
@@ -135,16 +138,17 @@ class MetricsLog:
             setattr(self._totals, name, getattr(self._totals, name) + time.monotonic() - start)
 
     def write(self, step: int, metrics: dict[str, float], evaluation: dict[str, float] | None = None) -> None:
-        """Write the entry of a step, with the totals so far.
+        """Write a step's line, with the totals so far.
 
         Args:
           step: number of steps done.
-          metrics: those of training.
-          evaluation: those of an evaluation after the step, named `<set>/<metric>`.
+          metrics: training metrics.
+          evaluation: metrics of an evaluation after the step, named `<set>/<metric>`.
         """
         if not self._writer.active:
             return
         totals = self.totals
+        # Counts of a single step are of no use; their totals follow.
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
         values |= {f"eval/{name}": value for name, value in (evaluation or {}).items()}
         values |= {
@@ -155,6 +159,7 @@ class MetricsLog:
             "data_wait_seconds": totals.data_wait_seconds,
         }
         self._records.append({"step": step, **_finite(values)})
+        # Speeds depend on the machine and its load: they go to TensorBoard and the trackers only.
         last_step, before = self._last_line
         self._last_line = step, dataclasses.replace(totals)
         values |= self._speed(before, totals, step - last_step)
@@ -167,32 +172,32 @@ class MetricsLog:
             self._samples.append({"step": step, "samples": samples})
 
     def write_score(self, step: int, score: float | None) -> None:
-        """Write that a step is evaluated, and the score by which its checkpoint is compared: lower is better."""
+        """Record that a step was evaluated, with the score that ranks its checkpoint; lower is better."""
         if self._writer.active:
             self._scores.append({"step": step, "score": score})
 
     def write_spike(self, step: int, record: dict) -> None:
-        """Write the spike of a loss at a step."""
+        """Write a loss spike at a step."""
         if self._writer.active:
             self._spikes.append({"step": step, **_finite(record)})
 
     def flush(self) -> None:
-        """Write what is buffered, as far as the store answers."""
+        """Write all buffered lines, unless the store does not answer."""
         self._writer.save()
 
     def close(self) -> None:
-        """Write what is buffered at the end of a run; a warning if the store does not answer for a minute."""
+        """Write all buffered lines at the end of a run; log a warning if the store does not answer for a minute."""
         if not self._writer.finish():
             log.warning("the last lines of the logs could not be written; the checkpoints are complete")
 
 
 def read_scores(path: epath.Path, last_step: int) -> list[tuple[int, float | None]]:
-    """Return (step, score) of each line of `evaluations.jsonl`, up to a step."""
+    """Return (step, score) for each line in `evaluations.jsonl`, up to a step."""
     return [(r["step"], r.get("score")) for r in read_jsonl(path) if r.get("step", math.inf) <= last_step]
 
 
 def _finite(record: dict) -> dict:
-    """Replace values that are not finite by None: JSON has no NaN."""
+    """Replace non-finite values with None, because JSON has no NaN."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
     }

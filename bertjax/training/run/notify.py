@@ -1,4 +1,4 @@
-"""A command of the user that runs at events of a training run. Whatever it does, the run neither stops nor waits."""
+"""Run a user's command on training events, without ever blocking or failing the run."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from bertjax import storage
 from bertjax.errors import UserError
 
 EVENTS = ("saved", "stalled", "spike", "diverged", "finished", "stopped", "failed")
-# They may come with every step; one in this many seconds is enough to call someone.
+# Events that may occur at every step. One call per minute is enough to alert someone.
 _REPEATED = ("stalled", "spike", "diverged")
 _SECONDS_BETWEEN_REPEATED = 60.0
-# A command that takes longer is killed.
+# A slower command is killed.
 _COMMAND_SECONDS = 60.0
-# The end of the process waits this long for the events that are left, such as `finished`.
+# The process waits this long at its end for queued events, such as `finished`.
 _CLOSING_SECONDS = 10.0
 _WAITING_EVENTS = 100
 
@@ -30,26 +30,26 @@ log = logging.getLogger(__name__)
 
 
 def end_of(error: BaseException) -> Literal["stopped", "failed"]:
-    """Return how a run ends with an error: it was stopped if the same command may continue it later."""
+    """Return the event for a run that ends with an error: `stopped` if the same command can continue it later."""
     return "stopped" if isinstance(error, KeyboardInterrupt) or storage.may_pass(error) else "failed"
 
 
 class Notifier:
-    """Runs a command for each event, one after the other, in a thread of its own.
+    """Runs a command for each event, one at a time, in its own thread.
 
-    The command gets the event as JSON on stdin, {`event`, `step`, `workdir`, `time`, details}, and as the environment
-    variables BERTJAX_EVENT, BERTJAX_STEP and BERTJAX_WORKDIR. Its output goes to stderr. Events that cannot be handled
-    in time are dropped, with a warning.
+    The command gets the event as JSON on stdin, {`event`, `step`, `workdir`, `time`, details}, and in the environment
+    variables BERTJAX_EVENT, BERTJAX_STEP and BERTJAX_WORKDIR. Its output goes to stderr. If the command is too slow,
+    events are dropped with a warning.
 
-    As a context manager it adds the event `failed` if its block raises, or `stopped` if the same command may succeed
-    later, and waits at most ten seconds for the events that are left.
+    As a context manager it adds the event `failed` if the block raises, or `stopped` if the same command may succeed
+    later. At the end it waits at most ten seconds for queued events.
 
     Args:
-      command: program and arguments, as in a shell but without its operators; empty to do nothing.
-      workdir: the workdir of the run.
+      command: program and arguments in shell syntax, without shell operators; empty to do nothing.
+      workdir: workdir of the run.
 
     Raises:
-      UserError: the command has a quote that is not closed.
+      UserError: the command has an unclosed quote.
     """
 
     def __init__(self, command: str, workdir: str):
@@ -68,16 +68,18 @@ class Notifier:
             self._thread.start()
 
     def __call__(self, event: str, step: int | None = None, **details: Any) -> None:
-        """Note an event, at the step of the one before if there is none, and return at once."""
+        """Queue an event and return at once; without a step, it gets the step of the previous event."""
         assert event in EVENTS, event
         self._step = self._step if step is None else step
         if not self._command:
             return
+        # Limited per kind of event: a spike must not hide a stalled run.
         now = time.monotonic()
         if event in _REPEATED and now - self._sent.get(event, -_SECONDS_BETWEEN_REPEATED) < _SECONDS_BETWEEN_REPEATED:
             return
         self._sent[event] = now
         record = {"event": event, "step": self._step, "workdir": self._workdir, "time": time.time(), **details}
+        # Never wait for room in the queue: the caller is the training loop or the watchdog.
         try:
             self._events.put_nowait(record)
         except queue.Full:
@@ -92,7 +94,7 @@ class Notifier:
         self.close()
 
     def close(self) -> None:
-        """Wait until the command has handled all events, at most ten seconds; then end it."""
+        """Wait until the command has handled all events, at most ten seconds, then kill it."""
         self.flush()
         if self._command and self._thread.is_alive():
             self._warn(f"it has not ended after {_CLOSING_SECONDS:.0f} s; it is killed")
@@ -102,6 +104,7 @@ class Notifier:
     def flush(self) -> None:
         """Wait until the command has handled all events, at most ten seconds; later events are dropped."""
         if self._command:
+            # None ends the thread after the events before it. It is a daemon, so a hanging command cannot block exit.
             with contextlib.suppress(queue.Full):
                 self._events.put_nowait(None)
             self._thread.join(_CLOSING_SECONDS)
@@ -113,12 +116,12 @@ class Notifier:
                 return
             try:
                 self._run(command, record)
-            except Exception as error:  # whatever it is, it is no reason to stop a run
+            except Exception as error:  # no error of the command may stop a run
                 self._warn(str(error))
 
     def _run(self, command: list[str], record: dict[str, Any]) -> None:
         variables = {f"BERTJAX_{name.upper()}": str(record[name]) for name in ("event", "step", "workdir")}
-        # In a session of its own, Ctrl-C does not reach it, and its children can be killed with it.
+        # In its own session, Ctrl-C does not reach it, and its children can be killed together with it.
         self._running = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=sys.__stderr__, env=os.environ | variables, start_new_session=True
         )
@@ -138,7 +141,7 @@ class Notifier:
                 os.killpg(self._running.pid, signal.SIGKILL)
 
     def _warn(self, problem: str) -> None:
-        """Log the first failure; the others are alike."""
+        """Log the first failure only; later ones would repeat it."""
         if not self._warned:
             self._warned = True
             log.warning("--on-event: %s; the run continues", problem)

@@ -12,11 +12,11 @@ log = logging.getLogger(__name__)
 
 
 class Trace:
-    """Writes an xprof trace of some steps. A trace that cannot be written is a warning: it ends no run.
+    """Writes an xprof trace of some steps. A trace that cannot be written is only a warning.
 
     Args:
-      steps: the steps to trace, counted from 0; None for no trace.
-      folder: folder of the trace, which TensorBoard opens.
+      steps: steps to trace, counted from 0; None for no trace.
+      folder: output folder, which TensorBoard opens.
     """
 
     def __init__(self, steps: range | None, folder: epath.Path):
@@ -24,10 +24,11 @@ class Trace:
         self._is_running = False
 
     def edge(self, first: int, end: int, state: dict) -> None:
-        """Start or end the trace before a chunk of the steps `first` to `end - 1`.
+        """Start or end the trace before a chunk with steps `first` to `end - 1`.
 
-        A chunk that contains one of the steps to trace is traced completely.
+        If a chunk contains any step to trace, the whole chunk is traced.
         """
+        # Dispatch is asynchronous: wait for earlier steps, or the trace would contain their end.
         if self._is_running and first >= self._steps.stop:
             self.end(state)
         elif self._steps and not self._is_running and first < self._steps.stop and end > self._steps.start:
@@ -36,8 +37,9 @@ class Trace:
             self._steps = self._steps if self._is_running else None
 
     def end(self, state: dict) -> None:
-        """End a running trace; log a warning if none was written."""
+        """End a running trace; log a warning if no trace was written."""
         if self._is_running:
+            # Wait for the traced steps, which may only be dispatched yet.
             jax.block_until_ready(state)
             if self._succeeds(jax.profiler.stop_trace):
                 log.info("trace written to %s", self._folder)
@@ -48,7 +50,7 @@ class Trace:
         self._is_running, self._steps = False, None
 
     def _succeeds(self, action: Callable[[], None]) -> bool:
-        """Run an action of JAX's profiler, which raises errors of many kinds, and return whether it succeeded."""
+        """Run a JAX profiler action, which may raise many kinds of errors, and return whether it succeeded."""
         try:
             action()
         except Exception as error:
@@ -58,7 +60,7 @@ class Trace:
 
 
 def parse_steps(text: str) -> range:
-    """Return `100:105` as range(100, 105).
+    """Parse `100:105` as range(100, 105).
 
     Raises:
       UserError: the text is not FIRST:LAST.

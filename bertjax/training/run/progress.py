@@ -1,4 +1,4 @@
-"""The progress bar of a run."""
+"""The progress bar for training steps."""
 
 import sys
 
@@ -6,7 +6,7 @@ from tqdm import tqdm
 
 
 def progress_bar(steps: int, done: int, disable: bool) -> tqdm:
-    """Return a bar of a run's steps; it redraws rarely if stderr is a file."""
+    """Return a progress bar over a run's steps; it redraws rarely if stderr is a file."""
     return tqdm(
         total=steps,
         initial=done,
@@ -19,7 +19,8 @@ def progress_bar(steps: int, done: int, disable: bool) -> tqdm:
 
 
 def show_metrics(bar: tqdm, metrics: dict[str, float]) -> None:
-    """Show tokens per second, losses and accuracies at the end of the bar, whose last part a terminal may cut."""
+    """Show tokens per second, losses and accuracies after the bar, most important first: a terminal may cut the end."""
+    # Steps per second, smoothed by tqdm; None at first.
     rate = bar.format_dict["rate"]
     parts = [f"{metrics['tokens'] * rate:,.0f} tokens/s"] if rate else []
     parts += [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]

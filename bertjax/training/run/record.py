@@ -34,21 +34,21 @@ from bertjax.typed import differences
 FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0
-# Flags whose value may hold a secret, such as a token for a chat. The record of a start is shared with its report.
+# Flags with values that may hold a secret, such as a chat token. The record of a start is shared with its report.
 _SECRET_FLAGS = ("--on-event",)
-# Settings of a stage that decide how long it is.
+# Stage settings that determine its length.
 _LENGTHS = ("steps", "epochs", "flops", "min_steps")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord:
-    """The content of `config.json` in a workdir.
+    """Content of `config.json` in a workdir.
 
     Attributes:
-      config: the resolved configuration: `epochs` have become steps, and so on (`bertjax.training.resolve`).
-      settings: the configuration as the user gave it.
-      identity: what was trained: `Config.identity` of `config`, and fingerprints of the data.
-      vocab_size: number of ids of the tokenizer.
+      config: resolved configuration, for example with `epochs` converted to steps (`bertjax.training.resolve`).
+      settings: configuration as the user wrote it.
+      identity: everything that determines the result: `Config.identity` of `config`, and data fingerprints.
+      vocab_size: number of token ids.
     """
 
     config: Config
@@ -58,7 +58,7 @@ class RunRecord:
 
 
 def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> None:
-    """Write `config.json` unless it is the same, and the tokenizer unless it is there: others may read them now."""
+    """Write `config.json` and the tokenizer, unless they are unchanged: other processes may be reading them."""
     content = {
         "format_version": FORMAT_VERSION,
         "config": to_dict(record.config),
@@ -67,9 +67,10 @@ def write_record(workdir: Workdir, record: RunRecord, tokenizer: Tokenizer) -> N
         "vocab_size": record.vocab_size,
     }
     if storage.exists(workdir.config):
-        if read_json(workdir.config) == json.loads(json.dumps(content)):
+        if read_json(workdir.config) == json.loads(json.dumps(content)):  # JSON turns tuples into lists
             return
     else:
+        # The tokenizer first: the existence of `config.json` marks a complete record.
         with local_folder(workdir.tokenizer) as folder:
             folder.mkdir(exist_ok=True)
             tokenizer.save(folder)
@@ -81,8 +82,8 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
     """Read `config.json` of a workdir.
 
     Args:
-      workdir: the workdir of the run.
-      trust_code: whether modules that the run names as `module:Class` are imported.
+      workdir: workdir of the run.
+      trust_code: whether to import the modules that the run names as `module:Class`.
 
     Raises:
       UserError: it is damaged or has a newer format.
@@ -93,7 +94,7 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
 
 
 def read_settings(workdir: Workdir) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read configuration and identity of a workdir as plain dicts, without the classes that they name.
+    """Read a workdir's configuration and identity as plain dicts, without importing any classes.
 
     Raises:
       UserError: it is damaged or has a newer format.
@@ -118,14 +119,14 @@ def _read(workdir: Workdir) -> dict[str, Any]:
 
 
 def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
-    """Return True if the workdir holds the run of this record, and False if it holds no run.
+    """Return True if the workdir holds the run of this record, and False if it is empty.
 
-    Two records are of one run if the user's settings and the data are equal. What follows from them, such as the steps
-    of an epoch, is compared too, since another version of bertjax may compute it otherwise.
+    Two records belong to the same run if user settings and data are equal. Derived values, such as the steps per epoch,
+    are compared too, because another version of bertjax may derive other values.
 
     Args:
-      workdir: the workdir of the run.
-      record: the record of the run that the user starts.
+      workdir: workdir of the run.
+      record: record of the run that the user starts.
       longer: accept more steps in the last stage.
 
     Raises:
@@ -135,21 +136,25 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
         return False
     try:
         before = read_record(workdir)
-    except Untrusted:  # a run of a class that this run does not name
+    except Untrusted:  # the old run names a user class that this run does not
+        # Compare plain data: do not import that class only for an error message.
         changed = differences(_read(workdir)["identity"], record.identity)
         raise _other_settings(workdir, changed, "use another --workdir, or the old settings") from None
+    # `changed` is what the user changed. `resolved` also has values derived from it: with other data or code, the same
+    # settings may give other steps.
     changed = _differences(_settings_of(before), _settings_of(record))
     resolved = _differences(_identity(before), record.identity)
     last = len(record.config.stages) - 1
     lengths = tuple(f"stages.{last}.{name}: " for name in _LENGTHS)
-    if all(line.startswith(lengths) for line in changed):  # also without any
-        # A warm-up of a share of the steps lasts longer too.
+    if all(line.startswith(lengths) for line in changed):  # also true without changes
+        # With `warmup_share`, more steps in all mean more warm-up steps.
         further = [line for line in resolved if not line.startswith((*lengths, "optimizer.warmup_steps: "))]
         steps_before, steps = before.config.stages[-1].steps, record.config.stages[-1].steps
         if changed and steps <= steps_before:
             raise _other_settings(workdir, changed, "a run cannot be shortened: use another --workdir")
         if changed and not longer:
             raise _other_settings(workdir, changed, "add --longer to train it longer, or use another --workdir")
+        # Derived values differ although the user changed nothing that explains it.
         if further or (resolved and not changed):
             raise UserError(
                 f"workdir {workdir.root} holds a run of the same settings, from which this bertjax derives other "
@@ -160,9 +165,9 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
 
 
 def finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
-    """Return the figures of a run that has finished with these settings, as in `summary.json`; None if there is none.
+    """Return the content of `summary.json` if the workdir holds a finished run with these settings, else None.
 
-    Settings of `runtime` may differ: they change no result.
+    `runtime` settings may differ, because they do not change the result.
     """
     if not has_finished(workdir):
         return None
@@ -178,28 +183,29 @@ def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserEr
 
 
 def _differences(before: dict, now: dict) -> list[str]:
-    """Return the differences, except for rows that are skipped: the checkpoint that is restored has those."""
+    """Return the differences, except in `skip_rows`, which is compared with the restored checkpoint instead."""
     return [line for line in differences(before, now) if not line.startswith("skip_rows")]
 
 
 def changes_beside_seed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Return where two identities differ, as `a.b: old -> new`, apart from the seed and the plans that depend on it."""
+    """Return the differences between two identities as `a.b: old -> new`, except for the seed and the seeded plans."""
     halves = ({name: part for name, part in each.items() if name not in ("seed", "plans")} for each in (first, second))
     return differences(*halves)
 
 
 def _identity(record: RunRecord) -> dict:
-    """Return the identity as this version writes it: settings that are newer than the run have their defaults."""
+    """Return the identity in this version's form: settings that are newer than the run get their defaults."""
     return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])
 
 
 def _settings_of(record: RunRecord) -> dict:
-    """Return the identity with the settings as the user gave them."""
+    """Return the identity with the settings as the user wrote them."""
     return record.identity | record.settings.identity(record.identity["data"]["store_fingerprint"])
 
 
 def check_processes(identity: dict) -> None:
-    """Raise UserError, in every process, unless all processes have the identity of process 0."""
+    """Raise UserError in all processes unless all have the same identity as process 0."""
+    # Otherwise each process would train on other data, and summed gradients would hide it.
     first, *_ = processes.gather(identity, "identity")
     processes.together(lambda: _check_alike(first, identity))
 
@@ -213,7 +219,7 @@ def _check_alike(first: dict, identity: dict) -> None:
 
 def check_shared(workdir: Workdir, identity: dict) -> None:
     """Raise UserError unless this process sees the record of process 0."""
-    # A client of NFS may remember for half a minute (acdirmin, nfs(5)) that a file was absent, or what it had in it.
+    # NFS clients cache for half a minute (acdirmin, nfs(5)) that a file was absent, or its old content.
     for _ in range(_LOOKS):
         if storage.exists(workdir.config) and not differences(_read(workdir)["identity"], identity):
             return
@@ -222,15 +228,16 @@ def check_shared(workdir: Workdir, identity: dict) -> None:
 
 
 def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, Any]:
-    """Return settings with what the evaluation after a step has tuned, such as a threshold.
+    """Fill in settings that the evaluation after a step has tuned, such as a threshold.
 
-    The metrics are read only if an objective has such a setting. Settings that cannot be built stay as they are: who
-    needs them says why.
+    The metrics are read only if an objective has such a setting. Invalid settings are returned unchanged; the code that
+    needs them raises the error.
     """
     try:
         objectives = {name: task.objective for name, task in from_dict(settings).tasks.items()}
     except UserError:
         return settings
+    # None means that an evaluation chooses the value.
     open_settings = {
         name: [field for field in objective.tuned_settings if getattr(objective, field) is None]
         for name, objective in objectives.items()
@@ -258,6 +265,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
       UserError: there is no such checkpoint, or it is damaged.
     """
     workdir = Workdir.at(path)
+    # Plain dicts, not `read_record`: exporting a checkpoint must not import the run's own modules.
     record = _read(workdir)
     if not workdir.checkpoints.exists():
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
@@ -272,9 +280,10 @@ def read_checkpoint(path: Path, step: str) -> Export:
         quantization = typed.build(QuantizationConfig, settings.get("quantization", {}), "quantization", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
+    # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
     steps = sum(stage.steps for stage in stages)
     to_model_params = ModelParams(lora, pruning, quantization, steps)
-    stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage the encoder has not grown yet
+    stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
     return Export(
         settings=_tuned(settings, workdir, number),
         encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
@@ -285,7 +294,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
 
 
 def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
-    """Return a checkpoint, or the newest one. A live run may delete the newest one while it is read: it has another."""
+    """Read a checkpoint, by default the newest. If a live run deletes the newest one meanwhile, read its successor."""
     while True:
         steps = checkpoints.refreshed_steps()
         listed = ", ".join(map(str, steps)) or "none"
@@ -299,6 +308,7 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
                 listed = ", ".join(map(str, checkpoints.steps())) or "none"
                 raise UserError(f"{error}, as the run has saved newer ones; read one of {listed}") from error
         except Damaged as error:
+            # Name an alternative that is known to work: this verifies older checkpoints until one is intact.
             usable = next(
                 (other for other in reversed(steps) if other != number and _is_whole(checkpoints, other)), None
             )
@@ -317,12 +327,12 @@ def _is_whole(checkpoints: Checkpoints, step: int) -> bool:
 
 
 def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModule]) -> dict[str, Any]:
-    """Return time, command, versions and devices of a start, for `starts.jsonl`.
+    """Return a start's time, command, versions and devices, for `starts.jsonl`.
 
     Args:
-      resumes: whether the run has a record from before.
-      longer: whether more steps than before were allowed.
-      modules: the modules from outside of bertjax.
+      resumes: whether the run already has a record.
+      longer: whether more steps than before are allowed.
+      modules: user modules.
     """
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -338,7 +348,7 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModul
 
 
 def _without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Return arguments of a command line with `...` for values that may be secrets."""
+    """Return command-line arguments with `...` in place of possible secrets."""
     shown: list[str] = []
     for argument in arguments:
         flag, is_joined, _ = argument.partition("=")

@@ -1,4 +1,4 @@
-"""How a run is doing, read from the files in its workdir. Neither JAX nor Orbax is imported: monitors call it often."""
+"""Run status from the files in a workdir. Monitors call it often, so it imports neither JAX nor Orbax."""
 
 import contextlib
 import dataclasses
@@ -13,13 +13,13 @@ from bertjax import storage
 from bertjax.errors import UserError
 from bertjax.training.run.workdir import Workdir, is_finished, parts_of, read_json, read_jsonl
 
-# States in which a live process changes the workdir again and again.
+# States without a live process: nothing in the workdir changes anymore.
 _FINAL = ("finished", "stopped", "failed")
-# A live run writes a sign of life every ten seconds.
+# A run counts as stalled after this silence; a live one writes its heartbeat every ten seconds.
 _SILENT_SECONDS = 300.0
-# Steps may be longer than that.
+# While training, allow at least this many times the usual step time: long steps have no heartbeat in between.
 _LATE = 3.0
-# The end of a file that grows with the run: a few hundred lines.
+# Read only the end of growing files: a few hundred lines.
 _TAIL_BYTES = 256 * 1024
 _RECORDS_OF_RATE = 50
 _WARNINGS = 3
@@ -27,26 +27,26 @@ _WARNINGS = 3
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
-    """The status of a run. What is not known is None.
+    """Status of a run. Unknown values are None.
 
     Attributes:
       workdir: path or URL.
-      state: `finished`, `failed`, `stopped`, `stalled` (a run that was alive and gives no sign of life), or what a live
-        process does: `starting`, `restoring`, `compiling`, `training`, `evaluating`, `saving` or `exporting`.
+      state: `finished`, `failed`, `stopped`, `stalled` (no more signs of life), or the activity of a live process:
+        `starting`, `restoring`, `compiling`, `training`, `evaluating`, `saving` or `exporting`.
       silent_seconds: seconds since the last sign of life.
-      step: number of steps done.
-      steps: number of all steps.
-      seconds_per_step: over the last 50 logged steps, evaluations and saves included.
-      eta_seconds: seconds until the last step at this rate; 0 if the run is finished.
+      step: steps done.
+      steps: steps in the whole run.
+      seconds_per_step: mean over the last 50 logged steps, evaluations and saves included.
+      eta_seconds: estimated seconds until the last step; 0 if the run is finished.
       checkpoint: step of the newest checkpoint.
       checkpoint_age_seconds: seconds since it was completed.
-      losses: the newest of training and of each held-out set, as in `metrics.jsonl`; None if one was not finite.
-      goodput: share of the wall time of all starts that went into steps that are in a checkpoint.
+      losses: newest training and held-out losses, named as in `metrics.jsonl`; None for a non-finite one.
+      goodput: share of wall time, over all starts, that went into steps that are in a checkpoint.
       starts: number of starts.
       last_start: time of the last start.
-      exit_code: exit code of the last start; None if it lives, or ended without a last sign, as after `kill -9`.
-      failure: why the last start failed or was stopped; None if it was not, or was asked to stop.
-      warnings: the newest spikes, losses that are not finite, the last failure at a step, and damaged checkpoints.
+      exit_code: exit code of the last start; None if it is alive, or died without a last sign, as after `kill -9`.
+      failure: why the last start failed or was stopped; None without a failure, or after a request to stop.
+      warnings: newest spikes, non-finite losses, the last failure at a step, and damaged checkpoints.
     """
 
     workdir: str
@@ -68,7 +68,7 @@ class RunStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the run is finished, or a live process works on it."""
+        """Whether the run is finished or a live process is working on it."""
         return self.state not in ("stalled", "stopped", "failed")
 
 
@@ -94,7 +94,7 @@ def _read(workdir: Workdir) -> RunStatus:
     steps = _steps(workdir, heartbeat)
     step = heartbeat["step"] if heartbeat else records[-1]["step"] if records else 0
     saved = workdir.saved_steps()
-    step = max(step, saved[-1] if saved else 0)
+    step = max(step, saved[-1] if saved else 0)  # a killed run may not have reported its last steps
     rate = _seconds_per_step(records)
     state, silent = _state(workdir, heartbeat, steps, rate)
     remaining = None if steps is None or rate is None else rate * max(steps - step, 0)
@@ -127,7 +127,7 @@ def _optional_json(path: epath.Path, *keys: str) -> dict[str, Any] | None:
 
 
 def _steps(workdir: Workdir, heartbeat: dict | None) -> int | None:
-    """Return the number of steps; the configuration has it as soon as the data are prepared."""
+    """Return the number of steps; `config.json` has it as soon as the data are prepared."""
     if heartbeat and heartbeat.get("steps"):
         return heartbeat["steps"]
     record = _optional_json(workdir.config, "config")
@@ -145,7 +145,7 @@ def _state(
         silent = _since(max(changed)) if changed else None
         return ("training" if silent is not None and silent < _SILENT_SECONDS else "stopped"), silent
     silent = _since(heartbeat["time"])
-    # While a run trains, each dispatch of steps is a sign of life. In other states one comes every second.
+    # While training, only a completed dispatch is a sign of life. In other states there is one every second.
     longest = _LATE * (seconds_per_step or 0.0) if heartbeat["state"] == "training" else 0.0
     if heartbeat["state"] not in _FINAL and silent > max(longest, _SILENT_SECONDS):
         return "stalled", silent
@@ -153,7 +153,7 @@ def _state(
 
 
 def _since(moment: float) -> float:
-    """Return the seconds since a moment; the clock of the machine that noted it may be ahead of this one."""
+    """Return the seconds since a time, at least 0: another machine's clock may be ahead of this one."""
     return max(time.time() - moment, 0.0)
 
 
@@ -162,7 +162,7 @@ def _modified(path: epath.Path) -> float:
 
 
 def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:
-    """Return the seconds since Orbax completed a checkpoint; a folder of an object store has no time of its own."""
+    """Return the seconds since Orbax completed a checkpoint, by its metadata: object store folders have no mtime."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it may be deleted now
         metadata = json.loads((workdir.checkpoints / str(step) / "_CHECKPOINT_METADATA").read_text())
         return _since(metadata["commit_timestamp_nsecs"] / 1e9)
@@ -170,11 +170,12 @@ def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:
 
 
 def _tail(path: epath.Path) -> list[dict]:
-    """Return the last records of a file of JSON lines, without a line that is being written now.
+    """Return the last records of a JSON Lines file, without a line that is being written now.
 
-    A run that was copied from an object store to a disk has segments that are older than the file, and one that was
-    copied the other way has a file that is older than its segments.
+    A run that was copied from an object store to a disk has segments older than the file. A run that was copied the
+    other way has a file older than its segments.
     """
+    # The file, if there is one, and the newest two segments, because the newest may have only a few lines.
     parts = parts_of(path)
     parts = parts[:1] + parts[1:][-2:]
     lines = [line for part in parts for line in _last_lines(part)]
@@ -216,7 +217,7 @@ def _losses(records: list[dict]) -> dict[str, float | None]:
 
 
 def _goodput(workdir: Workdir, saved: list[int], state: str) -> float | None:
-    # A file may be missing, or be written now.
+    # Any of the files may be missing or half-written.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
         if state == "finished":
             return json.loads(workdir.summary.read_text())["accounts"]["goodput"]
@@ -236,7 +237,7 @@ def _warnings(workdir: Workdir, records: list[dict]) -> tuple[str, ...]:
         names = [name for name, value in record.items() if name.endswith("_loss") and value is None]
         if names:
             dated.append((record["step"], f"{', '.join(names)} of step {record['step']} is not finite"))
-    # The reason why the last start ended is worth more than older spikes.
+    # Sorted after all spikes: the reason for the end of the last start is the most useful warning.
     dated += [
         (math.inf, f"a start failed at step {each['step']}: {each['reason']}") for each in _tail(workdir.failures)[-1:]
     ]

@@ -1,4 +1,4 @@
-"""Saving the state of a run: when a save is tried, when it is waited for, and what a failed save means."""
+"""Save the state of a run: when to start a save, when to wait for it, and how to handle a failed one."""
 
 import contextlib
 import logging
@@ -16,7 +16,8 @@ from bertjax.training.run.metrics import MetricsLog
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.state import State
 
-# A run that is asked to stop trains this share of `save_every` again rather than start another save.
+# If a run has to stop this soon after a save (as a share of `save_every`), a resumed run repeats these few steps: that
+# is cheaper than another save.
 _FEW = 0.05
 
 log = logging.getLogger(__name__)
@@ -25,14 +26,14 @@ log = logging.getLogger(__name__)
 class Saving:
     """Saves the state of a run in the background.
 
-    One failed save is logged and the run continues, with the older checkpoints. The second in a row ends the run. With
-    several processes the first one does, since a process that cannot write keeps the others waiting.
+    A single failed save is logged, and the run continues with its older checkpoints. A second one in a row ends the
+    run. With several processes the first one does, because a process that cannot write keeps the others waiting.
 
     Args:
-      checkpoints: the checkpoints of the run.
-      save_every: steps between two saves.
-      save_seconds: smallest number of seconds between two saves.
-      metrics_log: counts the time.
+      checkpoints: checkpoints of the run.
+      save_every: steps between saves.
+      save_seconds: minimum number of seconds between saves.
+      metrics_log: counts the time that saves take.
       watchdog: limits each wait.
     """
 
@@ -40,21 +41,22 @@ class Saving:
         self, checkpoints: Checkpoints, save_every: int, save_seconds: int, metrics_log: MetricsLog, watchdog: Watchdog
     ):
         self._checkpoints, self._few, self._seconds = checkpoints, int(_FEW * save_every), save_seconds
-        self._started = time.monotonic()  # the time of the newest save, or of the start
+        self._started = time.monotonic()  # time of the newest save, or of the start
         self._log, self._watchdog = metrics_log, watchdog
-        self._newest: int | None = None  # the step of the newest save that was started and has not failed
+        self._newest: int | None = None  # step of the newest save that was started
         self._is_settled = True
         self._failed_in_a_row = 0
 
     def try_out(self, folder: epath.Path, state: State) -> None:
-        """Save the state in a folder of its own and remove it: a workdir that cannot hold a checkpoint fails at once.
+        """Save the state to a separate folder and delete it, so that an unusable workdir fails before training.
 
-        The trial takes as much memory, disk space and rights as a save. A smaller one would miss a lack of them.
+        The trial needs the same memory, disk space and permissions as a real save. A smaller trial could miss a lack of
+        them.
 
         Raises:
           NotSaved: the state cannot be saved.
         """
-        self._remove(folder)  # that of a start that was killed
+        self._remove(folder)  # a killed start may have left one
         trial = Checkpoints(folder)
         try:
             with self._watched():
@@ -65,6 +67,7 @@ class Saving:
                 with contextlib.suppress(OSError, UserError):
                     trial.close()
                     self._remove(folder)
+            # Tell the user's problem (storage, memory) from a bug in bertjax or Orbax.
             cause = error.__cause__ or error
             remedy = "free disk space or memory, or choose another --workdir"
             if not lies_in_storage(cause):
@@ -80,13 +83,13 @@ class Saving:
         processes.on_writer(lambda: folder.rmtree() if folder.exists() else None)
 
     def may_save(self) -> bool:
-        """Return whether enough time has passed since the last save, by the clock of process 0."""
+        """Return whether enough time has passed since the last save; all processes use the clock of process 0."""
         if not self._seconds:
             return True
         return processes.from_writer(lambda: time.monotonic() - self._started >= self._seconds, "save_seconds")
 
     def save(self, step: int, state: State, meta: dict) -> None:
-        """Start to save the state after `step` steps, as soon as the save before is complete.
+        """Start saving the state after `step` steps, once the previous save is complete.
 
         Raises:
           NotSaved: a second save in a row has failed, or the first one with several processes.
@@ -99,7 +102,7 @@ class Saving:
             self._newest, self._is_settled = step, False
 
     def check(self) -> None:
-        """Report a save that has failed in the background; do not wait for one that has not ended.
+        """Report a save that failed in the background, without waiting for one that is still running.
 
         Raises:
           NotSaved: as for `save`.
@@ -108,7 +111,7 @@ class Saving:
             self.settle()
 
     def settle(self) -> None:
-        """Wait for the save that was started last.
+        """Wait for the last save.
 
         Raises:
           NotSaved: as for `save`.
@@ -122,7 +125,8 @@ class Saving:
                 self._watchdog.notify("saved", self._newest)
 
     def save_last(self, step: int, state: State, meta: dict) -> NotSaved | None:
-        """Save the state and wait for it. All processes return the same error, or None if the state is saved."""
+        """Save the state and wait. All processes return the same error, or None if the state is saved."""
+        # A failure of the previous save does not matter anymore: this one supersedes it.
         with contextlib.suppress(NotSaved):
             self.settle()
 
@@ -134,24 +138,25 @@ class Saving:
         return self._last(save)
 
     def finish_recent(self, step: int) -> tuple[int, NotSaved | None] | None:
-        """Wait for a save that is still being written, if it is of one of the last few steps before `step`.
+        """Wait for a running save, if it was started only a few steps before `step`.
 
-        All processes call it together, and return the same.
+        All processes call it together and return the same result.
 
         Returns:
-          The step of the save, and the error if it has failed; None if there is no such save.
+          (step of the save, its error or None); None if there is no such save.
         """
+        # Processes finish writing at different times; if one is still saving, all wait.
         is_saving = not self._is_settled and self._checkpoints.is_saving
         if not any(processes.gather(is_saving, "recent-save")) or step - self._newest > self._few:
             return None
         return self._newest, self._last(self._checkpoints.settle)
 
     def close(self) -> None:
-        """Let a save that has begun finish, also after the run has failed, and end the threads that write."""
+        """Let a running save finish, even if the run has failed, and end the writing threads."""
         try:
             with self._watched():
                 self._checkpoints.close()
-        except NotSaved as error:  # the run ends with an error of its own, or has its export
+        except NotSaved as error:  # only a warning: the run already has its export, or ends with its own error
             log.warning("%s", error)
 
     def _last(self, action: Callable[[], None]) -> NotSaved | None:
@@ -161,6 +166,7 @@ class Saving:
                 action()
         except NotSaved as error:
             failure = error
+        # A process that raises alone would leave the others waiting in their next collective.
         failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
         if failures:
             return NotSaved(failures[0])

@@ -1,4 +1,4 @@
-"""Losses that jump: which one, at which step, on which rows; and losses that stay high."""
+"""Detect loss spikes and divergence, and report the rows of the batch."""
 
 import dataclasses
 import logging
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class RunningMean:
-    """The running mean and variance of a loss, and where the mean was lowest.
+    """Running mean and variance of a loss, and its lowest mean so far.
 
     Attributes:
-      count: number of finite losses so far.
-      lowest: the lowest mean; None before the horizon.
-      lowest_deviation: the standard deviation of single losses at that time.
-      high_since: the step from which on the mean is far above the lowest one; None if it is not.
+      count: finite losses so far.
+      lowest: lowest mean; None before the horizon.
+      lowest_deviation: standard deviation of single losses at that time.
+      high_since: first step of the current period in which the mean is far above its lowest value; None outside of one.
     """
 
     count: int = 0
@@ -40,13 +40,12 @@ class RunningMean:
 
 
 class SpikeDetector:
-    """Detects losses that are far above their running mean, and running means that have risen far.
+    """Detects losses far above their running mean (spikes), and running means far above their minimum (divergence).
 
     Args:
-      deviations: standard deviations above the mean from which on a loss is a spike, and above the lowest mean from
-        which on the mean is high.
-      horizon: steps over which mean and deviation are taken, with exponential weights. No earlier step is a spike.
-      state: `state` of the detector of an earlier start.
+      deviations: threshold in standard deviations, for a loss above the mean and for the mean above its minimum.
+      horizon: time constant of the exponential mean and variance, in steps. Earlier steps are never spikes.
+      state: `state` of an earlier start's detector.
     """
 
     def __init__(self, deviations: float = 6.0, horizon: int = 100, state: dict[str, Any] | None = None):
@@ -57,7 +56,7 @@ class SpikeDetector:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the detector knows, for JSON."""
+        """The detector's state, for JSON."""
         return {
             "stage": self._stage,
             "losses": {name: dataclasses.asdict(mean) for name, mean in self._means.items()},
@@ -65,18 +64,19 @@ class SpikeDetector:
 
     @property
     def high_since(self) -> int | None:
-        """The first step at which the mean of a loss was far above its lowest mean and has stayed so; None if none."""
+        """The step since which a loss has had a mean far above its minimum; None if no loss has."""
         return min((mean.high_since for mean in self._means.values() if mean.high_since is not None), default=None)
 
     def find(self, step: int, losses: dict[str, float], stage: int = 0) -> dict[str, tuple[float, float]]:
-        """Return {name: (loss, deviations above the mean)} of the losses of a step that jump, or are not finite.
+        """Return {name: (loss, deviations above the mean)} for losses of a step that spike or are not finite.
 
-        The running mean counts a spike as if it were just as high as allowed. One spike hardly moves the mean, and a
-        lasting change of the loss does. A stage has its own row length and tasks, and so its own means. A loss that is
-        high when a stage ends stays so until its mean in the next one is near the lowest mean of before: a run that
-        diverges does not recover because a stage begins.
+        A spike enters the running mean clipped at the threshold. A single spike hardly moves the mean, but a lasting
+        change of the loss does. Each stage has its own row length and tasks, so means start again with each stage. A
+        loss that is high at the end of a stage stays marked until its mean in the next stage is near the old minimum: a
+        new stage does not cure divergence.
         """
         if stage != self._stage:
+            # Keep only losses that are high now, with the old minimum but a new mean.
             self._stage = stage
             high = {name: mean for name, mean in self._means.items() if mean.high_since is not None}
             self._means = {
@@ -86,10 +86,11 @@ class SpikeDetector:
         for name, loss in ((name, float(loss)) for name, loss in losses.items()):
             known = self._means.get(name, RunningMean(mean=loss))
             above = (loss - known.mean) / known.deviation
-            if known.count >= self._horizon and not above <= self._deviations:
+            if known.count >= self._horizon and not above <= self._deviations:  # `not <=` is also true for NaN
                 spikes[name] = (loss, above)
             if not math.isfinite(loss):
                 continue
+            # A plain mean over the first `horizon` steps, an exponential one afterwards.
             share = max(1.0 / self._horizon, 1.0 / (known.count + 1))
             change = self._deviations * known.deviation if name in spikes else loss - known.mean
             known.variance = (1.0 - share) * (known.variance + share * change**2)
@@ -111,15 +112,15 @@ class SpikeDetector:
 
 
 class SpikeReport:
-    """Logs the spikes of a run's losses, and writes them to `spikes.jsonl` with the rows of their batches.
+    """Logs loss spikes, and writes them to `spikes.jsonl` with the rows of their batches.
 
-    Every process knows the state of the losses, since all delete the same checkpoints. Only the writer reports.
+    All processes track the losses, because they must keep and delete the same checkpoints. Only the writer reports.
 
     Args:
       metrics_log: writes `spikes.jsonl`.
       state: `state` at the restored step, if the checkpoint has one.
       reports: whether this process is the writer.
-      notify: is told of spikes, and of a loss that diverges.
+      notify: called for spikes and when a loss diverges.
     """
 
     def __init__(self, metrics_log: MetricsLog, state: dict[str, Any] | None, reports: bool, notify: Notifier):
@@ -128,7 +129,7 @@ class SpikeReport:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is known of the losses, for the metadata of a checkpoint."""
+        """The detector's state, for checkpoint metadata."""
         return self._detector.state
 
     @property
@@ -137,7 +138,7 @@ class SpikeReport:
         return self._detector.high_since
 
     def check(self, step: int, metrics: dict[str, float], spec: StepSpec, feed: Feed) -> None:
-        """Report the spikes among the metrics of a step that trained on `spec` from `feed`."""
+        """Report loss spikes in the metrics of a step that trained on `spec` from `feed`."""
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
         high_before = self.high_since
         spikes = self._detector.find(step, losses, spec.stage)
@@ -153,6 +154,7 @@ class SpikeReport:
                 *(name, step, loss, above, spec.first, last, spec.task),
             )
             self._notify("spike", step, name=name, loss=loss if math.isfinite(loss) else None)
+            # Rows of the plans, so that the user can look at the examples or leave them out with `runtime.skip_rows`.
             epochs, plans, rows = feed.locate(np.arange(spec.first, last + 1))
             located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
             self._metrics_log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})

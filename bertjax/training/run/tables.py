@@ -1,4 +1,4 @@
-"""Tables on a terminal, whose cells may be names from files of others."""
+"""Terminal tables with untrusted cells, such as names from other people's files."""
 
 import rich.table
 from rich.text import Text
@@ -7,9 +7,10 @@ from bertjax.errors import printable
 
 
 class Table(rich.table.Table):
-    """A table that shows all text as it is: control characters as escapes, and no brackets are read as styles."""
+    """A `rich` table that shows text literally: control characters are escaped, and brackets are not markup."""
 
     def __init__(self, *headers: str, title: str = "", **options):
+        # `Text` instead of str: rich would parse `[red]` in a class name as markup.
         super().__init__(*headers, title=Text(printable(title), "table.title") if title else None, **options)
 
     def add_column(self, header: str = "", **options) -> None:

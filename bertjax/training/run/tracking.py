@@ -1,4 +1,4 @@
-"""Metrics for trackers: each has a thread of its own, so that one that hangs or fails stops neither run nor logs."""
+"""Pass metrics to trackers, each in its own thread: a hanging or failing tracker stops neither the run nor the logs."""
 
 import collections
 import importlib.util
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def check_trackers(kinds: Sequence[str]) -> None:
-    """Raise a UserError for a tracker that is unknown, or whose package is not installed."""
+    """Raise UserError if a tracker is unknown or its package is not installed."""
     for kind in kinds:
         package = TRACKERS.class_of(kind, trust_code=True).package
         if package and importlib.util.find_spec(package) is None:
@@ -33,15 +33,15 @@ def check_trackers(kinds: Sequence[str]) -> None:
 
 
 class Tracking:
-    """Passes steps to a tracker, in a thread of its own. Used as a context, it completes the tracker's run at its end.
+    """Passes steps to a tracker in its own thread. As a context manager, it completes the tracker's run on exit.
 
-    `tracker-KIND.json` in the workdir holds the id of the run and the last step that was passed: a resumed run
-    continues the same one and passes no step twice.
+    `tracker-KIND.json` in the workdir holds the tracker's run id and the last step that it received. A resumed run
+    continues under this id and passes no step twice.
 
     Args:
-      kind: the tracker, as in `runtime.trackers`.
-      workdir: the workdir of the run.
-      settings: the configuration as plain dicts.
+      kind: tracker name, as in `runtime.trackers`.
+      workdir: workdir of the run.
+      settings: configuration as plain dicts.
     """
 
     def __init__(self, kind: str, workdir: Workdir, settings: dict[str, Any]):
@@ -59,25 +59,27 @@ class Tracking:
         return self
 
     def __exit__(self, *error) -> None:
+        # The writer's final flush then calls `write`, which completes the run in the tracker's thread.
         self._is_ending = True
         self._writer.__exit__(*error)
 
     def add(self, step: int, scalars: dict[str, float]) -> None:
-        """Pass the scalars of a step to the tracker soon, without those that are not finite."""
+        """Queue a step's finite scalars for the tracker."""
         self._waiting.append((step, {name: value for name, value in scalars.items() if math.isfinite(value)}))
 
     def write(self, everything: bool) -> None:
-        """Pass the waiting steps; at the end of the run, complete it. Only the tracker's thread calls this."""
-        if self._tracker is None:
+        """Pass queued steps; at the end, complete the tracker's run. Only the tracker's thread calls this."""
+        if self._tracker is None:  # start lazily, in this thread: importing and connecting may take long or fail
             if not self._waiting:
                 return
             self._start()
         while self._waiting:
-            step, scalars = self._waiting[0]
+            step, scalars = self._waiting[0]  # removed only after it was written: an error must not lose it
             if step > self._step:
                 self._tracker.write(step, scalars)
                 self._step = step
             self._waiting.popleft()
+        # A kill loses at most ten seconds of notes; some steps are then sent twice.
         if everything or time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES:
             self._note()
         if self._is_ending:
@@ -87,7 +89,8 @@ class Tracking:
     def _start(self) -> None:
         if not self._id and storage.exists(self.path):
             note = read_json(self.path, "id", "step")
-            self._id, self._step = note["id"], note["step"]
+            self._id, self._step = note["id"], note["step"]  # continue the tracker's run of an earlier start
+        # Libraries of trackers need a local folder for their files.
         folder = Path.cwd() if is_remote(self._workdir.root) else Path(self._workdir.root).absolute()
         tracker = TRACKERS.class_of(self._kind, trust_code=True)()
         settings = json.loads(json.dumps(self._settings))

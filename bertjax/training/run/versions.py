@@ -1,4 +1,4 @@
-"""The versions of bertjax and its libraries: recorded at every start, compared with the last start and among hosts."""
+"""Versions of bertjax and its libraries: recorded at every start, compared with the last start and between hosts."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
-# They compute the steps: another version may round in another order or draw other random numbers.
+# Packages that compute the steps: another version may round differently or draw other random numbers.
 _COMPUTING = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt", "flax", "optax")
 _OTHERS = ("orbax-checkpoint", "grain", "numpy", "sentencepiece")
 _BERTJAX, _CODE = "bertjax", "bertjax code"
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def versions() -> dict[str, str]:
-    """Return {`bertjax`: its commit, `bertjax code`: hash of its files, library: its version} of what is installed."""
+    """Return {`bertjax`: commit, `bertjax code`: hash of its files, library: version} for the installed packages."""
     return {
         _BERTJAX: commit_of(_PACKAGE),
         _CODE: hash_of(_PACKAGE),
@@ -33,8 +33,8 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def installed() -> dict[str, str]:
-    """Return {distribution: version} of everything that this Python can import, as `pip freeze` lists it."""
-    found = {each.name: each.version for each in metadata.distributions() if each.name}  # reads hundreds of files
+    """Return {distribution: version} for everything installed, like `pip freeze`."""
+    found = {each.name: each.version for each in metadata.distributions() if each.name}  # slow: reads hundreds of files
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
@@ -47,33 +47,35 @@ def _version(distribution: str) -> str:
 
 @functools.cache
 def hash_of(package: Path) -> str:
-    """Return 12 hexadecimal digits of a hash of the Python files of a package, except for the recipes in it.
+    """Return 12 hex digits of a hash over a package's Python files, without its recipes.
 
-    An installed package has no commit, and with `-dirty` two commits are equal whatever was changed.
+    An installed package has no commit, and a commit with `-dirty` does not identify the changes.
     """
+    # Names are hashed too, so that moving a file changes the hash.
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
-        if not name.startswith("recipes/"):  # a configuration is compared by its settings
+        if not name.startswith("recipes/"):  # configurations are compared by their settings
             digest.update(f"{name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:12]
 
 
 def commit_of(package: Path) -> str:
-    """Return the commit of a folder of bertjax, with `-dirty` if files were changed; empty if it is not known.
+    """Return the commit of a bertjax folder, with `-dirty` after changes; empty if unknown.
 
     Launchers copy the code without its repository and write the commit to a file `COMMIT`.
     """
     recorded = package / "COMMIT"
     if recorded.exists():
         return recorded.read_text(encoding="utf-8").strip()
-    if not (package.parent / ".git").exists():  # a repository further up is not that of bertjax
+    if not (package.parent / ".git").exists():  # a repository further up does not belong to bertjax
         return ""
     return described_commit(package)
 
 
 def described_commit(folder: Path) -> str:
-    """Return the commit of the repository that a folder is in, `-dirty` if files were changed; empty if not known."""
+    """Return the commit of the repository around a folder, with `-dirty` after changes; empty if unknown."""
+    # `--exclude=*` hides tags, so that the result is always the full hash.
     command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=40"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_GIT_SECONDS)
@@ -83,21 +85,21 @@ def described_commit(folder: Path) -> str:
 
 
 def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {}) -> None:
-    """Compare the versions of this start with those of the other processes and of the last start; log differences.
+    """Compare versions between processes and with the last start, and log differences.
 
-    A run that has not saved a checkpoint starts from step 0 and is not compared with its last start. Commit and code of
-    bertjax must be the same in all processes. They may change between two starts, and so may libraries that do not
-    compute the steps.
+    A run without a checkpoint starts from step 0, so it is not compared with its last start. bertjax's commit and code
+    must be the same in all processes. They may change between starts, like libraries that do not compute the steps.
 
     Args:
-      workdir: the files of the run.
+      workdir: workdir of the run.
       other_versions: accept differences that may change the result.
-      foreign: {module from outside of bertjax: hash of its file}; another file may change the result.
+      foreign: {user module: file hash}; another file may change the result.
 
     Raises:
       UserError: versions that may change the result differ.
     """
     computing = (*_COMPUTING, *foreign)
+    # Hosts with different code would compile different programs, and their collectives would not match.
     everywhere = processes.gather(versions() | dict(foreign), "versions")
     processes.together(lambda: _check_processes(everywhere, computing, other_versions))
     processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], computing, other_versions))
@@ -123,7 +125,7 @@ def _check_last_start(workdir: Workdir, now: dict[str, str], computing: Sequence
     before = starts[-1].get("versions")
     if not isinstance(before, dict):
         raise UserError(f"{workdir.starts} is damaged (its last line has no versions); delete that line")
-    # A library that only one of the two starts has belongs to other devices, which the run reports.
+    # A library in only one of the two starts belongs to another kind of device, and the run reports devices itself.
     pairs = {name: (before[name], now[name]) for name in now if name in before}
     own = any("(sha256)" in name and one != other for name, (one, other) in pairs.items())
     remedy = "restore that file" if own else "install those again (versions.json lists all)"

@@ -1,4 +1,4 @@
-"""A thread that ends a run that hangs: its launcher then starts it again. It also notices steps that are late."""
+"""A watchdog thread that ends a hanging run, so that its launcher can restart it, and reports slow steps."""
 
 import collections
 import contextlib
@@ -16,9 +16,10 @@ from bertjax.training.run.notify import Notifier
 
 TRAINING = "training"
 
-# A step is repeated thousands of times. Everything else happens once, or may wait for a slower process.
+# Factor on `hang_timeout` outside of steps. Steps repeat thousands of times; everything else happens once, or may wait
+# for a slower process.
 _PATIENCE = 3.0
-# A step that takes milliseconds may be late by seconds without being stuck.
+# A step that usually takes milliseconds may be seconds late without being stuck.
 _LEAST_SECONDS = 30.0
 _FACTOR = 20.0
 _KNOWN_STEPS = 5
@@ -28,22 +29,23 @@ log = logging.getLogger(__name__)
 
 
 class Watchdog:
-    """Knows what a run is doing, and ends the process when that makes no progress.
+    """Tracks a run's state and ends the process when it makes no progress.
 
-    The state `training` makes progress with each dispatch of steps, which may take `hang_timeout` seconds: the metrics
-    of all steps of a dispatch arrive together. Its heartbeat has the time of the newest one. Every other state may
-    take three times as long, and so may the first step after it, because another process may still be in that state.
-    The end is a line on stderr, the stacks of all threads, and exit code 1. A timer of `faulthandler`, which is not a
-    Python thread, does the same ten ticks later if the interpreter itself is blocked, as by a page fault in a file that
-    is mapped from a server that has stopped answering.
+    In the state `training`, a dispatch may take `hang_timeout` seconds. Progress is a completed dispatch, since metrics
+    for all its steps arrive together, and the heartbeat has the time of the newest one. Any other state may take three
+    times as long. So may the first step after it, because another process may still be in that state.
 
-    A dispatch that takes 20 times as long as the median one is only logged, with the stacks.
+    To end the process, the watchdog prints a line and the stacks of all threads to stderr and exits with code 1. If the
+    interpreter itself is blocked, for example by a page fault in a file mapped from a dead server, a `faulthandler`
+    timer does the same ten ticks later. That timer is not a Python thread.
+
+    A dispatch that takes 20 times as long as the median is only logged, with the stacks.
 
     Args:
       hang_timeout: seconds; 0 never ends the process.
-      heartbeat: gets every second what the run is doing, and in the state `training` each dispatch.
-      notify: is told of a step that is late, and of the end; by others, of what else happens.
-      least: seconds after which a step is late at the earliest.
+      heartbeat: receives the state every second, and in the state `training` with each dispatch.
+      notify: called when a step is late and when the process is ended. Other code uses it for other events.
+      least: a step is never late before this many seconds.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def state(self, name: str, is_watched: bool = True) -> Iterator[None]:
-        """Be in another state in this context; `is_watched=False` if nobody knows how long it takes."""
+        """Enter another state for this context; `is_watched=False` for activities without a time limit."""
         before = self._name
         self._enter(name, is_watched)
         try:
@@ -84,20 +86,20 @@ class Watchdog:
             self._enter(before, is_watched=True)
 
     def end(self, name: str, exit_code: int, failure: str = "") -> None:
-        """Enter a last state, which the heartbeat reports at once: `finished`, `stopped`, or `failed` and why."""
+        """Enter a final state, `finished`, `stopped` or `failed`, and report it in the heartbeat at once."""
         self._enter(name, is_watched=True)
         if self.heartbeat:
             self.heartbeat.end(exit_code, failure)
         self._report(name)
 
     def locate(self, step: int, steps: int) -> None:
-        """Set the number of steps that are done, and of all steps."""
+        """Set the number of steps done and the number of all steps."""
         self._step = step
         if self.heartbeat:
             self.heartbeat.steps = steps
 
     def beat(self, step: int | None = None) -> None:
-        """Note progress: a batch of an evaluation, or the dispatch after which `step` steps are done."""
+        """Report progress: an evaluation batch, or the dispatch that completes `step` steps."""
         now = time.monotonic()
         if step is None:
             self._current = (self._name, now, self._limit)
@@ -133,9 +135,10 @@ class Watchdog:
             waited = time.monotonic() - since
             if waited > limit:
                 self._end_process(name, waited)
-            if name != TRAINING or since != reported:  # the heartbeat of a step that hangs grows old
+            if name != TRAINING or since != reported:  # while a step hangs, the heartbeat must grow old
                 self._report(name)
                 reported = since
+            # Restart the `faulthandler` timer in each tick: it only fires if this thread cannot run anymore.
             if math.isfinite(limit):
                 faulthandler.dump_traceback_later(limit - waited + 10 * self._tick, exit=True, file=_STDERR)
             else:
@@ -155,7 +158,7 @@ class Watchdog:
         return True
 
     def _end_process(self, name: str, waited: float) -> None:
-        """Neither print nor log: the thread that hangs may hold their locks."""
+        """End the process without `print` or logging: the hanging thread may hold their locks."""
         line = (
             f"error: no progress for {waited:.0f} s in the state {name!r} at step {self._step}; run the same command "
             "again to resume, or raise runtime.hang_timeout if this takes so long here; the stacks of all threads:\n"
@@ -164,4 +167,5 @@ class Watchdog:
         faulthandler.dump_traceback(_STDERR)
         self.notify("failed", self._step, message=line.partition(";")[0])
         self.notify.flush()
+        # Not `sys.exit`: it would end this thread only, and cleanup code could hang as well.
         os._exit(1)

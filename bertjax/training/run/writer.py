@@ -1,4 +1,4 @@
-"""The thread that writes what is only a log: a store that is slow or down neither ends a run nor delays a step."""
+"""A background thread that writes logs, so that slow or failing storage neither ends a run nor delays a step."""
 
 import logging
 import threading
@@ -12,7 +12,7 @@ from bertjax.training.run.lease import Lease
 
 _SECONDS_BETWEEN_ROUNDS = 0.2
 _SECONDS_BETWEEN_ATTEMPTS = 5.0
-# How long a save, the end of a run, and a run that fails wait for the logs.
+# Time limits for flushing logs: before a checkpoint, at the end of a run, and after a failure.
 _SECONDS_AT_A_SAVE = 5.0
 _SECONDS_AT_THE_END = 60.0
 _SECONDS_AFTER_A_FAILURE = 5.0
@@ -21,22 +21,22 @@ log = logging.getLogger(__name__)
 
 
 class Sink(Protocol):
-    """A file or folder of logs that collects in memory what `write` writes. Only the writer's thread calls `write`."""
+    """A log file or folder with a buffer in memory. Only the writer's thread calls `write`."""
 
     path: epath.Path
 
     def write(self, everything: bool) -> None:
-        """Write what is due; with `everything`, all that was collected."""
+        """Write the part of the buffer that is due; with `everything`, the whole buffer."""
 
 
 class LogWriter:
-    """One thread that writes metrics, samples, spikes, events, the newest results, elapsed seconds and the heartbeat.
+    """A thread that writes metrics, samples, spikes, events, newest results, elapsed time and the heartbeat.
 
-    A failure is logged once and tried again; the sinks keep a bounded number of lines meanwhile.
+    Failures are logged once and retried. Meanwhile, sinks buffer a bounded number of lines.
 
     Args:
-      active: False in processes that write nothing; it then does nothing.
-      lock: the lock of the workdir; nothing is written while it is lost.
+      active: False in processes that do not write; all methods then do nothing.
+      lock: lock of the workdir. Once it is lost, nothing is written, since another process may own the files.
     """
 
     def __init__(self, active: bool = True, lock: Lease | None = None):
@@ -45,7 +45,7 @@ class LogWriter:
         self._changed = threading.Condition()
         self._asked = self._done = 0
         self._ended = False
-        self._failed: dict[epath.Path, float] = {}
+        self._failed: dict[epath.Path, float] = {}  # {sink that cannot be written: time of the next attempt}
         self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
 
     def __enter__(self) -> "LogWriter":
@@ -58,27 +58,28 @@ class LogWriter:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        if is_written and self._thread.is_alive():  # if a file cannot be written, nobody waits for it again
-            self._thread.join(_SECONDS_AFTER_A_FAILURE)  # afterwards, it changes no file
+        if is_written and self._thread.is_alive():  # do not wait a second time for a file that cannot be written
+            self._thread.join(_SECONDS_AFTER_A_FAILURE)  # from here on, it does not change any file
 
     def add(self, *sinks: Sink) -> None:
-        """Write further sinks from now on."""
+        """Add sinks to write."""
         if self.active:
             self._sinks += sinks
 
     def save(self) -> None:
-        """Write all lines up to now before a checkpoint that a resumed run continues from, if their store answers."""
+        """Write all lines before a checkpoint, so that a resumed run does not miss any, if the store answers."""
         self.flush(0.0 if self._failed else _SECONDS_AT_A_SAVE)
 
     def finish(self) -> bool:
-        """Write all lines at the end of a run, and return whether that succeeded within a minute."""
+        """Write all lines at the end of a run and return whether that succeeded within a minute."""
         return self.flush(_SECONDS_AT_THE_END)
 
     def flush(self, seconds: float) -> bool:
-        """Ask for everything to be written, wait until it is, and return whether it was written in time."""
+        """Request a write of everything, wait for it, and return whether it succeeded in time."""
         if not (self.active and self._thread.is_alive()):
             return not self.active
         with self._changed:
+            # A ticket, because a round that is already running may have passed some of the lines.
             self._asked += 1
             ticket = self._asked
             self._changed.notify_all()
@@ -91,6 +92,7 @@ class LogWriter:
                 asked, everything = self._asked, self._asked > self._done
             for sink in list(self._sinks):
                 self._write(sink, everything)
+            # Writing happens outside of the lock, so that a slow store never blocks `flush` or `add`.
             with self._changed:
                 self._done = asked
                 self._changed.notify_all()
@@ -103,7 +105,7 @@ class LogWriter:
                 self._lock.check()
             with storage.storage_errors(sink.path):
                 sink.write(everything)
-        except Exception as error:  # whatever it is, it ends no run
+        except Exception as error:  # no error may end the run
             if sink.path not in self._failed:
                 log.warning("%s cannot be written (%s); what it misses waits in memory", sink.path, error)
             self._failed[sink.path] = time.monotonic() + _SECONDS_BETWEEN_ATTEMPTS

@@ -1,4 +1,4 @@
-"""Experiment trackers: services and files of other libraries that also receive the metrics of a run."""
+"""Experiment trackers: adapters that also send a run's metrics to other libraries."""
 
 from bertjax.registry import Union
 from bertjax.training.run.trackers.base import Tracker

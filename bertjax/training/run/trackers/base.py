@@ -1,17 +1,17 @@
-"""What a tracker of another library must do."""
+"""The interface of experiment trackers."""
 
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
 
 class TrackedRun(NamedTuple):
-    """What a tracker needs to know of a run.
+    """Description of a run for a tracker.
 
     Attributes:
-      name: the name of the workdir.
-      folder: a local folder for files of the tracker.
-      settings: the configuration as plain dicts.
-      id: what `start` returned when the run was first started; empty then.
+      name: name of the workdir.
+      folder: local folder for the tracker's files.
+      settings: configuration as plain dicts.
+      id: return value of the first `start`; empty at the first start.
     """
 
     name: str
@@ -22,22 +22,22 @@ class TrackedRun(NamedTuple):
 
 @dataclasses.dataclass
 class Tracker:
-    """Sends metrics elsewhere. One thread calls all methods; what they raise is logged and tried again later.
+    """Base class for trackers. A single thread calls all methods. Errors are logged, and the call is repeated later.
 
     Attributes:
-      package: the package to install.
+      package: required package, which the user has to install.
     """
 
     package: ClassVar[str] = ""
 
     def start(self, run: TrackedRun) -> str:
-        """Open the run, or continue the one with `run.id`, and return its id."""
+        """Open a new run, or continue the one with `run.id`, and return its id."""
         raise TypeError(f"{type(self).__name__} has no start()")
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Log the finite scalars of a step. Steps ascend, also after a resume."""
+        """Log a step's scalars, all finite. Steps increase, even across resumes."""
         raise TypeError(f"{type(self).__name__} has no write()")
 
     def close(self) -> None:
-        """Complete the run, or the part of it that this start has made."""
+        """Complete the run, or this start's part of it."""
         raise TypeError(f"{type(self).__name__} has no close()")

@@ -1,4 +1,4 @@
-"""MLflow: the server or database of `MLFLOW_TRACKING_URI`, or files in the workdir."""
+"""MLflow tracker: writes to the server or database in `MLFLOW_TRACKING_URI`, or to files in the workdir."""
 
 import os
 import time
@@ -7,7 +7,7 @@ from bertjax.training.run.trackers import base
 
 
 class Tracker(base.Tracker):
-    """A run of MLflow in the experiment `MLFLOW_EXPERIMENT_NAME`, by default `bertjax`."""
+    """An MLflow run in the experiment `MLFLOW_EXPERIMENT_NAME`, by default `bertjax`."""
 
     package = "mlflow"
 
@@ -15,7 +15,7 @@ class Tracker(base.Tracker):
         import mlflow
 
         uri = os.environ.get("MLFLOW_TRACKING_URI", "")
-        if not uri:  # files need no database package, and MLflow 3 asks for this before it writes them
+        if not uri:  # files need no database package, but MLflow 3 only writes them with this variable
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             uri = f"file:{run.folder}/mlruns"
         self._client = mlflow.MlflowClient(uri)

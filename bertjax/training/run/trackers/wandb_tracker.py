@@ -1,4 +1,4 @@
-"""Weights & Biases. W&B's environment variables apply; `WANDB_MODE=offline` writes to the workdir."""
+"""Weights & Biases tracker. W&B's environment variables apply; `WANDB_MODE=offline` writes to the workdir."""
 
 import os
 
@@ -6,13 +6,14 @@ from bertjax.training.run.trackers import base
 
 
 class Tracker(base.Tracker):
-    """A run of W&B with the same id after every resume."""
+    """A W&B run that keeps its id across resumes."""
 
     package = "wandb"
 
     def start(self, run):
         import wandb
 
+        # `allow` creates a run with this id or continues it, so a resumed run stays one curve.
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "bertjax"),
             name=run.name,
