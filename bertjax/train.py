@@ -107,7 +107,7 @@ def run(
     ):
         lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
         versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
-        refusal = locks.enter_context(Refusal(files, processes.is_writer()))
+        refusal = processes.together(lambda: locks.enter_context(Refusal(files, processes.is_writer())))
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
         locks.push(
             lambda _, error, __: watchdog.end(end_of(error), cli.code_for(error), reason(error)) if error else None

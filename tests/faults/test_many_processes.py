@@ -89,3 +89,12 @@ def test_a_defect_in_one_process_ends_all(flags, tmp_path):
     assert (first.returncode, second.returncode) == (1, 1)
     assert first.stderr.splitlines()[-1] == "error: process 1: a defect in process 1"
     assert "ValueError: a defect in process 1" in second.stderr and "Traceback" in second.stderr
+
+
+def test_a_heartbeat_that_only_the_writer_reads_ends_all_if_it_cannot(flags, tmp_path):
+    """Nobody waits for it until JAX aborts the others."""
+    (tmp_path / "heartbeat.json").mkdir()
+    first, second = runs.finish_many(runs.start_many(2, *flags, SOON, f"--workdir={tmp_path}"))
+    assert first.returncode == second.returncode != -signal.SIGABRT, second.stderr
+    assert "heartbeat.json" in first.stderr.splitlines()[-1]
+    assert "process 0: " in second.stderr.splitlines()[-1] or "heartbeat.json" in second.stderr.splitlines()[-1]
