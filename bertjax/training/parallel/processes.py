@@ -249,9 +249,8 @@ def leave(run: Callable[[], int]) -> int:
     """Return the exit code of `run`, after leaving the other processes.
 
     All processes end together if the run went well, if they have agreed to stop, or if all of them know that it cannot
-    start. A process that fails alone ends at once, also with exit code 75, as one that has lost the lock: the others may
-    wait for it in the middle of a step, or complete a save. JAX aborts who waits longer for them than the heartbeat may
-    take.
+    start. A process that fails alone ends at once, also with exit code 75, if it has lost the lock. The others may wait
+    for it in the middle of a step, or complete a save, and JAX aborts a process that waits for them too long.
     """
     try:
         exit_code = run()
