@@ -2,14 +2,17 @@
 
 import itertools
 import math
+import os
+import signal
 import sys
 import time
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
 from bertjax import cli, export, train
-from bertjax.training import loop
+from bertjax.training import evaluation, loop
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
 from bertjax.training.run import writer
@@ -105,7 +108,26 @@ def not_finite() -> None:
     loop.put_batches = put_poisoned
 
 
+def endless_evaluation() -> None:
+    """The held-out rows never end, and process 1 gets SIGTERM at the first batch of them."""
+    batches = evaluation._TaskEvaluator._batches
+
+    def endless(self):
+        if jax.process_index() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        count = 0
+        try:
+            for batch in itertools.cycle(list(batches(self))):
+                count += 1
+                yield batch
+        finally:
+            print(f"evaluated batches: {count}", file=sys.stderr)
+
+    evaluation._TaskEvaluator._batches = endless
+
+
 FAULTS = {
+    "endless_evaluation": endless_evaluation,
     "not_finite": not_finite,
     "hang_restoring": lambda: _hang_at(Checkpoints, "restore_newest", 1),
     "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),

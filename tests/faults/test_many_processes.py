@@ -98,3 +98,13 @@ def test_a_heartbeat_that_only_the_writer_reads_ends_all_if_it_cannot(flags, tmp
     assert first.returncode == second.returncode != -signal.SIGABRT, second.stderr
     assert "heartbeat.json" in first.stderr.splitlines()[-1]
     assert "process 0: " in second.stderr.splitlines()[-1] or "heartbeat.json" in second.stderr.splitlines()[-1]
+
+
+def test_sigterm_to_one_in_an_evaluation_ends_it_in_both_at_the_same_batch(flags, tmp_path):
+    """The evaluation is endless, so nothing else ends it."""
+    ended = runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path}", fault="endless_evaluation"))
+    assert [done.returncode for done in ended] == [STOPPED, STOPPED], ended[0].stderr + ended[1].stderr
+    batches = [done.stderr.rpartition("evaluated batches: ")[2].split()[0] for done in ended]
+    assert batches[0] == batches[1]
+    assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 50
+    assert not any("eval/heldout/mlm_loss" in record for record in runs.records(tmp_path / "metrics.jsonl"))

@@ -130,21 +130,20 @@ class Saving:
             self._checkpoints.save(step, state, meta)
             self._checkpoints.settle()
 
-        self._newest = step
-        return self._last(save)
+        return self._last(save, step)
 
     def finish_recent(self, step: int) -> tuple[int, NotSaved | None] | None:
-        """Wait for a save that is still being written, if it is of one of the last few steps before `step`.
+        """Wait for a save of `step`, or for one of the last few steps before it that is still being written.
 
         All processes call it together, and return the same.
 
         Returns:
           The step of the save, and the error if it has failed; None if there is no such save.
         """
-        is_saving = not self._is_settled and self._checkpoints.is_saving
-        if not any(processes.gather(is_saving, "recent-save")) or step - self._newest > self._few:
-            return None
-        return self._newest, self._last(self._checkpoints.settle)
+        is_saving = any(processes.gather(not self._is_settled and self._checkpoints.is_saving, "recent-save"))
+        if self._newest == step or (is_saving and step - self._newest <= self._few):
+            return self._newest, self._last(self._checkpoints.settle, self._newest)
+        return None
 
     def close(self) -> None:
         """Let a save that has begun finish, also after the run has failed, and end the threads that write."""
@@ -154,7 +153,7 @@ class Saving:
         except NotSaved as error:  # the run ends with an error of its own, or has its export
             log.warning("%s", error)
 
-    def _last(self, action: Callable[[], None]) -> NotSaved | None:
+    def _last(self, action: Callable[[], None], step: int) -> NotSaved | None:
         self._is_settled, failure = True, None
         try:
             with self._watched():
@@ -164,7 +163,8 @@ class Saving:
         failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
         if failures:
             return NotSaved(failures[0])
-        self._watchdog.notify("saved", self._newest)
+        self._newest = step
+        self._watchdog.notify("saved", step)
         return None
 
     @contextlib.contextmanager
@@ -173,6 +173,7 @@ class Saving:
             yield
         except NotSaved as error:
             self._failed_in_a_row += 1
+            self._newest = None
             if jax.process_count() > 1:
                 raise
             if self._failed_in_a_row > 1:
