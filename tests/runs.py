@@ -90,8 +90,8 @@ def train_in_bucket(store, name: str, *flags: str, **environment: str) -> str:
     return done.stdout
 
 
-def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) -> None:
-    """Run the same configuration in this process; `at_edge(step)` is called after every step.
+def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]):
+    """Run the same configuration in this process, and return its `Summary`; `at_edge(step)` is called after every step.
 
     A run asks whether to stop between the batches of an evaluation as well, which are not counted.
     """
@@ -107,15 +107,15 @@ def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) 
             evaluating.clear()
 
     with mock.patch.object(Evaluator, "__call__", noted):
-        train_until(flags, workdir, lambda: not evaluating and at_edge(next(steps)) is not None)
+        return train_until(flags, workdir, lambda: not evaluating and at_edge(next(steps)) is not None)
 
 
-def train_until(flags: list[str], workdir: Path, should_stop: Callable[[], bool]) -> None:
+def train_until(flags: list[str], workdir: Path, should_stop: Callable[[], bool]):
     """Run the same configuration in this process until it is asked to stop."""
     from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
-    train.run(config_file.load(first, overrides), workdir, should_stop=should_stop)
+    return train.run(config_file.load(first, overrides), workdir, should_stop=should_stop)
 
 
 def on_devices(count: int, module: str) -> dict:

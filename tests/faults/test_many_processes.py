@@ -108,3 +108,11 @@ def test_sigterm_to_one_in_an_evaluation_ends_it_in_both_at_the_same_batch(flags
     assert batches[0] == batches[1]
     assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 50
     assert not any("eval/heldout/mlm_loss" in record for record in runs.records(tmp_path / "metrics.jsonl"))
+
+
+def test_processes_with_workdirs_of_their_own_write_nothing(flags, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    for done in runs.finish_many(runs.start_many(2, *flags, fault="private_workdir")):
+        assert done.returncode == 2
+        assert "is not the workdir of process 0; name one that all processes share" in done.stderr.splitlines()[-1]
+    assert {path.name for path in (tmp_path / "0").iterdir()} <= {".lock"}
