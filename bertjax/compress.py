@@ -170,13 +170,8 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
         del everything["generator"]
         everything["heads"] = {name: head for name, head in everything["heads"].items() if name != "mlm"}
         notes.append("generator and its head not kept: continued pretraining draws a new one of the smaller size")
-    # The settings of a stage of a growing run have the depth of its last one.
-    settings = model.settings | {"model": model.settings["model"] | encoder.architecture()}
-    if encoder.layers != model.settings["model"]["layers"]:  # the model has its whole depth in all stages
-        stages = [stage | {"layers": 0, "frozen_layers": 0} for stage in settings["stages"]]
-        settings |= {"stages": stages, "init_layers": []}
     numbers = {"before_compression": model.numbers} if model.numbers else {}
-    return Export(settings, encoder, everything, model.tokenizer, numbers), notes
+    return export.with_encoder(model, encoder, everything)._replace(numbers=numbers), notes
 
 
 def _of_layers(settings: dict[str, Any], layers: Sequence[int]) -> dict[str, Any]:
@@ -186,8 +181,8 @@ def _of_layers(settings: dict[str, Any], layers: Sequence[int]) -> dict[str, Any
         values = mapping.get(field)
         return mapping | {field: [values[layer] for layer in layers]} if values else mapping
 
-    optimizer = settings["optimizer"]
-    multipliers = [chosen(multiplier, "by_layer") for multiplier in optimizer["multipliers"]]
+    optimizer = settings.get("optimizer", {})
+    multipliers = [chosen(multiplier, "by_layer") for multiplier in optimizer.get("multipliers", [])]
     return settings | {
         "optimizer": optimizer | {"multipliers": multipliers},
         "quantization": chosen(settings.get("quantization", {}), "layer_bits"),

@@ -6,6 +6,7 @@ a terminal obeys the control characters in them: they change its title, hide tex
 """
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -91,9 +92,21 @@ def cleaned(text: str) -> str:
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON in readable letters; what a terminal would obey is escaped, which changes no value."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    """Return a value as JSON in readable letters, for a terminal or a file.
+
+    What a terminal would obey is escaped, which changes no value. Numbers that are not finite become null: JSON has no
+    NaN, and strict parsers refuse the whole text.
+    """
+    text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
     return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _escape(match: re.Match[str]) -> str:

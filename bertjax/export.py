@@ -6,7 +6,6 @@ shapes are checked before anything uses them.
 """
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from bertjax import int8, private_paths, renames, storage, typed, untrusted
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, quoted, reason, shorten
+from bertjax.errors import UserError, json_text, quoted, reason, shorten
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.parameters import encoder_shapes
@@ -196,7 +195,21 @@ def write_manifest(
         "vocab_size": vocab_size,
         "numbers": numbers,
     }
-    storage.write_text(Path(folder) / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
+
+
+def with_encoder(model: Export, encoder: EncoderConfig, params: dict) -> Export:
+    """Return a model with another encoder, also in its settings.
+
+    The settings of a checkpoint of a growing run have the depth of its last stage. They get that of the model, in all
+    stages: what continues from it starts with these layers.
+    """
+    before = model.settings["model"]
+    settings = model.settings | {"model": before | encoder.architecture()}
+    if encoder.layers != before.get("layers", encoder.layers):
+        stages = [stage | {"layers": 0, "frozen_layers": 0} for stage in settings.get("stages", [])]
+        settings |= {"stages": stages, "init_layers": []}
+    return model._replace(settings=settings, encoder=encoder, params=params)
 
 
 def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:

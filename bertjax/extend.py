@@ -167,8 +167,7 @@ def _with_pieces(model: export.Export, extended: Extension) -> export.Export:
 
 def _with_settings(model: export.Export, **settings: int) -> export.Export:
     """Return the export with other sizes of its encoder, also in its settings."""
-    changed = model.settings | {"model": model.settings["model"] | settings}
-    return model._replace(settings=changed, encoder=dataclasses.replace(model.encoder, **settings))
+    return export.with_encoder(model, dataclasses.replace(model.encoder, **settings), model.params)
 
 
 def main(argv: list[str] | None = None) -> int:

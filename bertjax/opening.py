@@ -123,7 +123,9 @@ class SavedModel:
         is_labeled = isinstance(self.config.task.examples, LabeledFormat)
         if not self.is_export or not (is_labeled or self.config.data.corpus == private_paths.EMBEDDED):
             return
-        names = shorten([quoted(name) for name in private_paths.data_of(self.settings)]) or "data without a name"
+        names = shorten([quoted(name) for name in private_paths.data_of(self.settings)])
+        if not names:
+            raise UserError(f"{self.folder} does not name the data of its run; add {flag}")
         raise UserError(
             f"{self.folder} is an export, and data that it names is not opened ({names}); add {flag}, or name the run "
             "itself"

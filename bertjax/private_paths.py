@@ -27,7 +27,7 @@ _PATHS = (
 )
 # Where a machine keeps data; an export has the defaults.
 _PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
-# The corpora that come with bertjax, and so are on every machine.
+# The corpora that come with bertjax, and so are on every machine. Without a name: no corpus.
 EMBEDDED = "embedded:"
 # Prefixes of corpora that are not paths (`bertjax.data.sources.PLACES`).
 _PUBLIC = (EMBEDDED, "tfds:", "hf:")
@@ -78,9 +78,9 @@ def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
       settings: the configuration of the run that made the export, as its manifest holds it.
     """
     read = _kept(settings, ())
-    data = read.get("data")
-    if isinstance(data, Mapping):
-        read["data"] = {**data, **_built_in_filters(settings["data"]), **_embedded(settings["data"])}
+    data, stored = read.get("data", {}), settings.get("data", {})
+    if isinstance(data, Mapping) and isinstance(stored, Mapping):
+        read["data"] = {**data, **_built_in_filters(stored), **_embedded(stored)}
     return read
 
 
@@ -101,7 +101,9 @@ def data_of(settings: Mapping[str, Any]) -> list[str]:
     files = [name for each in examples if isinstance(each, Mapping) and (name := each.get("heldout"))]
     if files or not isinstance(data, Mapping):
         return list(map(str, files))
-    return [str(data["heldout"])] if data.get("heldout") else list(map(str, _corpora(data)))
+    if data.get("heldout"):
+        return [str(data["heldout"])]
+    return [str(name) for name in _corpora(data) if name != EMBEDDED]
 
 
 def _kept(value: Any, path: tuple[str, ...]) -> Any:
@@ -137,13 +139,14 @@ def _built_in_filters(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _embedded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the corpora of a run if all of them come with bertjax; else one that cannot be opened."""
+    """Return the corpora of a run if there are any and all come with bertjax; else one that cannot be opened."""
     corpora = _corpora(data)
-    if data.get("heldout") or not all(isinstance(name, str) and name.startswith(EMBEDDED) for name in corpora):
+    are_embedded = corpora and all(isinstance(name, str) and name.startswith(EMBEDDED) for name in corpora)
+    if data.get("heldout") or not are_embedded:
         return {"corpus": EMBEDDED}
     if isinstance(sources := data.get("sources"), Mapping) and sources:
         return {"sources": {name: {"corpus": corpus} for name, corpus in zip(sources, corpora, strict=True)}}
-    return {"corpus": corpora[0]} if "corpus" in data else {}
+    return {"corpus": corpora[0]}
 
 
 def _corpora(data: Mapping[str, Any]) -> list[Any]:

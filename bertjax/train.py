@@ -36,7 +36,6 @@ from bertjax.training.results.sparsity import describe_zeros
 from bertjax.training.run import foreign_code, record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.heartbeat import Heartbeat
-from bertjax.training.run.lease import Lease
 from bertjax.training.run.notify import Notifier, end_of
 from bertjax.training.run.profiling import parse_steps
 from bertjax.training.run.refusal import Refusal
@@ -105,19 +104,20 @@ def run(
         contextlib.ExitStack() as locks,
         processes.noticing_lost_peers(),
     ):
-        lock = processes.together(lambda: _claim(files, longer, locks) if processes.is_writer() else None)
+        lock = processes.together(lambda: start.claim(files, longer, locks) if processes.is_writer() else None)
         versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
-        refusal = locks.enter_context(Refusal(files, processes.is_writer()))
+        refusal = processes.together(lambda: locks.enter_context(Refusal(files, processes.is_writer())))
         writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
         locks.push(
             lambda _, error, __: watchdog.end(end_of(error), cli.code_for(error), reason(error)) if error else None
         )
         writer.add(watchdog.heartbeat)  # at once: to open the data may take longer than a launcher waits for a sign
         elapsed = processes.together(lambda: Elapsed(files.elapsed))
-        before = processes.together(lambda: record.read_record(files) if storage.exists(files.config) else None)
+        before = record.shared_record(files)
         if before is None:
             writer.add(elapsed)
-        processes.together(lambda: init_from.check(files, config))
+        resumed = before if before and config.init_from and record.has_checkpoint(files) else None
+        processes.together(lambda: init_from.check(config, resumed))
         settings = config
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
@@ -129,7 +129,7 @@ def run(
         watchdog.locate(0, sum(stage.steps for stage in config.stages))
         program = Program(config, feeds.store.tokenizer.vocab_size)
         processes.together(program.check)
-        source = processes.together(lambda: init_from.source_of(files, program.at(0), feeds.store.tokenizer))
+        source = processes.together(lambda: init_from.source_of(resumed, program.at(0), feeds.store.tokenizer))
         started = start.check_start(files, settings, program, feeds, source, longer)
         initial_state = functools.partial(init_from.state_from, source, program.at(0))
         names = config.runtime.trackers if processes.is_writer() else ()
@@ -203,13 +203,6 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     spread = over_seeds(figures)
     processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
     return summary, spread
-
-
-def _claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | None:
-    lock = locks.enter_context(files.locked())
-    if longer and not storage.exists(files.config):
-        raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
-    return lock
 
 
 def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:

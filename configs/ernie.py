@@ -25,6 +25,10 @@ The paper finds entities with a tagger. Write your entities into a file, one per
 
 Without a list, the third stage uses only the 10,000 strongest phrases, most of which are names.
 
+Deviations:
+- GELU is computed by erf, as in the first release of BERT's code. Since February 2019 that code has the approximation
+  by tanh, `--config.model.activation=gelu_tanh`.
+
 `ernie.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 

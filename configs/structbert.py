@@ -24,6 +24,10 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 
 (*) BERT's appendix A.2 counts 40 epochs of the same corpus for these steps and rows. The paper does not give the batch.
 
+Deviations:
+- GELU is computed by erf, as in the first release of BERT's code. Since February 2019 that code has the approximation
+  by tanh, `--config.model.activation=gelu_tanh`.
+
 `structbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 

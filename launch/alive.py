@@ -33,9 +33,15 @@ def is_alive(heartbeat: dict, start: float, now: float) -> bool:
     return now - max(heartbeat["time"], start) <= limit
 
 
+def newest(workdir: epath.Path) -> dict:
+    """Return the newest heartbeat of a run, or of its seeds."""
+    files = [workdir / "heartbeat.json", *workdir.glob("seed=*/heartbeat.json")]
+    return max((json.loads(file.read_text()) for file in files if file.exists()), key=lambda found: found["time"])
+
+
 def main(workdir: str) -> int:
     try:
-        heartbeat = json.loads((epath.Path(workdir) / "heartbeat.json").read_text())
+        heartbeat = newest(epath.Path(workdir))
         alive = is_alive(heartbeat, started(), time.time())
     except Exception as error:  # object stores raise classes of many libraries
         print(f"no heartbeat could be read in {workdir}: {error}")

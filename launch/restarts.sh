@@ -27,15 +27,22 @@ meaning() {
   echo "${failed:-${final:-${stopped:-finished}}}"
 }
 
-# Prints the step of the newest complete checkpoint, -1 if there is none or the workdir cannot be read. On a disk, a
-# checkpoint gets its name when it is complete. In a bucket, its name comes with the first file and a mark with the last.
+# Prints the step of the newest complete checkpoint, -1 if there is none or the workdir cannot be read. A run with --seeds
+# has a workdir for each seed, and starts again at step 0 with the next one: their checkpoints are added up, each counted
+# from 1. On a disk, a checkpoint gets its name when it is complete. In a bucket, its name comes with the first file and a
+# mark with the last.
 newest_checkpoint() {
-  local names
   case $WORKDIR in
-    gs://*) names=$(storage ls "$WORKDIR/checkpoints/*/commit_success.txt" 2>/dev/null | sed 's|/[^/]*$||') || true ;;
-    *) names=$(ls "$WORKDIR/checkpoints" 2>/dev/null) || true ;;
-  esac
-  { echo -1; sed -n 's|^.*/||; /^[0-9][0-9]*$/p' <<<"$names"; } | sort -n | tail -n 1
+    gs://*)
+      {
+        storage ls "$WORKDIR/checkpoints/*/commit_success.txt" 2>/dev/null || true
+        storage ls "$WORKDIR/seed=*/checkpoints/*/commit_success.txt" 2>/dev/null || true
+      } | sed 's|/[^/]*$||'
+      ;;
+    *) printf '%s\n' "$WORKDIR"/checkpoints/* "$WORKDIR"/seed=*/checkpoints/* ;;
+  esac | awk -F/ '
+    $NF ~ /^[0-9]+$/ { step = $NF; sub("/[^/]*$", ""); if (step >= saved[$0]) saved[$0] = step + 1 }
+    END { for (folder in saved) total += saved[folder]; print total - 1 }'
 }
 
 # Whether the newest checkpoint is newer than all before; if so, what was counted is forgotten.
@@ -97,13 +104,13 @@ write_counts() {
   esac || echo "cannot count in $WORKDIR/launcher_counts; check the rights" >&2
 }
 
-# `run_again` for such a launcher, after an exit code.
+# `run_again` for such a launcher, after the exit codes of all processes.
 wants_restart() {
   local end again=yes
-  end=$(meaning "$1")
+  end=$(meaning "$@")
   [[ $end != finished ]] || return 1
   run_again "$end" || again=no
-  echo "the training $end with exit code $1; without a new checkpoint: $failures failures, $stops stops in a row"
+  echo "the training $end with exit code $*; without a new checkpoint: $failures failures, $stops stops in a row"
   # Who starts it next is a person, who has seen why it stopped.
   [[ $again == yes ]] || failures=0 stops=0
   write_counts

@@ -195,7 +195,7 @@ stop_workers() { on_workers "$QUICK" all "[ ! -e bertjax/code ] || $worker_scrip
 run() {
   local command=(-m bertjax.train --distributed --config="$CONFIG" --workdir="$WORKDIR" ${ARGS[@]+"${ARGS[@]}"}) now
   local setting
-  earlier=$(storage cat "$WORKDIR/heartbeat.json" 2>/dev/null) || earlier=''
+  earlier=$(heartbeats)
   now=$(state)
   [[ $now == ACTIVE ]] || { log "$NAME is $now; run tpu_pod.sh up first"; return 1; }
   # shellcheck disable=SC2046
@@ -243,12 +243,19 @@ down() {
   log "$NAME is deleted; its checkpoints are in $WORKDIR"
 }
 
+# Prints the heartbeat of the run, or those of its seeds: a seed that has finished or waits does not change its own.
+heartbeats() {
+  storage cat "$WORKDIR/heartbeat.json" 2>/dev/null || true
+  storage cat "$WORKDIR/seed=*/heartbeat.json" 2>/dev/null || true
+}
+
 # Whether heartbeat.json has not changed for too long, by the clock of this machine alone. A file that cannot be read
 # means nothing: the training may not have written one yet, or this machine has no network. One that is as before this
 # attempt ($earlier) may be of a start that was training when it was killed, while this one still opens its data.
 hangs() {
   local now limit=$((3 * HANG_SECONDS))
-  now=$(storage cat "$WORKDIR/heartbeat.json" 2>/dev/null) || return 1
+  now=$(heartbeats)
+  [[ -n $now ]] || return 1
   if [[ $now != "$heartbeat" ]]; then
     heartbeat=$now beat=$SECONDS
     return 1

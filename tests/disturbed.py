@@ -2,17 +2,20 @@
 
 import itertools
 import math
+import os
+import signal
 import sys
 import time
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from bertjax import cli, export, train
-from bertjax.training import loop
+from bertjax import cli, export, storage, train
+from bertjax.training import evaluation, loop
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
-from bertjax.training.run import writer
+from bertjax.training.run import shared, writer
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.metrics import MetricsQueue
 from bertjax.training.run.watchdog import Watchdog
@@ -105,7 +108,46 @@ def not_finite() -> None:
     loop.put_batches = put_poisoned
 
 
+def endless_evaluation() -> None:
+    """The held-out rows never end, and process 1 gets SIGTERM at the first batch of them."""
+    batches = evaluation._TaskEvaluator._batches
+
+    def endless(self):
+        if jax.process_index() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        count = 0
+        try:
+            for batch in itertools.cycle(list(batches(self))):
+                count += 1
+                yield batch
+        finally:
+            print(f"evaluated batches: {count}", file=sys.stderr)
+
+    evaluation._TaskEvaluator._batches = endless
+
+
+def private_workdir() -> None:
+    """Each process has a workdir on its own disk, and no process waits for what it does not see."""
+    shared._LOOKS = 1
+    sys.argv.append(f"--workdir={os.environ['FOLDER']}/{os.environ['JAX_PROCESS_ID']}")
+
+
+def late_record() -> None:
+    """Process 1 does not see the record of the run at first, as a client of NFS may."""
+    exists, looks = storage.exists, itertools.count()
+
+    def exists_later(path):
+        if str(path).endswith("config.json") and os.environ["JAX_PROCESS_ID"] == "1" and next(looks) < 2:
+            return False
+        return exists(path)
+
+    storage.exists = exists_later
+
+
 FAULTS = {
+    "private_workdir": private_workdir,
+    "late_record": late_record,
+    "endless_evaluation": endless_evaluation,
     "not_finite": not_finite,
     "hang_restoring": lambda: _hang_at(Checkpoints, "restore_newest", 1),
     "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
@@ -119,7 +161,8 @@ FAULTS = {
 }
 
 if __name__ == "__main__":
-    fault, *arguments = sys.argv[1:]
+    fault = sys.argv.pop(1)
     train.Watchdog = _KnownWatchdog
     FAULTS[fault]()
+    arguments = sys.argv[1:]
     sys.exit(processes.leave(lambda: cli.exit_code_of(lambda: train.main(arguments))))

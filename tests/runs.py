@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
@@ -89,13 +90,32 @@ def train_in_bucket(store, name: str, *flags: str, **environment: str) -> str:
     return done.stdout
 
 
-def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]) -> None:
-    """Run the same configuration in this process; `at_edge(step)` is called after every step."""
+def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]):
+    """Run the same configuration in this process, and return its `Summary`; `at_edge(step)` is called after every step.
+
+    A run asks whether to stop between the batches of an evaluation as well, which are not counted.
+    """
+    from bertjax.training.evaluation import Evaluator
+
+    steps, evaluate, evaluating = itertools.count(1), Evaluator.__call__, []
+
+    def noted(evaluator: Evaluator, params: dict):
+        evaluating.append(True)
+        try:
+            return evaluate(evaluator, params)
+        finally:
+            evaluating.clear()
+
+    with mock.patch.object(Evaluator, "__call__", noted):
+        return train_until(flags, workdir, lambda: not evaluating and at_edge(next(steps)) is not None)
+
+
+def train_until(flags: list[str], workdir: Path, should_stop: Callable[[], bool]):
+    """Run the same configuration in this process until it is asked to stop."""
     from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
-    steps = itertools.count(1)
-    train.run(config_file.load(first, overrides), workdir, should_stop=lambda: at_edge(next(steps)) is not None)
+    return train.run(config_file.load(first, overrides), workdir, should_stop=should_stop)
 
 
 def on_devices(count: int, module: str) -> dict:

@@ -11,6 +11,7 @@ from bertjax.comparison import tables
 from bertjax.comparison.effects import Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.runs import Entry
+from bertjax.training.run.tables import csv_cells
 from tests.comparison.workdirs import STEPS, record, write
 
 
@@ -113,6 +114,33 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     assert "p: paired t test over seeds against many." in lines[8], "what p is stands in the table itself"
 
 
+def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
+    for number, step in enumerate((10, 12)):
+        for seed in (0, 1):
+            lines = [record(step, 4.0, 3.0 + number + seed / 10)]
+            write(here / f"runs/early{number}/seed={seed}", lines, {"seed": seed}, baseline={}, finished=False)
+    runs_of = [f"{name}={path}" for name, path in (("+2-3", "runs/early0"), ("@x", "runs/early1"), ("ok", "runs/many"))]
+    assert call(*runs_of, "--table=a.csv") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "+2-3 has not finished: last evaluation at step 10 of 20, 0 of 2 seeds" in output
+    with open(here / "a.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
+    assert [row["run"] for row in rows] == ["'+2-3", "'@x", "ok"]
+    assert [row["unfinished"].partition(" of")[0] for row in rows] == [
+        "last evaluation at step 10", "last evaluation at step 12", ""
+    ]  # fmt: skip
+    assert [row["p"] for row in rows] == ["", "", ""] and [row["covers"] for row in rows] == ["", "", ""]
+    assert float(rows[2]["difference"]) < 1.0 and rows[1]["deviation"][0] != "'"
+    assert call(*runs_of, "--table=a.tex") == 0
+    table = (here / "a.tex").read_text()
+    assert "@x has not finished: last evaluation at step 12 of 20, 0 of 2 seeds." in table and "p:" not in table
+
+
+def test_negative_numbers_are_numbers_and_text_is_not_a_formula():
+    row = ["=1+1", "+1", "-1", "@a", "\t=1", "a=b", "", -1.5, 3, None, True]
+    assert csv_cells(row) == ["'=1+1", "'+1", "'-1", "'@a", "'\t=1", "a=b", "", -1.5, 3, None, True]
+
+
 def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
     names = ("accuracy", "f1_score", "loss")
     numbers = [Numbers({name: Spread((value,)) for name in names}, {}, {}) for value in (0.5, 0.75)]
@@ -195,6 +223,13 @@ def test_runs_of_one_name_are_the_seeds_of_one_side(here, capsys):
     of_folders = json.loads(capsys.readouterr().out)
     assert call("ours=runs/many", "--json") == 0
     assert of_folders["numbers"] == json.loads(capsys.readouterr().out)["numbers"]
+
+
+def test_runs_of_one_name_are_scored_on_the_same_rows(here, capsys):
+    for seed, rows in enumerate((0, 8)):
+        write(here / f"runs/rows{rows}", [record(STEPS, 4.0, 3.0)], {"seed": seed, "eval": {"rows": rows}}, baseline={})
+    assert call("A=runs/rows0", "A=runs/rows8") == 2
+    assert "the runs of A differ in more than the seed (eval.rows: 0 -> 8); give them two" in capsys.readouterr().err
 
 
 def test_numbers_of_another_held_out_task_are_neither_subtracted_nor_left_unmarked(here, capsys):

@@ -56,6 +56,15 @@ def hidden(folder):
     return np.asarray(encoded.hidden)[tokens_BT != tokens.pad_id]
 
 
+def test_an_export_that_names_few_settings_is_cut(source, tmp_path):
+    """Whoever made it has left out what has its default."""
+    model = export.read(source)
+    few = {name: model.settings[name] for name in ("model", "tasks")}
+    smaller, _ = compress.compressed(model._replace(settings=few), compress.Cuts(layers=(0,)))
+    export.write(tmp_path / "small", smaller)
+    assert export.read(tmp_path / "small").encoder.layers == 1
+
+
 def test_every_cut_in_one_command(source, tmp_path, capsys):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(TEXTS))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import cli, convert, errors, evaluate, export
+from bertjax import analysis, cli, convert, errors, evaluate, export
 from bertjax.interop import weights
 from tests import runs
 from tests.interop import models
@@ -73,6 +73,10 @@ def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path
     code, output, _ = convert_and_read(capsys, tmp_path / "hf", tmp_path / "back")
     assert code == 0 and output.startswith("parts: encoder, pooler, mlm, nsp\n")
     assert f"-m bertjax.evaluate {tmp_path / 'back'} --corpus=embedded:en\n" in output
+    with pytest.raises(errors.UserError, match="back does not name the data of its run; add --corpus=CORPUS$"):
+        evaluate.run(str(tmp_path / "back"))
+    with pytest.raises(errors.UserError, match="back does not name the data of its run; add --corpus=CORPUS, --lab"):
+        analysis.run("layers", tmp_path / "back")
     code, output, _ = convert_and_read(capsys, encoder_alone, tmp_path / "alone")
     assert code == 0 and f"next          module, params, tokenizer = bertjax.load('{tmp_path / 'alone'}')\n" in output
 
@@ -80,7 +84,7 @@ def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path
 def test_an_encoder_without_head_cannot_be_scored(encoder_alone, tmp_path):
     convert.run(encoder_alone, tmp_path / "alone")
     with pytest.raises(errors.UserError, match="has no head mlm to score; fine-tune it, or name a model with heads"):
-        evaluate.run(str(tmp_path / "alone"))
+        evaluate.run(str(tmp_path / "alone"), corpus="embedded:en")
 
 
 def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monkeypatch):

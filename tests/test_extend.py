@@ -14,6 +14,7 @@ import pytest
 import bertjax
 from bertjax import cli, compress, config_file, convert, export, extend, storage
 from bertjax.config import from_dict, to_dict
+from bertjax.models import cut
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import runs
 from tests.interop import models
@@ -248,6 +249,20 @@ def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys)
     export.write(tmp_path / "tuned", model._replace(settings=tuned))
     assert runs.call(f"--config=configs/adapt.py:{tmp_path / 'tuned'}", f"--workdir={tmp_path}/run") == 2
     assert "tuned was fine-tuned on labeled files; name the model" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_a_growing_run_keeps_its_depth(source, tmp_path):
+    """Its settings have the depth that the run ends with."""
+    model = export.read(source)
+    params, encoder = cut.layers(model.params["encoder"], model.encoder, (0,))
+    stages = [model.settings["stages"][0] | {"layers": layers} for layers in (1, 0)]
+    early = model._replace(
+        settings=model.settings | {"stages": stages}, params=model.params | {"encoder": params}, encoder=encoder
+    )
+    extended = extend._with_settings(early, max_positions=encoder.max_positions)
+    export.write(tmp_path / "early", extended)
+    assert export.read(tmp_path / "early").encoder.layers == 1
+    assert from_dict(extended.settings).model.layers == 1 and hidden(tmp_path / "early")
 
 
 @pytest.mark.parametrize("name", ["{run}", "{run}@100"])

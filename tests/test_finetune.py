@@ -107,11 +107,7 @@ def test_settings_that_depend_on_the_data_are_resolved(finished):
 
 def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):
     steps = json.loads((finished / "config.json").read_text())["config"]["stages"][0]["steps"]
-    from bertjax import config_file, train
-
-    first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in finetune]
-    edges = iter(range(1, steps + 1))
-    stopped = train.run(config_file.load(first, overrides), tmp_path, should_stop=lambda: next(edges) == steps // 2)
+    stopped = runs.train_here(finetune, tmp_path, lambda step: True if step == steps // 2 else None)
     assert stopped.step == steps // 2 and not stopped.finished
     assert runs.call(*finetune, f"--workdir={tmp_path}") == 0
     assert runs.weights(tmp_path) == runs.weights(finished)

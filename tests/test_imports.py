@@ -60,7 +60,7 @@ ALLOWED = {
     "forecast": "errors hardware data models config training training.parallel training.stages",
     "inference": "errors storage data models objectives export config",
     "interop": "errors storage untrusted private_paths data models export config training.config",
-    "comparison": "errors storage resampling config training training.run",
+    "comparison": "errors storage resampling typed config training training.run",
     "analysis": "errors storage resampling registry typed data models hardware export objectives config opening "
     "config_file training.config training.run training.parallel training inference interop comparison analysis.page "
     "importance",

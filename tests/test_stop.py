@@ -4,11 +4,13 @@ import functools
 import json
 import shutil
 import signal
+from unittest import mock
 
 import pytest
 
 from bertjax import evaluate, train
 from bertjax.config import Config
+from bertjax.training import evaluation
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.run import stop_signal
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
@@ -90,6 +92,46 @@ def test_a_stop_skips_the_evaluation_and_the_next_start_makes_up_for_it(flags, u
     assert evaluated[0] == evaluated[1] == [50, 100]
 
 
+def stop_in_evaluation(flags, workdir, number: int) -> list[int]:
+    """Ask a run to stop as soon as its evaluation with this number has begun; return the batches of each evaluation."""
+    asked, batches, evaluate, put = [], [], Evaluator.__call__, evaluation.put_global
+
+    def begin(evaluator, params):
+        batches.append(0)
+        asked.extend([True] * (len(batches) == number))
+        return evaluate(evaluator, params)
+
+    def count(*arguments):
+        batches[-1] += 1
+        return put(*arguments)
+
+    with mock.patch.object(Evaluator, "__call__", begin), mock.patch.object(evaluation, "put_global", count):
+        runs.train_until(flags, workdir, lambda: bool(asked))
+    return batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("save_every", [10, 1000])
+def test_a_stop_in_an_evaluation_ends_it_and_the_next_start_repeats_it(flags, undisturbed, tmp_path, save_every):
+    """In the middle of the run, whether its step is saved or not; in the evaluation that it owes; and after the end."""
+    saving = [*flags, f"--config.runtime.save_every={save_every}"]
+    seen, stopped_at = [], []
+    for number in (1, 1, 2):
+        seen.append(stop_in_evaluation(saving, tmp_path, number))
+        heartbeat = json.loads((tmp_path / "heartbeat.json").read_text())
+        stopped_at.append((heartbeat["state"], heartbeat["step"]))
+        assert Checkpoints(train.Workdir.at(tmp_path).checkpoints).steps()[-1] == heartbeat["step"]
+        samples = [record["step"] for record in runs.records(tmp_path / "samples.jsonl")]
+        assert samples == [50] * (heartbeat["step"] == 100)
+    assert stopped_at == [("stopped", 50), ("stopped", 50), ("stopped", 100)]
+    [first, second, (whole, third)] = seen
+    assert first == second == [1] and third == 1 < whole
+    assert stop_in_evaluation(saving, tmp_path, 0) == [whole]
+    for file in ("samples.jsonl", "evaluations.jsonl"):
+        assert runs.records(tmp_path / file) == runs.records(undisturbed / file)
+    assert runs.losses(tmp_path) == runs.losses(undisturbed) and runs.weights(tmp_path) == runs.weights(undisturbed)
+
+
 # The encoder grows after step 4, which is evaluated. Its score is the best: the learning rate becomes much too high.
 GROWING = [
     "--config.stages=[{'steps': 4, 'seq_len': 32, 'batch': 4, 'layers': 1}, {'steps': 6, 'seq_len': 32, 'batch': 4}]",
@@ -128,7 +170,7 @@ def test_a_run_that_ends_at_an_evaluation_loses_neither_the_step_nor_its_score(f
         assert results(parted) == expected and runs.weights(parted) == runs.weights(whole)
 
 
-def _killed_once_saved(workdir, params):
+def _killed_once_saved(workdir, *_):
     """The machine is taken away in the evaluation, when the save that has begun before it is complete."""
     wait_until(lambda: 4 in train.Workdir.at(workdir).saved_steps())
     raise KeyboardInterrupt

@@ -37,6 +37,13 @@ def test_no_text_has_control_characters_when_it_is_printed(text):
     assert not _OBEYED.search(escaped) and json.loads(escaped) == {text: [text]}
 
 
+def test_numbers_that_are_not_finite_are_null():
+    """JSON has no NaN, and strict parsers refuse all of a text that has one."""
+    value = {"loss": float("nan"), "all": [1.5, float("inf"), (float("-inf"), 2)], "n": 3, "name": "NaN"}
+    written = json.loads(json_text(value), parse_constant=lambda name: name)
+    assert written == {"loss": None, "all": [1.5, None, [None, 2]], "n": 3, "name": "NaN"}
+
+
 def test_lines_and_tabs_stay(capsys):
     say(f"a\tb\n{_ATTACK}")
     assert capsys.readouterr().out == f"a\tb\n{_SHOWN}\n"

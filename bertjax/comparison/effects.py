@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bertjax import resampling
-from bertjax.comparison.numbers import Numbers, Spread, are_paired
-from bertjax.comparison.runs import Entry
+from bertjax.comparison.numbers import Numbers, Spread, are_paired, is_at_one_step
+from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import t_test
 
@@ -20,6 +20,7 @@ SEEDS, EXAMPLES = "seeds", "these two models, other examples"
 # Marks a number that is not comparable with that of the first entry.
 OTHER_TASK = "*"
 _OTHER_EXAMPLES = "the examples that the probe was scored on"
+_OTHER_RECORDS = "the records of the held-out file"
 
 
 class Effect(NamedTuple):
@@ -33,6 +34,7 @@ class Effect(NamedTuple):
       paired: whether run by run is compared, each with the run of the same seed.
       seeds: number of runs of the first and of the second entry that have the metric.
       task_changes: why the numbers are not comparable, such as `objective.masking.rate: 0.15 -> 0.4`.
+      at_one_step: whether all runs have finished or were evaluated at the same step; without, there is no interval.
     """
 
     value: float | None
@@ -43,6 +45,7 @@ class Effect(NamedTuple):
     paired: bool = False
     seeds: tuple[int, int] = (1, 1)
     task_changes: tuple[str, ...] = ()
+    at_one_step: bool = True
 
     @property
     def sizes(self) -> str:
@@ -75,13 +78,29 @@ def _effect(name: str, entries: tuple[Entry, Entry], numbers: tuple[Numbers, Num
     changes = _probe_changes(first, second) if name in numbers[0].probes else task_changes(name, *entries)
     if changes:
         return Effect(None, seeds=(len(first.values), len(second.values)), task_changes=changes)
+    if not is_at_one_step(*entries):
+        seeds = len(first.values), len(second.values)
+        return Effect(second.mean - first.mean, seeds=seeds, at_one_step=False)
     return effect_of(first, second, _shared_seeds(*entries))
 
 
 def task_changes(metric: str, *entries: Entry) -> tuple[str, ...]:
-    """Return the settings by which the held-out task of a metric differs between the runs of entries."""
-    tasks = [heldout_task(run.settings, run.identity, metric) for entry in entries for run in entry.runs]
-    return tuple(dict.fromkeys(change for task in tasks[1:] for change in tasks[0].changes(task)))
+    """Return by what the held-out task of a metric differs between the runs of entries: settings, or its records."""
+    runs = [run for entry in entries for run in entry.runs]
+    tasks = [heldout_task(run.settings, run.identity, metric) for run in runs]
+    changes = tuple(dict.fromkeys(change for task in tasks[1:] for change in tasks[0].changes(task)))
+    if changes or all(task.fingerprint == tasks[0].fingerprint for task in tasks):
+        return changes
+    # The fingerprint is that of all data. It differs by the tokenizer as well, which hides that a file was changed.
+    ids = [of_run for run in runs if (of_run := _records_of(run, metric)) is not None]
+    return () if all(of_run == ids[0] for of_run in ids) else (_OTHER_RECORDS,)
+
+
+def _records_of(run: Run, metric: str) -> list[int] | None:
+    """Return ids of the records of the held-out file of a metric; None if no metric of it is known by record."""
+    place = metric.rpartition("/")[0]
+    by_record = (scores for name, scores in run.scores.items() if name.rpartition("/")[0] == place and scores.by_record)
+    return next((scores.ids.tolist() for scores in by_record), None)
 
 
 def _probe_changes(first: Spread, second: Spread) -> tuple[str, ...]:

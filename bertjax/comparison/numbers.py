@@ -10,7 +10,7 @@ from bertjax import resampling
 from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.curves import HELDOUT, points_of
 from bertjax.training.results.scores import Scores
-from bertjax.training.results.seeds import deviation, interval_of_mean
+from bertjax.training.results.seeds import deviation, interval_of_mean, vary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,10 +20,12 @@ class Spread:
     Attributes:
       values: one value per run, at least one.
       scores: scores by example for each run; empty unless all runs have them.
+      at_one_step: whether all values are final, or from the same step.
     """
 
     values: tuple[float, ...]
     scores: tuple[Scores, ...] = ()
+    at_one_step: bool = True
 
     @property
     def mean(self) -> float:
@@ -38,11 +40,14 @@ class Spread:
     def interval(self) -> tuple[float, float] | None:
         """95% interval: over other seeds (of the mean, t distribution), or over other examples if there is one run.
 
-        None if seeds do not vary, and for a single value with too few example scores.
+        None if seeds do not vary or were evaluated at different steps, and for a single value with too few example
+        scores.
         """
         if len(self.values) > 1:
+            if not (self.at_one_step and vary(self.values)):
+                return None
             low, high = interval_of_mean(self.values)
-            return (float(low), float(high)) if low < high else None
+            return float(low), float(high)
         # A single run does not show how seeds vary, but its examples can be resampled.
         if not self.scores or not are_paired(self.scores):
             return None
@@ -74,13 +79,15 @@ class Numbers:
 
 def numbers_of(entry: Entry) -> Numbers:
     """Return an entry's numbers."""
-    evaluations = [_last_evaluation(run) for run in entry.runs]
-    probes = _of_probes(entry)
+    evaluations = [last_evaluation(run) for run in entry.runs]
+    probes, at_one_step = _of_probes(entry), is_at_one_step(entry)
     # A probe's majority class depends on the labels only, so it is a baseline.
     of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
         heldout={
-            name: Spread(spread.values, _scores(entry, name) if len(spread.values) == len(entry.runs) else ())
+            name: Spread(
+                spread.values, _scores(entry, name) if len(spread.values) == len(entry.runs) else (), at_one_step
+            )
             for name, spread in _over([metrics for _, metrics in evaluations]).items()
         },
         baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]) | of_probes,
@@ -109,7 +116,7 @@ def _of_probes(entry: Entry) -> dict[str, Spread]:
     for name in names:
         scores = tuple(run.probes[name] for run in entry.runs if name in run.probes)
         values = tuple(float(np.divide(*of_run.sums.sum(axis=0))) for of_run in scores)
-        spreads[name] = Spread(values, scores)
+        spreads[name] = Spread(values, scores, is_at_one_step(entry))
     return spreads
 
 
@@ -118,7 +125,17 @@ def _scores(entry: Entry, metric: str) -> tuple[Scores, ...]:
     return scores if len(scores) == len(entry.runs) else ()
 
 
-def _last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
+def is_at_one_step(*entries: Entry) -> bool:
+    """Return whether all runs with an evaluation have finished, or have it at the same step.
+
+    Otherwise their metrics differ by the number of steps, whatever else differs.
+    """
+    runs = [run for entry in entries for run in entry.runs if last_evaluation(run)[1]]
+    return all(run.finished for run in runs) or len({last_evaluation(run)[0] for run in runs}) == 1
+
+
+def last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
+    """Return step and metrics of the newest evaluation; (None, {}) without one."""
     # Not every record has an evaluation: find the newest one that has.
     for record in reversed(run.records):
         metrics = {key.removeprefix(HELDOUT): value for key, value in record.items() if key.startswith(HELDOUT)}

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bertjax.comparison.effects import EXAMPLES, OTHER_TASK, SEEDS, Effect
-from bertjax.comparison.numbers import Numbers, Spread
+from bertjax.comparison.numbers import Numbers, Spread, last_evaluation
 from bertjax.comparison.runs import Entry
 from bertjax.comparison.settings import Differences, Rows, shorten, text_of
 from bertjax.errors import printable
@@ -95,7 +95,7 @@ def print_comparison(
     console.print(_numbers_table(entries, numbers, effects))
     if any(effects):
         console.print(_effects_table(entries, effects))
-    for line in other_tasks(entries, effects):
+    for line in [*unfinished(entries), *other_tasks(entries, effects)]:
         console.print(Text(printable(line)))
 
 
@@ -118,6 +118,22 @@ def other_tasks(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) 
             for changes, names in reasons.items()
         ]
     return lines
+
+
+def unfinished(entries: Sequence[Entry]) -> list[str]:
+    """Return a line for each entry with runs that have not finished."""
+    return [f"{entry.name} has not finished: {progress}" for entry in entries if (progress := progress_of(entry))]
+
+
+def progress_of(entry: Entry) -> str:
+    """Return at which step the runs of an entry were evaluated last; empty if all of them have finished."""
+    if all(run.finished for run in entry.runs):
+        return ""
+    steps = sorted({last_evaluation(run)[0] or 0 for run in entry.runs})
+    planned = max(run.planned_steps for run in entry.runs)
+    last = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
+    seeds = f", {sum(run.finished for run in entry.runs)} of {len(entry.runs)} seeds" if len(entry.runs) > 1 else ""
+    return f"last evaluation at step {last} of {planned:,}{seeds}"
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -186,11 +202,13 @@ def _basis(effect: Effect) -> str:
     """Return the basis of an interval and the scope to which it generalizes."""
     if effect.task_changes:
         return f"{OTHER_TASK} another held-out task, see below"
+    if not effect.at_one_step:
+        return "no interval or p-value of runs that have not finished and were evaluated at different steps"
     if effect.covers == EXAMPLES:
         return f"interval for {EXAMPLES}; no p-value of the methods, which takes several seeds on each side"
     if effect.covers == SEEDS:
         return f"interval and p-value over seeds, on these held-out rows: {effect.test}"
-    return "no interval: it takes several seeds that vary on each side, or one run on each with scores of 20 examples"
+    return "no interval: it takes several seeds that vary on each side, or one finished run on each with 20 examples"
 
 
 def _effect_cell(effect: Effect | None) -> str:

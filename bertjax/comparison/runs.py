@@ -9,6 +9,7 @@ from bertjax.errors import Untrusted, UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
 from bertjax.training.run.record import changes_beside_seed, read_settings
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
+from bertjax.typed import differences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +104,18 @@ def _one_arm(name: str, paths: Sequence[str]) -> tuple[Run, ...]:
     runs = tuple(run for path in paths for run in open_runs(path))
     if len(paths) == 1:
         return runs
-    if changes := [line for run in runs[1:] for line in changes_beside_seed(runs[0].identity, run.identity)]:
+    if changes := [line for run in runs[1:] for line in _changes(runs[0], run)]:
         raise UserError(f"the runs of {name} differ in more than the seed ({shorten(changes)}); give them two names")
     seeds = [run.settings["seed"] for run in runs]
     if twice := [seed for index, seed in enumerate(seeds) if seed in seeds[:index]]:
         raise UserError(f"{name} has two runs of seed {twice[0]}; name one run for each seed")
     return tuple(sorted(runs, key=lambda run: run.settings["seed"]))
+
+
+def _changes(first: Run, second: Run) -> list[str]:
+    """Return where two runs differ, apart from the seed: in what was trained, or in which rows were scored."""
+    scored = ({"eval": {part: run.settings["eval"].get(part) for part in ("rows", "seed")}} for run in (first, second))
+    return changes_beside_seed(first.identity, second.identity) + differences(*scored)
 
 
 def open_runs(path: str) -> tuple[Run, ...]:

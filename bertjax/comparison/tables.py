@@ -9,12 +9,13 @@ from etils import epath
 from bertjax import storage
 from bertjax.comparison.effects import OTHER_TASK, Effect
 from bertjax.comparison.numbers import Numbers, Spread
-from bertjax.comparison.report import other_tasks
+from bertjax.comparison.report import other_tasks, progress_of, unfinished
 from bertjax.comparison.runs import Entry
 from bertjax.errors import UserError
+from bertjax.training.run.tables import csv_cells
 
 SUFFIXES = (".csv", ".tex")
-_COLUMNS = ("run", "parameters", "metric", "n", "mean", "deviation", "low", "high")
+_COLUMNS = ("run", "unfinished", "parameters", "metric", "n", "mean", "deviation", "low", "high")
 _EFFECT_COLUMNS = ("difference", "difference_low", "difference_high", "p", "covers", "paired", "n_first", "other_task")
 _LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -56,6 +57,7 @@ def as_csv(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequen
     """Return a line for each run and metric, unrounded; the differences are from the first run.
 
     `n` and `n_first` are the numbers of seeds. `other_task` lists why a metric is not compared with the first run's.
+    `unfinished` has the step of the last evaluation of runs that have not finished.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -63,10 +65,11 @@ def as_csv(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequen
     for entry, of_entry, of_effects in zip(entries, numbers, [{}, *effects], strict=True):
         for metric, spread in of_entry.measured.items():
             parameters = of_entry.spent["parameters"].mean if "parameters" in of_entry.spent else ""
-            values = (entry.name, parameters, metric, len(spread.values), spread.mean, spread.deviation)
+            values = (entry.name, progress_of(entry), parameters, metric)
+            values += (len(spread.values), spread.mean, spread.deviation)
             effect = of_effects.get(metric)
             compared = _effect_columns(effect) if effect else ("",) * len(_EFFECT_COLUMNS)
-            writer.writerow((*values, *(spread.interval or ("", "")), *compared))
+            writer.writerow(csv_cells((*values, *(spread.interval or ("", "")), *compared)))
     return text.getvalue()
 
 
@@ -104,6 +107,8 @@ def _notes(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequen
     tests = dict.fromkeys(effect.test for each in effects for effect in each.values() if effect.p is not None)
     if tests:
         yield f"p: {' or '.join(tests)} over seeds against {entries[0].name}."
+    for line in unfinished(entries):
+        yield f"{line}."
     yield from other_tasks(entries, effects)
 
 

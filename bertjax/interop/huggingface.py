@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax import storage, untrusted
+from bertjax import private_paths, storage, untrusted
 from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, quoted
@@ -190,6 +190,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     config = from_dict(
         {
             "model": encoder.architecture(),
+            "data": {"corpus": private_paths.EMBEDDED},  # which texts it was trained on is not in the folder
             "tasks": tasks,
             "stages": [{"seq_len": min(Stage().seq_len, encoder.max_positions)}],
         }

@@ -118,7 +118,7 @@ class Evaluator:
     """Evaluates params of one program on the held-out rows of all of its tasks, and on further held-out files.
 
     Args:
-      on_batch: called after every batch.
+      on_batch: called after every batch, in all processes after the same ones; an error of it ends the evaluation.
     """
 
     def __init__(self, program: Program, feeds: Feeds, on_batch: Callable[[], None] = lambda: None):

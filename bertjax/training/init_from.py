@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.config import Config
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import Untrusted, UserError, shorten
+from bertjax.errors import UserError, shorten
 from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.finetuning.base import ExampleObjective
@@ -21,10 +21,8 @@ from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, path_of
 from bertjax.training.program import Program
 from bertjax.training.pruning import is_score
-from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import fingerprints
-from bertjax.training.run.record import read_record
-from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.record import RunRecord
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
@@ -47,13 +45,17 @@ class Source:
     fingerprint: str
 
 
-def check(workdir: Workdir, config: Config) -> None:
+def check(config: Config, resumed: RunRecord | None) -> None:
     """Check `init_from` as far as that is possible before the data is prepared.
+
+    Args:
+      config: the configuration of the run.
+      resumed: the record of the run if it has a checkpoint, from which it starts.
 
     Raises:
       UserError: it does not name a model, or nothing would train the task embedding that finished models use.
     """
-    if config.init_from and not _is_resumed(workdir):
+    if config.init_from and not resumed:
         _ = SavedModel(config.init_from).settings
     if config.model.task_types and not config.init_from and all(task.task_type for task in config.tasks.values()):
         raise UserError(
@@ -62,7 +64,7 @@ def check(workdir: Workdir, config: Config) -> None:
         )
 
 
-def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Source | None:
+def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer) -> Source | None:
     """Return the initial weights, or None for random initialization.
 
     A run with a checkpoint starts from that. It reads the weights only if `init_from` is another path than before, to
@@ -74,19 +76,11 @@ def source_of(workdir: Workdir, program: Program, tokenizer: Tokenizer) -> Sourc
     name = program.config.init_from
     if not name:
         return None
-    if _is_resumed(workdir):
-        try:
-            record = read_record(workdir)
-        except Untrusted:  # another run, which `check_identity` refuses
-            return Source({}, name)
-        if record.config.init_from == name:
-            return Source({}, record.identity.get("init_from", ""))
-        return Source({}, read(program, tokenizer).fingerprint)
-    return read(program, tokenizer)
-
-
-def _is_resumed(workdir: Workdir) -> bool:
-    return workdir.config.exists() and bool(Checkpoints(workdir.checkpoints).steps())
+    if resumed is None:
+        return read(program, tokenizer)
+    if resumed.config.init_from == name:
+        return Source({}, resumed.identity.get("init_from", ""))
+    return Source({}, read(program, tokenizer).fingerprint)
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:

@@ -12,19 +12,19 @@ import jax
 from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
-from bertjax.errors import Unavailable, UserError, shorten
+from bertjax.errors import Unavailable
 from bertjax.models.flops import Counts
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
-from bertjax.training.flops import StepFlops
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.program import Program
 from bertjax.training.results.newest import NewestResults
 from bertjax.training.results.report import show_samples, summary_of
+from bertjax.training.run import restored_steps
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
-from bertjax.training.run.failures import Failures, NotFinite
+from bertjax.training.run.failures import Failures, NotFinite, check_finite
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu, speed
 from bertjax.training.run.lease import Lease
@@ -65,6 +65,10 @@ class Trained:
     failure: NotSaved | None = None
 
 
+class _Stopping(Exception):
+    """The run is asked to stop. The argument is whether the newest state is due to be evaluated, by the next start."""
+
+
 class Loop:
     """Trains from the newest checkpoint, or from step 0, to the last step or until `should_stop`.
 
@@ -76,7 +80,8 @@ class Loop:
       workdir: locked by the caller.
       meta: recorded with every checkpoint.
       create_state: returns the state at step 0.
-      should_stop: called between chunks; if it returns True, the loop saves the state and stops.
+      should_stop: called between chunks, and between the batches of an evaluation; if it returns True, the loop saves
+        the state and stops.
       elapsed: wall time of all starts of the run.
       writer: writes the logs.
       watchdog: limits and reports what the loop is doing.
@@ -116,8 +121,9 @@ class Loop:
         self._failures = Failures(workdir.failures, self._start)
         meta_before = restored.meta if restored else {}
         if restored:
-            self._check_skipped_rows(meta_before.get("skip_rows", []))
-            self._warn_of_missed_steps()
+            restored_steps.check_skipped_rows(self._runtime, self._start, meta_before.get("skip_rows", []), workdir)
+            if processes.is_writer():
+                restored_steps.warn_of_missed(self._runtime.keep_at, self._start, self._checkpoints.steps())
             log.info("resumed at step %d of %d", self._start, self._timetable.steps)
             if (before := meta_before.get("layout")) != meta["layout"]:
                 log.info(
@@ -136,7 +142,7 @@ class Loop:
             lambda: MetricsLog(workdir, totals, self._start, writer, trackers, self._speed, self._owes_evaluation)
         )
         self._queue = MetricsQueue()
-        self._flops: dict[tuple[int, str], StepFlops] = {}  # of a stage and a task
+        self._flops_at = functools.cache(lambda stage, task: of_stage(program.at(stage).tasks[task], stage))
         self._evaluators: dict[int, Evaluator] = {}
         self._newest = NewestResults(workdir)
         writer.add(self._newest)
@@ -151,27 +157,8 @@ class Loop:
         if self._owes_evaluation:
             self._last = (self._start, dict(self._recent))
 
-    def _check_skipped_rows(self, before: list[list[int]]) -> None:
-        """Raise UserError unless the restored steps have skipped the rows that the settings skip."""
-        if self._runtime.skipped_before(self._start) != before:
-            raise UserError(
-                f"checkpoint {self._start} was trained with runtime.skip_rows={before}, and the settings differ before "
-                f"that step: {[list(steps) for steps in self._runtime.skip_rows]}; change only what is later, or move "
-                f"the checkpoints after the first skipped step out of {self._workdir.checkpoints}"
-            )
-
     def _speed(self, before: Totals, now: Totals, steps: int) -> dict[str, float]:
         return speed(before, now, steps, self._elapsed.seconds, self._program.mesh)
-
-    def _warn_of_missed_steps(self) -> None:
-        saved = self._checkpoints.steps()
-        missed = [step for step in self._runtime.keep_at if step < self._start and step not in saved]
-        if missed and processes.is_writer():
-            log.warning(
-                "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",
-                shorten([f"step {step}" for step in missed]),
-                self._start,
-            )
 
     def run(self) -> Trained:
         """Train to the end, or until `should_stop`.
@@ -203,46 +190,55 @@ class Loop:
                 self._saving.try_out(self._workdir.trial_checkpoint, self._state)
                 if 0 in self._runtime.keep_at:
                     self._save(0, is_last=False)
-            if self._owes_evaluation:
-                evaluation = self._run_evaluation(bar, step)
-            bar.set_postfix_str("compiling the step")
-            for first, step in self._chunks():
-                evaluation = None
-                self._take(bar, leave=1)
-                self._saving.check()
-                if self._lock:
-                    self._lock.check()
-                is_stopping = self._should_stop()
-                evaluates = self._due(self._program.config.eval.every, first, step)
-                if is_stopping:
-                    step, failure = self._stop(bar, step, evaluates)
-                    break
-                may_be_best = evaluates and self._runtime.keep_best and self._may_be_best(step)
-                saves = may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step)
-                if evaluates or saves:
-                    self._take(bar, leave=0)
-                if saves:  # before the evaluation, in which a machine that is taken away would lose the steps
-                    if not evaluates:  # the line of an evaluated step has its evaluation
-                        self._flush()
-                    failure = self._save(step, step == self._timetable.steps, evaluation_is_due=evaluates)
-                if evaluates:
+            try:
+                if self._owes_evaluation:
                     evaluation = self._run_evaluation(bar, step)
-            if not is_stopping:
+                bar.set_postfix_str("compiling the step")
+                for first, step in self._chunks():
+                    evaluation, failure = self._between_chunks(bar, first, step)
                 self._take(bar, leave=0)
                 self._flush()
+                if evaluation is None:  # an earlier start had finished the run
+                    evaluation = self._evaluate(step)
+            except _Stopping as stopping:
+                is_stopping = True
+                step, failure = self._stop(bar, step, *stopping.args)
         self._trace.end(self._state)
         if is_stopping:
             if failure:
                 raise failure
             self._saving.close()
             return Trained(step, self._state, None, {})
-        if evaluation is None:  # an earlier start had finished the run
-            with self._evaluating():
-                evaluation = self._evaluate(step)
         self._saving.close()
         with self._watchdog.state("exporting"):
             self._newest.end()
         return Trained(step, self._state, evaluation, self._figures(step, evaluation), failure)
+
+    def _between_chunks(self, bar: tqdm, first: int, step: int) -> tuple[Evaluation | None, NotSaved | None]:
+        """Log, save and evaluate after the chunk from `first` to `step` is dispatched; return what is new of both.
+
+        Raises:
+          _Stopping: the run is asked to stop.
+        """
+        evaluation = failure = None
+        self._take(bar, leave=1)
+        self._saving.check()
+        if self._lock:
+            self._lock.check()
+        evaluates = self._due(self._program.config.eval.every, first, step)
+        if self._should_stop():
+            raise _Stopping(evaluates)
+        may_be_best = evaluates and self._runtime.keep_best and self._may_be_best(step)
+        saves = may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step)
+        if evaluates or saves:
+            self._take(bar, leave=0)
+        if saves:  # before the evaluation, in which a machine that is taken away would lose the steps
+            if not evaluates:  # the line of an evaluated step has its evaluation
+                self._flush()
+            failure = self._save(step, step == self._timetable.steps, evaluation_is_due=evaluates)
+        if evaluates:
+            evaluation = self._run_evaluation(bar, step)
+        return evaluation, failure
 
     def _figures(self, step: int, evaluation: Evaluation) -> dict[str, Any]:
         """Return the results after `step` steps, as in `summary.json`."""
@@ -254,6 +250,8 @@ class Loop:
 
     def _stop(self, bar: tqdm, step: int, owes_evaluation: bool) -> tuple[int, NotSaved | None]:
         """Save the state, or finish the save of one of the last steps; return (the step that is saved, its failure)."""
+        if step == self._start and not self._is_new:
+            return step, None  # the checkpoint that was restored
         if finished := self._saving.finish_recent(step):
             return finished
         self._take(bar, leave=0)
@@ -313,7 +311,7 @@ class Loop:
         taken = self._queue.take(leave)
         for step, metrics in taken:
             self._flush()
-            self._check(step, metrics)
+            check_finite(step, metrics, self._runtime.max_skipped)
             self._taken = step
             spec = self._timetable.at(step - 1)
             self._spikes.check(step, metrics, spec, self._feeds.train[spec.task, spec.seq_len])
@@ -334,20 +332,8 @@ class Loop:
                 self._recent = {}
             self._last = None
 
-    def _check(self, step: int, metrics: dict[str, float]) -> None:
-        if metrics["skipped"] > self._runtime.max_skipped:
-            losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
-            raise NotFinite(
-                f"loss or gradient is not finite at step {step} ({losses}, gradient_norm={metrics['gradient_norm']}); "
-                "nothing was saved after it; raise runtime.max_skipped, or lower optimizer.learning_rate in a new "
-                "workdir"
-            )
-        if metrics["skipped"] and processes.is_writer():
-            log.warning("step %d was skipped: its loss or gradient is not finite", step)
-
     def _run_evaluation(self, bar: tqdm, step: int) -> Evaluation:
-        with self._evaluating():
-            evaluation = self._evaluate(step)
+        evaluation = self._evaluate(step)
         metrics_of = {name: part.metrics for name, part in evaluation.by_set.items()}
         self._flush({f"{name}/{metric}": v for name, metrics in metrics_of.items() for metric, v in metrics.items()})
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
@@ -360,25 +346,28 @@ class Loop:
         self._checkpoints.scores[step] = score
         return evaluation
 
-    @contextlib.contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        with self._log.spending("evaluation"), self._watchdog.state("evaluating"):
-            yield
-
     def _evaluate(self, step: int) -> Evaluation:
+        """Evaluate the state after `step` steps.
+
+        Raises:
+          _Stopping: the run is asked to stop. Nothing is recorded: a part of the held-out rows has another mean.
+        """
         program = self._program_of(step)
         if program.encoder.layers not in self._evaluators:
-            self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds, self._watchdog.beat)
-        return self._evaluators[program.encoder.layers](program.merged(self._state))
+            self._evaluators[program.encoder.layers] = Evaluator(program, self._feeds, self._between_eval_batches)
+        with self._log.spending("evaluation"), self._watchdog.state("evaluating"):
+            return self._evaluators[program.encoder.layers](program.merged(self._state))
+
+    def _between_eval_batches(self) -> None:
+        self._watchdog.beat()
+        # A preempted machine may give 30 seconds, and an evaluation may take minutes. All processes ask at each batch,
+        # so they stop at the same one.
+        if self._should_stop():
+            raise _Stopping(True)
 
     def _program_of(self, step: int) -> Program:
         """Return the program of the state after `step` steps: that of the last one of them."""
         return self._program.at(self._timetable.at(max(step - 1, 0)).stage)
-
-    def _flops_at(self, stage: int, task: str) -> StepFlops:
-        if (stage, task) not in self._flops:
-            self._flops[stage, task] = of_stage(self._program.at(stage).tasks[task], stage)
-        return self._flops[stage, task]
 
     def _save(self, step: int, is_last: bool, evaluation_is_due: bool = False) -> NotSaved | None:
         """Start to save the state. The last state is waited for, and what has failed is returned.

@@ -1,14 +1,17 @@
 """What happens once at each start of a run: its record is compared, its plan is printed, and its record is written."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 from typing import Any
 
 from bertjax import config as configuration
+from bertjax import storage
 from bertjax.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.errors import UserError
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
@@ -17,7 +20,9 @@ from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.foreign_code import foreign_modules
+from bertjax.training.run.lease import Lease
 from bertjax.training.run.record import start_record
+from bertjax.training.run.shared import check_shared
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
 
 
@@ -42,13 +47,13 @@ class Start:
     meta: dict[str, Any]
 
     def commit(self) -> None:
-        """Write the record, and the line of this start; call it when nothing can refuse the start any more.
+        """Write the record, and the line of this start; call it when nothing else can refuse the start any more.
 
         Raises:
-          UserError: processes have other workdirs.
+          UserError: processes have other workdirs; nothing is written.
         """
+        check_shared(self.files)
         processes.on_writer(self._write)
-        processes.together(lambda: record.check_shared(self.files, self.run_record.identity))
 
     def _write(self) -> None:
         modules = foreign_modules(self.run_record.config)
@@ -56,6 +61,18 @@ class Start:
         cut_jsonl(self.files.starts, last_step=math.inf)
         append_jsonl(self.files.starts, start_record(self.resumes, self.longer, modules))
         write_json(self.files.versions, versions.installed())
+
+
+def claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | None:
+    """Lock a workdir until the end of `locks`; see `Workdir.locked`.
+
+    Raises:
+      UserError: a run is to be continued with more steps, and there is none.
+    """
+    lock = locks.enter_context(files.locked())
+    if longer and not storage.exists(files.config):
+        raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
+    return lock
 
 
 def check_start(

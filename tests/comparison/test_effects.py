@@ -11,7 +11,7 @@ from bertjax import resampling
 from bertjax.comparison.effects import EXAMPLES, SEEDS, effect_of, effects_of
 from bertjax.comparison.numbers import Spread, numbers_of
 from bertjax.comparison.runs import open_entries
-from bertjax.training.results.scores import scores_of, write_scores
+from bertjax.training.results.scores import scores_of, scores_of_records, write_scores
 from bertjax.training.results.seeds import interval_of_mean, t_test
 from tests.comparison.workdirs import STEPS, record, write
 
@@ -61,6 +61,45 @@ def test_single_runs_are_compared_by_example_in_any_order_and_have_no_p_value(tm
     expected = resampling.difference(sums[0, 0], sums[1, 0], resampling.ratio)
     assert (effect.covers, effect.p) == (EXAMPLES, None)
     assert effect[1:3] == pytest.approx((float(expected.low), float(expected.high)))
+
+
+@pytest.mark.parametrize("steps, finished_runs, is_tested", [
+    ((STEPS, STEPS), (True, True), True), ((STEPS, 10), (True, False), False), ((10, 10), (False, False), True),
+    ((10, 12), (False, False), False),
+])  # fmt: skip
+def test_runs_that_have_not_finished_are_compared_at_the_same_step_only(tmp_path, steps, finished_runs, is_tested):
+    for name, step, is_finished in zip("ab", steps, finished_runs):
+        for seed, loss in enumerate((3.0, 3.2)):
+            lines, place = [record(step, 4.0, loss + step / 100 + 0.01 * seed)], tmp_path / name / f"seed={seed}"
+            write(place, lines, {"seed": seed}, baseline={}, finished=is_finished)
+    (first, second), effect = compared(tmp_path / "a", tmp_path / "b")
+    assert first.heldout["mlm_loss"].interval and second.heldout["mlm_loss"].interval
+    assert effect.at_one_step == is_tested and effect.value is not None and effect.seeds == (2, 2)
+    if not is_tested:
+        assert (effect.low, effect.high, effect.p) == (None, None, None)
+
+
+def labeled(root, records, vocab_size, store):
+    """A finished fine-tuned run that was scored on records, with a tokenizer and a fingerprint of its own."""
+    objective = {"kind": "classification", "classes": ["no", "yes"]}
+    examples = {"kind": "labeled_text", "train": "train.tsv", "heldout": "dev.tsv"}
+    settings = {"tasks": {"t": {"objective": objective, "examples": examples}}}
+    settings["data"] = {"tokenizer": {"vocab_size": vocab_size}}
+    line = {"step": STEPS, "eval/heldout/accuracy": 0.5, "eval/heldout/classification_loss": 0.7}
+    write(root, [record(STEPS) | line], settings, baseline={}, store=store * 64)
+    by_record = scores_of_records(({"sentence": text, "_where": f"{root}:1"}, 1.0, 1.0) for text in records)
+    by_batch = scores_of([vocab_size, 2], [(1.0, 1.0)] * 2)
+    write_scores(epath.Path(root / "scores.npz"), {"accuracy": by_record, "classification_loss": by_batch})
+
+
+@pytest.mark.parametrize("other, is_same", [("ab", True), ("ba", True), ("ac", False), ("a", False)])
+def test_a_labeled_file_that_was_changed_is_noticed_although_the_tokenizer_differs_too(tmp_path, other, is_same):
+    labeled(tmp_path / "a", "ab", 1000, "a")
+    labeled(tmp_path / "b", other, 2000, "b")
+    entries = open_entries([str(tmp_path / "a"), str(tmp_path / "b")])
+    [effects] = effects_of(entries, [numbers_of(entry) for entry in entries])
+    for metric in ("accuracy", "classification_loss"):
+        assert effects[metric].task_changes == (() if is_same else ("the records of the held-out file",)), metric
 
 
 def test_other_examples_are_not_paired(tmp_path, sums):

@@ -88,3 +88,30 @@ def test_a_defect_in_one_process_ends_all(flags, tmp_path):
     assert (first.returncode, second.returncode) == (1, 1)
     assert first.stderr.splitlines()[-1] == "error: process 1: a defect in process 1"
     assert "ValueError: a defect in process 1" in second.stderr and "Traceback" in second.stderr
+
+
+def test_a_heartbeat_that_only_the_writer_reads_ends_all_if_it_cannot(flags, tmp_path):
+    """Nobody waits for it until JAX aborts the others."""
+    (tmp_path / "heartbeat.json").mkdir()
+    first, second = runs.finish_many(runs.start_many(2, *flags, SOON, f"--workdir={tmp_path}"))
+    assert first.returncode == second.returncode != -signal.SIGABRT, second.stderr
+    assert "heartbeat.json" in first.stderr.splitlines()[-1]
+    assert "process 0: " in second.stderr.splitlines()[-1] or "heartbeat.json" in second.stderr.splitlines()[-1]
+
+
+def test_sigterm_to_one_in_an_evaluation_ends_it_in_both_at_the_same_batch(flags, tmp_path):
+    """The evaluation is endless, so nothing else ends it."""
+    ended = runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path}", fault="endless_evaluation"))
+    assert [done.returncode for done in ended] == [STOPPED, STOPPED], ended[0].stderr + ended[1].stderr
+    batches = [done.stderr.rpartition("evaluated batches: ")[2].split()[0] for done in ended]
+    assert batches[0] == batches[1]
+    assert max(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == 50
+    assert not any("eval/heldout/mlm_loss" in record for record in runs.records(tmp_path / "metrics.jsonl"))
+
+
+def test_processes_with_workdirs_of_their_own_write_nothing(flags, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    for done in runs.finish_many(runs.start_many(2, *flags, fault="private_workdir")):
+        assert done.returncode == 2
+        assert "is not the workdir of process 0; name one that all processes share" in done.stderr.splitlines()[-1]
+    assert {path.name for path in (tmp_path / "0").iterdir()} <= {".lock"}

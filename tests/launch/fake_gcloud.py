@@ -162,19 +162,22 @@ def copy(flags: argparse.Namespace) -> None:
         shutil.copy(flags.name, target)
 
 
-def list_objects(flags: argparse.Namespace) -> None:
-    """`storage ls` of a pattern, which prints the addresses of objects; they have no slash at the end."""
-    bucket, _, pattern = flags.name.removeprefix("gs://").partition("/")
-    found = sorted(path for path in in_bucket(bucket).glob(pattern) if path.is_file())
+def matches(pattern: str) -> list[Path]:
+    """Return the objects whose address fits a pattern; addresses of objects have no slash at the end."""
+    bucket, _, name = pattern.removeprefix("gs://").partition("/")
+    found = sorted(path for path in in_bucket(bucket).glob(name) if path.is_file())
     if not found:
-        fail("One or more URLs matched no objects.")
-    print("\n".join(f"gs://{path.relative_to(CLOUD / 'buckets')}" for path in found))
+        fail(f"The following URLs matched no objects or files:\n{pattern}")
+    return found
+
+
+def list_objects(flags: argparse.Namespace) -> None:
+    print("\n".join(f"gs://{path.relative_to(CLOUD / 'buckets')}" for path in matches(flags.name)))
 
 
 def cat(flags: argparse.Namespace) -> None:
-    if not in_bucket(flags.name).exists():
-        fail(f"The following URLs matched no objects or files:\n{flags.name}")
-    print(in_bucket(flags.name).read_text(), end="")
+    for path in matches(flags.name):
+        print(path.read_text(), end="")
 
 
 def parser() -> argparse.ArgumentParser:

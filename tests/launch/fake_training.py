@@ -6,6 +6,7 @@ The list `trainings` of the cloud's script sets how each attempt ends, the same 
 - "preempted", "vm preempted": the TPU is taken away while the training runs
 - "partly": worker 0 fails and the others hang
 - "hanging": after one heartbeat nothing happens, and SIGTERM has no effect
+- "hanging seed": the same in the second run of --seeds
 - "until stopped": with 75 after SIGTERM
 """
 
@@ -42,8 +43,9 @@ if outcome in ("preempted", "vm preempted") and worker == "0":
     states = ["SUSPENDING", "SUSPENDED"] if outcome == "preempted" else ["VM PREEMPTED"]
     [file] = CLOUD.glob("*.json")
     write(file, {**Resource(file.stem).read(), "states": states})
-if outcome == "hanging":
+if outcome in ("hanging", "hanging seed"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    workdir = workdir / "seed=1" if outcome == "hanging seed" else workdir
     workdir.mkdir(parents=True, exist_ok=True)
     write(workdir / "heartbeat.json", {"step": 5, "time": 1.0, "state": "training", "steps": 100})
 if isinstance(outcome, list):

@@ -112,9 +112,10 @@ def test_a_call_that_never_returns_is_ended(pod):
     assert "no answer within 3 s from: gcloud compute tpus queued-resources describe" in done.stderr
 
 
-def test_a_training_without_a_sign_of_life_is_restarted(pod):
+@pytest.mark.parametrize("hanging", ["hanging", "hanging seed"])
+def test_a_training_without_a_sign_of_life_is_restarted(pod, hanging):
     # A training that takes longer than that to start on a slow machine is restarted too.
-    pod.script(trainings=["hanging", *[0] * 5])
+    pod.script(trainings=[hanging, *[0] * 5])
     done = pod("babysit", HANG_SECONDS="5", STOP_SECONDS="1", MAX_FAILURES="1000")
     assert done.returncode == 0, done.stderr
     assert 'no sign of life: {"step": 5' in done.stderr and "hanging" in done.stderr

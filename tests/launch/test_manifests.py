@@ -8,11 +8,13 @@ import subprocess
 import time
 from pathlib import Path
 
+import fsspec
 import jsonschema
 import pytest
 import yaml
 
 from tests.launch.conftest import executable
+from tests.object_store import ObjectStore
 
 HERE, LAUNCH = Path(__file__).parent, Path(__file__).parents[2] / "launch"
 _spec = importlib.util.spec_from_file_location("alive", LAUNCH / "alive.py")
@@ -160,3 +162,24 @@ def test_the_probe_fails_when_a_heartbeat_is_too_old_for_its_state(tmp_path, mon
     for age, code in ((0, 0), (2 * limit, 1)):
         heartbeat.write_text(json.dumps({"step": 3, "time": time.time() - age, "state": "training", "steps": 9}))
         assert alive.main(str(tmp_path)) == code
+    heartbeat.unlink()
+    for seed, age in ((0, 9 * limit), (1, 2 * limit)):
+        (tmp_path / f"seed={seed}").mkdir()
+        beat = {"step": 3, "time": time.time() - age, "state": "training", "steps": 9}
+        (tmp_path / f"seed={seed}" / "heartbeat.json").write_text(json.dumps(beat))
+    assert alive.main(str(tmp_path)) == 1, "a seed that hangs"
+    beat["time"] = time.time()
+    (tmp_path / "seed=1" / "heartbeat.json").write_text(json.dumps(beat))
+    assert alive.main(str(tmp_path)) == 0, "one seed trains, and the others are finished or wait"
+
+
+def test_the_probe_finds_the_seeds_in_a_bucket(monkeypatch):
+    with ObjectStore().running() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+        monkeypatch.setattr(alive, "started", lambda: 0.0)
+        for seed, age in ((0, 9 * alive.HANG_SECONDS), (1, 2 * alive.HANG_SECONDS), (1, 0)):
+            beat = json.dumps({"time": time.time() - age, "state": "training"}).encode()
+            store.put("alive", f"run/seed={seed}/heartbeat.json", beat)
+            assert alive.main("gs://alive/run") == (1 if age else 0)

@@ -94,14 +94,32 @@ def test_drafts_are_not_checkpoints(tmp_path):
     assert bash("newest_checkpoint", WORKDIR=str(tmp_path / "absent")) == ["-1"]
 
 
+def test_each_seed_of_a_run_moves_it(tmp_path):
+    """The second seed starts at step 0, below the checkpoints of the first one."""
+    folder = tmp_path / "runs[0 1]"
+    for name in ("seed=0/checkpoints/100", "seed=0/checkpoints/90", "seed=0/checkpoints/damaged-400"):
+        (folder / name).mkdir(parents=True)
+    assert bash("newest_checkpoint", WORKDIR=str(folder)) == ["100"]
+    moves = ["failed", "failed:../seed=1/checkpoints/0", "failed", "failed:../seed=1/checkpoints/10", "failed"]
+    (folder / "checkpoints").mkdir()
+    assert ends(folder, *moves) == ["again 1 0", "again 0 0", "again 1 0", "again 0 0", "again 1 0"]
+
+
 def test_in_a_bucket_a_checkpoint_without_its_mark_is_not_one(tmp_path):
     """What gcloud prints for the pattern: checkpoint 300 has no mark, because its save was killed."""
     listed = """storage() {
-      [[ $* == "ls gs://bucket/run/checkpoints/*/commit_success.txt" ]] || return 1
-      printf "%s\\n" gs://bucket/run/checkpoints/{20,100,200.tmp}/commit_success.txt
+      case $* in
+        "ls gs://bucket/run/checkpoints/*/commit_success.txt") folders="$OWN" ;;
+        "ls gs://bucket/run/seed=*/checkpoints/*/commit_success.txt") folders="$SEEDS" ;;
+      esac
+      [[ $folders ]] || return 1
+      printf "gs://bucket/run/%s/commit_success.txt\\n" $folders
     }
     newest_checkpoint"""
-    assert bash(listed, WORKDIR="gs://bucket/run") == ["100"]
+    own = " ".join(f"checkpoints/{name}" for name in (20, 100, "200.tmp"))
+    assert bash(listed, WORKDIR="gs://bucket/run", OWN=own, SEEDS="") == ["100"]
+    seeds = "seed=0/checkpoints/100 seed=1/checkpoints/9"
+    assert bash(listed, WORKDIR="gs://bucket/run", OWN="", SEEDS=seeds) == ["110"]
     assert bash("storage() { return 1; }; newest_checkpoint", WORKDIR="gs://bucket/run") == ["-1"]
 
 

@@ -15,7 +15,11 @@ SBATCH = ROOT / "launch" / "slurm.sbatch"
 # Runs one task for each exit code, passes SIGTERM on, and exits with the highest code.
 SRUN = """#!/usr/bin/env bash
 echo "srun $1 $2 ${*:7}" >>"$CALLS"
-for TASK_CODE in $CODES; do export TASK_CODE; "${@:3}" & tasks+=($!); done
+SLURM_PROCID=0
+for TASK_CODE in $TASK_CODES; do
+  export TASK_CODE SLURM_PROCID; "${@:3}" & tasks+=($!)
+  ((++SLURM_PROCID))
+done
 trap 'kill -TERM "${tasks[@]}"' TERM
 highest=0
 for task in "${tasks[@]}"; do
@@ -33,7 +37,7 @@ def start(folder: Path, codes: str, training: str = ENDS, **environment: str) ->
     executable(folder / "tools" / "srun", SRUN)
     executable(folder / "tools" / "scontrol", '#!/bin/sh\necho "scontrol $*" >>"$CALLS"\n')
     executable(folder / "tools" / "training", training)
-    there = {"CALLS": str(folder / "calls"), "CODES": codes, "RUN": str(folder / "run"), "SAVES": ""}
+    there = {"CALLS": str(folder / "calls"), "TASK_CODES": codes, "RUN": str(folder / "run"), "SAVES": ""}
     slurm = {"SLURM_JOB_ID": "17", "PYTHON": str(folder / "tools" / "training")}
     return subprocess.Popen(
         ["bash", SBATCH, "--config=configs/tiny.py", f"--workdir={folder / 'run'}"],
@@ -59,11 +63,19 @@ def submit(folder: Path, codes: str, **environment: str) -> tuple[int, bool]:
 
 @pytest.mark.parametrize(
     "codes, requeues",
-    [("0", False), ("2 2", False), ("0 75", True), ("1 2", True)],  # tests/launch/test_restarts.py has all mixtures
+    # tests/launch/test_restarts.py has all mixtures
+    [("0", False), ("2 2", False), ("0 75", True), ("1 2", True), ("2 75", True), ("134 1", True)],
 )
 def test_the_job_requeues_itself_after_what_may_pass(tmp_path, codes, requeues):
-    highest = max((131 if code == "1" else int(code)) for code in codes.split())
-    assert submit(tmp_path, codes) == (1 if highest == 131 else highest, requeues)
+    messages = [int(code) for code in codes.split() if code != "0"]
+    assert submit(tmp_path, codes) == (min(messages, default=0), requeues)
+
+
+def test_bad_input_of_one_task_is_a_failure_and_not_a_stop(tmp_path):
+    """75 hides 2 from srun: it would be repeated as often as a stop may be."""
+    limits = {"MAX_FAILURES": "2", "MAX_STOPS": "100"}
+    assert [submit(tmp_path, "2 75", **limits) for _ in range(2)] == [(2, True), (2, False)]
+    assert [submit(tmp_path, "75 0", **limits) for _ in range(2)] == [(75, True), (75, True)]
 
 
 def test_requeues_are_bounded_while_the_newest_checkpoint_does_not_move(tmp_path):

@@ -96,8 +96,8 @@ def test_workers_get_variables_and_requests_get_flags(pod):
 def test_the_heartbeat_of_an_earlier_start_counts_as_starting(pod):
     """A start that opens its data for an hour must not be taken for one that hangs in a step."""
     script = """
-    eval "$(sed -n '/^hangs()/,/^}/p' launch/tpu_pod.sh)"
-    storage() { echo "$file"; }
+    eval "$(sed -n '/^heartbeats()/,/^}/p; /^hangs()/,/^}/p' launch/tpu_pod.sh)"
+    storage() { [[ $2 == "$WORKDIR/heartbeat.json" ]] && echo "$file"; }
     look() { SECONDS=$1; if hangs; then echo hangs; else echo alive; fi; }
     WORKDIR=gs://bucket/run HANG_SECONDS=10 heartbeat='' beat=0 SECONDS=0
     file='{"state": "training", "started": 1.0}' earlier=$file

@@ -180,8 +180,8 @@ def test_a_pruned_run_resumes_and_is_exported_with_zeros(kind, flags, tmp_path, 
     assert "80.0% of " in capsys.readouterr().out
     kept = {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert kept & {30, 60, 90} == {90}  # the first two have weights that were pruned later
-    edges = iter(range(1, 1000))
-    stopped = train.run(config, tmp_path / "again", should_stop=lambda: next(edges) == 40)
+    again = [f"--config={reference}", *(f"--config.{override}" for override in overrides)]
+    stopped = runs.train_here(again, tmp_path / "again", lambda step: True if step == 40 else None)
     assert stopped.step == 40 and train.run(config, tmp_path / "again").finished
     assert runs.weights(tmp_path / "again") == runs.weights(tmp_path / "run")
 

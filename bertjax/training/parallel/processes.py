@@ -34,8 +34,8 @@ _SIGNS_OF_A_LOST_PEER = ("Gloo", "Barrier failed", "heartbeat timeout", "UNAVAIL
 _gathered = 0
 # The key under which this process stored its last value.
 _stored = ""
-# Whether every process knows of the same failure.
-_all_fail = False
+# Whether every process knows of the same failure, or has agreed to stop.
+_all_fail = _all_stop = False
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
@@ -232,8 +232,11 @@ class StopTogether:
         self._interrupts = 0
 
     def __call__(self) -> bool:
+        global _all_stop
         self._edges += 1  # not the step: JAX's sync point is the next number that no process has passed
-        return multihost_utils.reached_preemption_sync_point(self._edges)
+        must_stop = multihost_utils.reached_preemption_sync_point(self._edges)
+        _all_stop = _all_stop or must_stop
+        return must_stop
 
     def _interrupted(self, signum: int, frame: Any) -> None:
         self._interrupts += 1
@@ -245,8 +248,9 @@ class StopTogether:
 def leave(run: Callable[[], int]) -> int:
     """Return the exit code of `run`, after leaving the other processes.
 
-    All processes end together if the run went well, or if all of them know that it cannot start. A process that fails
-    alone ends at once: the others may wait for it in the middle of a step, and it must not wait for them.
+    All processes end together if the run went well, if they have agreed to stop, or if all of them know that it cannot
+    start. A process that fails alone ends at once, also with exit code 75, if it has lost the lock. The others may wait
+    for it in the middle of a step, or complete a save, and JAX aborts a process that waits for them too long.
     """
     try:
         exit_code = run()
@@ -256,7 +260,7 @@ def leave(run: Callable[[], int]) -> int:
         traceback.print_exc()
         exit_code = cli.FAILED
     if global_state.client is not None:
-        if exit_code in (cli.FINISHED, cli.STOPPED) or _all_fail:
+        if exit_code == cli.FINISHED or (exit_code == cli.STOPPED and _all_stop) or _all_fail:
             jax.distributed.shutdown()
         else:
             sys.stdout.flush()

@@ -19,7 +19,7 @@ from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
 from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves
-from bertjax.training.run.tables import Table
+from bertjax.training.run.tables import Table, csv_cells
 from bertjax.training.run.workdir import Workdir
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ class ClassReport:
         """Return the confusion matrix as CSV, with true classes as rows and predictions as columns."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(["true class", *self.classes])
-        writer.writerows([name, *row] for name, row in zip(self.classes, self.confusion_CC.tolist()))
+        writer.writerow(csv_cells(["true class", *self.classes]))
+        writer.writerows(csv_cells([name, *row]) for name, row in zip(self.classes, self.confusion_CC.tolist()))
         return out.getvalue()
 
     def figure(self) -> "Figure":

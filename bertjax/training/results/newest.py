@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 from bertjax import storage
+from bertjax.errors import json_text
 from bertjax.training.results import curves
-from bertjax.training.run.workdir import Workdir, json_text
+from bertjax.training.run.workdir import Workdir
 
 # A drawing takes half a second. The lines of an evaluation are in `metrics.jsonl` by then, on an object store as well.
 _SECONDS_UNTIL_DRAWN = 30.0
@@ -48,7 +49,7 @@ class NewestResults:
                 self._due = math.inf if is_due else self._due
             if figures:
                 try:
-                    storage.write_text(self.path, json_text({"finished": False, **figures}))
+                    storage.write_text(self.path, json_text({"finished": False, **figures}, indent=2) + "\n")
                 except BaseException:
                     with self._taking:
                         self._figures = self._figures or figures

@@ -15,7 +15,8 @@ from bertjax import storage
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 
-_IDS, _SUMS = "ids/", "sums/"
+# Names of the arrays of a metric: ids of batches or of records, and sums.
+_IDS, _RECORDS, _SUMS = "ids/", "records/", "sums/"
 # Folder of a workdir with the scores of probes, a file each.
 _PROBES = "probes"
 
@@ -26,17 +27,19 @@ class Scores(NamedTuple):
     Attributes:
       ids: int64 [U], ascending; equal ids of two runs mean the same unit.
       sums: float64 [U, 2], sum and weight; the metric is the ratio of their totals.
+      by_record: whether ids are those of records, which do not depend on a tokenizer as those of batches do.
     """
 
     ids: np.ndarray
     sums: np.ndarray
+    by_record: bool = False
 
 
-def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]]) -> Scores:
+def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]], by_record: bool = False) -> Scores:
     """Return scores in the order of their ids."""
     ids = np.array(list(ids), np.int64)
     order = np.argsort(ids, kind="stable")
-    return Scores(ids[order], np.array(list(sums), np.float64).reshape(-1, 2)[order])
+    return Scores(ids[order], np.array(list(sums), np.float64).reshape(-1, 2)[order], by_record)
 
 
 def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
@@ -48,7 +51,7 @@ def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
         seen[content] += 1
         ids.append(content_id(f"{seen[content]} {content}".encode()))
         sums.append((total, weight))
-    return scores_of(ids, sums)
+    return scores_of(ids, sums, by_record=True)
 
 
 def content_id(content: bytes) -> int:
@@ -58,7 +61,7 @@ def content_id(content: bytes) -> int:
 
 def write_scores(path: epath.Path, scores: Mapping[str, Scores]) -> None:
     """Write scores by metric, also to an object store."""
-    arrays = {f"{_IDS}{name}": of_metric.ids for name, of_metric in scores.items()}
+    arrays = {f"{_RECORDS if each.by_record else _IDS}{name}": each.ids for name, each in scores.items()}
     arrays |= {f"{_SUMS}{name}": of_metric.sums for name, of_metric in scores.items()}
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
@@ -75,8 +78,12 @@ def read_scores(path: epath.Path) -> dict[str, Scores]:
         return {}
     try:
         with np.load(io.BytesIO(path.read_bytes())) as arrays:
-            names = [name.removeprefix(_IDS) for name in arrays.files if name.startswith(_IDS)]
-            return {name: Scores(arrays[f"{_IDS}{name}"], arrays[f"{_SUMS}{name}"]) for name in names}
+            named = [(kind, name.removeprefix(kind)) for name in arrays.files for kind in (_IDS, _RECORDS)]
+            return {
+                name: Scores(arrays[f"{kind}{name}"], arrays[f"{_SUMS}{name}"], kind == _RECORDS)
+                for kind, name in named
+                if f"{kind}{name}" in arrays.files
+            }
     except (KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} is damaged ({error}); delete it to compare without examples") from error
 

@@ -53,6 +53,12 @@ def interval_of_mean(values: np.ndarray, share: float = 0.95) -> tuple[np.ndarra
     return mean - half, mean + half
 
 
+def vary(*sides: Sequence[float]) -> bool:
+    """Return whether the values of a side differ by more than rounding."""
+    largest = max(np.abs(side).max() for side in sides)
+    return any(np.ptp(side) > _ROUNDING * largest for side in sides)
+
+
 def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share: float = 0.95) -> TTest | None:
     """Test whether two means differ: confidence interval and p-value of second - first.
 

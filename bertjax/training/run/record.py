@@ -33,7 +33,6 @@ from bertjax.typed import differences
 
 FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"
-_LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0
 # Flags with values that may hold a secret, such as a chat token. The record of a start is shared with its report.
 _SECRET_FLAGS = ("--on-event",)
 # Stage settings that determine its length.
@@ -88,9 +87,30 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
     Raises:
       UserError: it is damaged or has a newer format.
     """
-    record = _read(workdir)
-    config, settings = (from_dict(record[half], trust_code) for half in ("config", "settings"))
-    return RunRecord(config, settings, record["identity"], record["vocab_size"])
+    return _record_of(_read(workdir), trust_code)
+
+
+def shared_record(workdir: Workdir) -> RunRecord | None:
+    """Return, in every process, the record that process 0 reads; None if it finds no run.
+
+    A client of NFS may not see yet what another one has written: processes that look by themselves could take one run
+    for a new one and for one that resumes.
+
+    Raises:
+      UserError: as for `read_record`.
+    """
+    content = processes.from_writer(lambda: _read(workdir) if storage.exists(workdir.config) else None, "read-record")
+    return processes.together(lambda: _record_of(content, trust_code=False) if content else None)
+
+
+def has_checkpoint(workdir: Workdir) -> bool:
+    """Return, in every process, whether process 0 finds a checkpoint."""
+    return processes.from_writer(lambda: bool(Checkpoints(workdir.checkpoints).steps()), "has-checkpoint")
+
+
+def _record_of(content: dict[str, Any], trust_code: bool) -> RunRecord:
+    config, settings = (from_dict(content[half], trust_code) for half in ("config", "settings"))
+    return RunRecord(config, settings, content["identity"], content["vocab_size"])
 
 
 def read_settings(workdir: Workdir) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -215,16 +235,6 @@ def _check_alike(first: dict, identity: dict) -> None:
         raise UserError(
             f"this process differs from process 0 ({'; '.join(changed)}); use the same command, corpus and code for all"
         )
-
-
-def check_shared(workdir: Workdir, identity: dict) -> None:
-    """Raise UserError unless this process sees the record of process 0."""
-    # NFS clients cache for half a minute (acdirmin, nfs(5)) that a file was absent, or its old content.
-    for _ in range(_LOOKS):
-        if storage.exists(workdir.config) and not differences(_read(workdir)["identity"], identity):
-            return
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")
 
 
 def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, Any]:

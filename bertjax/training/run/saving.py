@@ -134,11 +134,10 @@ class Saving:
             self._checkpoints.save(step, state, meta)
             self._checkpoints.settle()
 
-        self._newest = step
-        return self._last(save)
+        return self._last(save, step)
 
     def finish_recent(self, step: int) -> tuple[int, NotSaved | None] | None:
-        """Wait for a running save, if it was started only a few steps before `step`.
+        """Wait for a save of `step`, or for one that started a few steps before it and is still running.
 
         All processes call it together and return the same result.
 
@@ -146,10 +145,10 @@ class Saving:
           (step of the save, its error or None); None if there is no such save.
         """
         # Processes finish writing at different times; if one is still saving, all wait.
-        is_saving = not self._is_settled and self._checkpoints.is_saving
-        if not any(processes.gather(is_saving, "recent-save")) or step - self._newest > self._few:
-            return None
-        return self._newest, self._last(self._checkpoints.settle)
+        is_saving = any(processes.gather(not self._is_settled and self._checkpoints.is_saving, "recent-save"))
+        if self._newest == step or (is_saving and step - self._newest <= self._few):
+            return self._newest, self._last(self._checkpoints.settle, self._newest)
+        return None
 
     def close(self) -> None:
         """Let a running save finish, even if the run has failed, and end the writing threads."""
@@ -159,7 +158,7 @@ class Saving:
         except NotSaved as error:  # only a warning: the run already has its export, or ends with its own error
             log.warning("%s", error)
 
-    def _last(self, action: Callable[[], None]) -> NotSaved | None:
+    def _last(self, action: Callable[[], None], step: int) -> NotSaved | None:
         self._is_settled, failure = True, None
         try:
             with self._watched():
@@ -170,7 +169,8 @@ class Saving:
         failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
         if failures:
             return NotSaved(failures[0])
-        self._watchdog.notify("saved", self._newest)
+        self._newest = step
+        self._watchdog.notify("saved", step)
         return None
 
     @contextlib.contextmanager
@@ -179,6 +179,7 @@ class Saving:
             yield
         except NotSaved as error:
             self._failed_in_a_row += 1
+            self._newest = None
             if jax.process_count() > 1:
                 raise
             if self._failed_in_a_row > 1:

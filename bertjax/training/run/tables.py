@@ -1,9 +1,20 @@
-"""Terminal tables with untrusted cells, such as names from other people's files."""
+"""Tables in terminals and files, with untrusted cells, such as names from other people's files."""
+
+from collections.abc import Iterable
+from typing import Any
 
 import rich.table
 from rich.text import Text
 
 from bertjax.errors import printable
+
+# A spreadsheet reads a cell that starts with one of these as a formula, which may send the others to a URL.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_cells(cells: Iterable[Any]) -> list[Any]:
+    """Return a row of a CSV file in which text is never a formula: it starts with an apostrophe. Numbers stay."""
+    return [f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in cells]
 
 
 class Table(rich.table.Table):

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 import os
 import re
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any
 from etils import epath
 
 from bertjax import locks, storage, untrusted
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, json_text, reason
 from bertjax.storage import is_remote
 from bertjax.training.run.lease import Lease, lease
 
@@ -204,22 +203,9 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Write a JSON file, all of it or nothing, with the content of `json_text`."""
-    text = json_text(value)
+    """Write a JSON file, all of it or nothing, with the content of `bertjax.errors.json_text`."""
+    text = json_text(value, indent=2) + "\n"
     storage.retry(lambda: storage.write_text(path, text), path)
-
-
-def json_text(value: Any) -> str:
-    """Return the content of a JSON file. Numbers that are not finite become null: JSON has no NaN."""
-    return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:

@@ -5,6 +5,7 @@ import json
 import jax
 import pytest
 
+from bertjax.cli import FAILED, STOPPED
 from bertjax.training.parallel import processes
 from tests import runs
 
@@ -59,3 +60,16 @@ def test_steps_and_states_of_processes_are_compared(seen):
         assert (kind, code) == ("RunFailed", 1) and message.startswith("after step 30 the copies of the state differ ")
         assert "of process 0 in params/kernel; " in message and "of process 1 in params/kernel)" in message
         assert "replicas-20" in process["steps"][2] and "replicas-30" in process["steps"][2]
+
+
+@pytest.mark.parametrize("code", [STOPPED, FAILED])
+def test_a_process_that_fails_alone_does_not_wait_for_the_others(monkeypatch, code):
+    """A lock that one process has lost ends it with 75 while its peers complete a save, which may take long."""
+    monkeypatch.setenv("ENDS", str(code))
+    first, second = runs.start_many(2, module="tests.training.parallel.one_leaves")
+    try:
+        ended = runs.finish(second)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
+        assert first.poll() is None
+    finally:
+        first.kill()

@@ -11,11 +11,10 @@ from bertjax.data import tokenizer
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import resolve
-from bertjax.training.run import record as records
+from bertjax.training.run import shared
 from bertjax.training.run.record import (
     RunRecord,
     check_identity,
-    check_shared,
     read_record,
     start_record,
     write_record,
@@ -38,22 +37,22 @@ def test_a_record_that_has_not_changed_is_not_written_again(undisturbed, tmp_pat
     assert written[0]["identity"]["seed"] == 1
 
 
-def test_a_record_that_a_disk_shows_late_is_waited_for(undisturbed, tmp_path, monkeypatch):
+def test_a_mark_that_a_disk_shows_late_is_waited_for(tmp_path, monkeypatch):
     """A client of NFS may remember that the file was absent before process 0 wrote it."""
     workdir, looks = Workdir.at(tmp_path), []
-    identity = read_record(Workdir.at(undisturbed)).identity
+    mark = workdir.root / "mark"
 
     def look_again(seconds):
         looks.append(seconds)
         if len(looks) == 40:
-            shutil.copy(undisturbed / "config.json", tmp_path)
+            mark.touch()
 
-    monkeypatch.setattr(records.time, "sleep", look_again)
-    check_shared(workdir, identity)
+    monkeypatch.setattr(shared.time, "sleep", look_again)
+    shared.wait_for(mark, workdir)
     assert sum(looks) == 40.0
-    (tmp_path / "config.json").unlink()
+    mark.unlink()
     with pytest.raises(UserError, match="is not the workdir of process 0; name one that all processes share"):
-        check_shared(workdir, identity)
+        shared.wait_for(mark, workdir)
 
 
 @pytest.mark.parametrize("flag", [["--on-event=curl -H 'Bearer xyz'"], ["--on-event", "curl -H 'Bearer xyz'"]])
