@@ -52,4 +52,4 @@ def classes_of(format: LabeledFormat, records: list[Record]) -> tuple[str, ...]:
     """Return the names of the labels of records, sorted; empty if they are numbers, as the scores of STS-B."""
     counts = format.class_counts(records)
     are_numbers = not any(math.isnan(labels.number_of(name)) for name in counts)
-    return () if are_numbers and any("." in name for name in counts) else tuple(sorted(counts))
+    return () if are_numbers and any("." in name for name in counts) else labels.ordered(counts)

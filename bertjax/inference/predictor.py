@@ -117,14 +117,15 @@ class Predictor:
         """Return the prediction of a fine-tuned model for each record.
 
         Args:
-          records: records with the fields that the model was trained on, labels ignored; texts if it is one field.
+          records: records with the fields that the model was trained on, labels ignored; texts if it is one field. A
+            tagger also takes the `words` of a sentence, a list.
 
         Raises:
           UserError: a record lacks a field or is blank, or the model was not fine-tuned.
         """
         pipeline = self.pipeline(FineTuned)
         records = [r if isinstance(r, dict) else {single_field(pipeline.fields): r} for r in records]
-        return list(self.predictions(self.request(pipeline, checked(records, pipeline.fields))))
+        return list(self.predictions(self.request(pipeline, checked(records, pipeline.fields, pipeline.list_field))))
 
     def pseudo_log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
         """Return the pseudo-log-likelihood of each text in nats (`bertjax.inference.likelihood`); float64 [texts].
