@@ -4,18 +4,21 @@ import argparse
 import contextlib
 import dataclasses
 import sys
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from etils import epath
 
 from bertjax import cli, storage
 from bertjax.config import Config
-from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.labeled import labels
+from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.source import LabeledSource, LabeledSources
 from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError, json_text, printable, quoted, say
+from bertjax.errors import UserError, json_text, printable, quoted, say, shorten
 from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.inference.predictor import Predictor
@@ -33,9 +36,23 @@ from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
 from bertjax.training.teachers import without_teachers
 
+# Flags for columns of a labeled file: {setting of the examples: (its type, what the column holds)}.
+_COLUMNS = {
+    "text": (str, "the text"),
+    "pair": (str, "the second text; empty for single texts"),
+    "label": (str, "the label"),
+    "word": (int, "the words of a tagged file, a number from 0"),
+    "tag": (int, "the tags of a tagged file, a number from 0, or -1 for the last"),
+}
+
 
 def run(
-    name: str, corpus: str = "", trust_code: bool = False, task: str = "", per_class: bool = False
+    name: str,
+    corpus: str = "",
+    trust_code: bool = False,
+    task: str = "",
+    per_class: bool = False,
+    columns: Mapping[str, str | int] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
     """Score a pretrained model on the held-out documents of a corpus, or a fine-tuned one on a labeled file.
 
@@ -50,6 +67,8 @@ def run(
       trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
       task: one of several tasks to score; all of them if empty.
       per_class: whether the scores of each class are also returned.
+      columns: {setting of the examples: the column of the labeled file `corpus`}, for those that it names otherwise
+        than the training file: `text`, `pair` and `label`, or `word` and `tag`.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} if requested.
@@ -63,16 +82,22 @@ def run(
         say(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
     if not corpus:
         saved.check_data("--corpus=CORPUS")
-    return score(saved, saved.config, corpus, per_class)
+    return score(saved, saved.config, corpus, per_class, columns)
 
 
-def score(saved: SavedModel, config: Config, corpus: str = "", per_class: bool = False) -> dict[str, Any]:
+def score(
+    saved: SavedModel,
+    config: Config,
+    corpus: str = "",
+    per_class: bool = False,
+    columns: Mapping[str, str | int] = types.MappingProxyType({}),
+) -> dict[str, Any]:
     """Score a model with a configuration, such as that of the model from which it was cut.
 
     Args:
       saved: the model.
       config: the configuration; `SavedModel.config` is its own.
-      corpus, per_class: see `run`.
+      corpus, per_class, columns: see `run`.
 
     Returns:
       See `run`, also for the errors.
@@ -97,7 +122,7 @@ def score(saved: SavedModel, config: Config, corpus: str = "", per_class: bool =
         raise UserError(
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
-    store = _labeled(config, model.tokenizer, corpus)
+    store = _labeled(config, model.tokenizer, corpus, columns)
     if store is None:  # a run has recorded which one is its own
         has_record = not corpus and not saved.is_export
         store = open_store(config.data, read_record(Workdir.at(saved.folder)) if has_record else None)
@@ -142,25 +167,37 @@ def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
     return settings.get("tasks", {}).get(task, {}).get("objective", {})
 
 
-def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource | LabeledSources | None:
+def _labeled(
+    config: Config, tokenizer: Tokenizer, path: str, columns: Mapping[str, str | int]
+) -> LabeledSource | LabeledSources | None:
     """Return the labeled files of a fine-tuned model, None for any other model."""
     task = config.task
+    kind = task.examples.kind
+    if stray := [name for name in columns if not isinstance(getattr(task.examples, name, None), type(columns[name]))]:
+        raise UserError(f"--{stray[0]}={columns[stray[0]]} has no effect on a model of examples.kind={kind}; remove it")
     if not isinstance(task.examples, LabeledFormat):
         return None
+    records = []
     if path:
         if len(config.tasks) > 1:
             raise UserError(
                 f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
             )
-        examples = dataclasses.replace(task.examples, heldout=path, further_heldout={})
-        examples.read(path)  # an error of this file names no setting, which the user has not typed
+        examples = dataclasses.replace(task.examples, heldout=path, further_heldout={}, **columns)
+        records = examples.read(path)  # an error of this file names no setting, which the user has not typed
+        if task.has_classes:
+            records = examples.without_missing(records, path, task.objective.classes)
+            records = _with_names_of(task.objective.classes, records, examples, path)
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
-    source = labeled_files(config, tokenizer)
+    source = labeled_files(config, tokenizer, is_trained=True)
     train = config.task.examples.train
-    if path and not (train and storage.exists(train)):
-        missing = printable(train) or "the training file of an export"
-        say(f"{missing} is not there: the baselines are those of {path}", file=sys.stderr)
+    if path:
+        source.heldout = records
+    if path and (columns or not (train and storage.exists(train))):
+        missing = "has other columns" if columns and train else "is not there"
+        name = printable(train) or "the training file of an export"
+        say(f"{name} {missing}: the baselines are those of {path}", file=sys.stderr)
         source.train = source.heldout
     files = Feeds(config, source)
     try:
@@ -169,6 +206,22 @@ def _labeled(config: Config, tokenizer: Tokenizer, path: str) -> LabeledSource |
     except UserError as error:
         raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
     return files.store
+
+
+def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
+    """Return the records with the names that a model has for their labels, such as `LABEL_1` for `1`."""
+    names = list(examples.class_counts(records))
+    new = labels.matched(names, classes)
+    if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
+        return records  # the labels that the model lacks are refused one by one
+    changed = [f"{name} as {new[name]}" for name in labels.ordered(names) if name != new[name]]
+    say(f"{path}: labels are taken for the classes of the model: {shorten(changed, 8)}", file=sys.stderr)
+    field = "tags" if examples.kind == "tagged" else getattr(examples, "label", "")
+
+    def renamed(value: Any) -> Any:
+        return [new[name] for name in value] if isinstance(value, list) else new[labels.class_of(value)]
+
+    return [record | {field: renamed(record[field])} for record in records]
 
 
 def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:
@@ -211,6 +264,8 @@ def main(argv: list[str] | None = None) -> int:
         epilog="examples:\n"
         "  the run's own held-out documents:  python -m bertjax.evaluate runs/tiny\n"
         "  those of other texts, as JSON:     python -m bertjax.evaluate runs/tiny@3500 --corpus=my/texts --json\n"
+        "  a labeled file of another form:    python -m bertjax.evaluate models/nli --corpus=snli.jsonl \\\n"
+        "                                         --text=premise --pair=hypothesis --label=gold_label\n"
         "  BLiMP, or pairs of your own:       python -m bertjax.evaluate runs/tiny --minimal-pairs=pairs.jsonl\n"
         "  GLUE, from the runs of its tasks:  python -m bertjax.evaluate runs/glue --suite=glue\n\n"
         'A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
@@ -243,11 +298,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--scores", default="", metavar="FILE", help="with --minimal-pairs: write the scores of each pair as .jsonl"
     )
+    for name, (kind, what) in _COLUMNS.items():
+        parser.add_argument(f"--{name}", type=kind, metavar="COLUMN", help=f"with --corpus=FILE: the column of {what}")
     parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_args(argv)
+    columns = {name: value for name in _COLUMNS if (value := getattr(args, name)) is not None}
+    if columns and not args.corpus:
+        name = next(iter(columns))
+        raise UserError(f"--{name}={columns[name]} names a column of a labeled file; add --corpus=FILE")
     if (args.task or args.per_class) and (args.minimal_pairs or args.suite):
         flag = f"--task={args.task}" if args.task else "--per-class"
         raise UserError(f"{flag} has no effect with --minimal-pairs and --suite; remove it")
@@ -266,7 +327,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.minimal_pairs:
             figures = run_pairs(args.model, args.minimal_pairs, args.trust_code, args.scores)
         else:
-            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class)
+            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class, columns)
     if args.json:
         say(json_text(figures, indent=2))
     elif args.minimal_pairs:

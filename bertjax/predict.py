@@ -21,11 +21,12 @@ from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
 from bertjax.inference.readable import text_of
-from bertjax.inference.records import read_file, read_lines, records_of, single_field
+from bertjax.inference.records import read_lines, records_of, single_field
 from bertjax.opening import SavedModel
 from bertjax.storage import StorageError
 
 _ARRAY = ".npy"
+_JSON = (".jsonl", ".json")
 _HELP = """
 --do chooses what to compute; the default is the first of these that the model can do:
 
@@ -49,6 +50,9 @@ examples:
   vectors of length 1, as a numpy array of shape [sentences, width]:
       python -m bertjax.predict runs/tiny/export --do=embed --normalize --file=sentences.txt --out=vectors.npy
 
+A tagger also reads files with a word in each line, and CoNLL-U. Its tags are written as a column of the same file,
+unless --json or an --out that ends in .jsonl asks for JSON.
+
 On a terminal, predictions are printed as text with percentages, embeddings as JSON. In a pipe, in a file (--out) and
 with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields.
 A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
@@ -59,7 +63,7 @@ A text that is longer than the model can read is cut at its end; the number of c
 _SHOWN = 3
 
 
-def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0) -> None:
+def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0, source: str = "") -> None:
     """Write the predictions to stdout or a file; progress and the number of cut texts go to stderr.
 
     Args:
@@ -67,6 +71,7 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
       request: the encoded records, from `predictor.request`.
       out: a file of JSON lines, or a .npy file of embeddings; stdout if empty. The file appears when it is complete.
       readable: number of classes to print for each record in lines of text; 0 for JSON.
+      source: the file of the records, if the predictions are written as a column of it.
 
     Raises:
       UserError: the file cannot be written.
@@ -76,8 +81,12 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
             parts = predictor.outputs(request, progress.update)
             np.save(file, np.concatenate([outputs["embedding"] for outputs in parts]))
         else:
-            for prediction in predictor.predictions(request, progress.update):
-                file.write(_line(prediction, request.pipeline.fields, readable).encode() + b"\n")
+            predictions = predictor.predictions(request, progress.update)
+            lines = request.pipeline.with_answers(source, predictions) if source else None
+            if lines is None:
+                lines = (_line(prediction, request.pipeline.fields, readable) for prediction in predictions)
+            for line in lines:
+                file.write(line.encode() + b"\n")
     if out:
         say(f"{request.records:,} predictions in {out}", file=sys.stderr)
     for note, count in request.notes.items():
@@ -108,7 +117,7 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
     if texts:
         return records_of(texts, single_field(pipeline.fields))
     if file:
-        records = read_file(file, pipeline.fields, pipeline.quoted)
+        records = pipeline.read(file)
         if not records:
             raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
         return records
@@ -220,7 +229,9 @@ def main(argv: list[str] | None = None) -> int:
         say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
     request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
     readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
-    run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0)
+    as_column = isinstance(pipeline, FineTuned) and not args.json and not args.out.endswith(_JSON)
+    source = args.file if as_column else ""
+    run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0, source)
     return 0
 
 

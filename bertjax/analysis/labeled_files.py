@@ -53,4 +53,4 @@ def classes_of(format: LabeledFormat, records: list[Record]) -> tuple[str, ...]:
     counts = format.class_counts(records)
     # Classes may be called 0 and 1. Only a label with a decimal point makes the task a regression.
     are_numbers = not any(math.isnan(labels.number_of(name)) for name in counts)
-    return () if are_numbers and any("." in name for name in counts) else tuple(sorted(counts))
+    return () if are_numbers and any("." in name for name in counts) else labels.ordered(counts)

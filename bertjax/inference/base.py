@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import jax
@@ -13,6 +14,7 @@ from bertjax.data.examples import Examples, Vocabulary, add_special_tokens
 from bertjax.data.framing import Ids, truncate
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.export import Export
+from bertjax.inference.records import read_file
 from bertjax.objectives.base import Objective
 from bertjax.objectives.outputs import Output
 
@@ -57,9 +59,21 @@ class Pipeline:
         return ("text",)
 
     @property
-    def quoted(self) -> bool:
-        """Whether fields in a .tsv file may be in double quotes."""
-        return False
+    def list_field(self) -> str:
+        """Name of a list of texts that a record may have in place of the fields; empty for none."""
+        return ""
+
+    def read(self, path: str) -> list[Record]:
+        """Return the records of a file.
+
+        Raises:
+          UserError: the file cannot be read, or has a bad record.
+        """
+        return read_file(path, self.fields)
+
+    def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
+        """Yield the lines of a file with the predictions in them; None for files without a place for them."""
+        return None
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:

@@ -2,6 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from bertjax.config import Task
 from bertjax.data.formats import FORMATS
@@ -10,6 +14,7 @@ from bertjax.errors import UserError
 from bertjax.export import Export
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
+from bertjax.inference.records import read_file
 from bertjax.objectives.base import Objective
 
 
@@ -78,8 +83,18 @@ class FineTuned(Pipeline):
         return self._task.examples.inputs
 
     @property
-    def quoted(self) -> bool:
-        return getattr(self._task.examples, "quoted", False)
+    def list_field(self) -> str:
+        return self._task.examples.list_input
+
+    def read(self, path: str) -> list[Record]:
+        full = str(Path(path).expanduser())
+        records = self._task.examples.read_unlabeled(full, self.objective.classes)
+        quoted = getattr(self._task.examples, "quoted", False)
+        return read_file(path, self.fields, quoted) if records is None else records
+
+    def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
+        answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)
+        return self._task.examples.with_answers(str(Path(path).expanduser()), answers, self.objective.classes)
 
     @property
     def group(self) -> int:
@@ -96,8 +111,11 @@ class FineTuned(Pipeline):
     def _best(self, probabilities: dict[str, float]) -> dict[str, float]:
         return dict(sorted(probabilities.items(), key=lambda pair: -pair[1])[: self.top])
 
+    def _fields_of(self, record: Record) -> tuple[str, ...]:
+        return (self.list_field,) if self.list_field and self.list_field in record else self.fields
+
     def encode(self, records: list[Record]) -> LabeledExamples:
         """Return the examples for records, without labels and other fields that the model does not read."""
         # Labels in the file are dropped: a prediction must not depend on them, and they may be unknown to the model.
-        inputs = [{name: record[name] for name in (*self.fields, WHERE)} for record in records]
+        inputs = [{name: record[name] for name in (*self._fields_of(record), WHERE)} for record in records]
         return self._task.examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)

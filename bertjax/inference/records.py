@@ -24,13 +24,18 @@ def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
     return checked([{field: text} for text in texts], (field,))
 
 
-def checked(records: Sequence[Record], fields: Sequence[str]) -> list[Record]:
+def checked(records: Sequence[Record], fields: Sequence[str], list_field: str = "") -> list[Record]:
     """Return records with their numbers, from 1, as places.
+
+    Args:
+      records: the records.
+      fields: required fields, each with a text.
+      list_field: a field with a list of texts that a record may have in place of these; empty for none.
 
     Raises:
       UserError: a record lacks a field, or the field is blank or not a string.
     """
-    return [_checked(record, f"text {number}", fields) for number, record in enumerate(records, start=1)]
+    return [_checked(record, f"text {number}", fields, list_field) for number, record in enumerate(records, start=1)]
 
 
 def read_lines(lines: Iterable[bytes], name: str, field: str) -> list[Record]:
@@ -104,7 +109,12 @@ def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:
         yield f"{name}:{number}", (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).rstrip(b"\r\n")
 
 
-def _checked(record: Record, where: str, fields: Sequence[str]) -> Record:
+def _checked(record: Record, where: str, fields: Sequence[str], list_field: str = "") -> Record:
+    if list_field and list_field in record:
+        texts = record[list_field]
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+            raise UserError(f"{where}: {list_field!r} is {str(texts)[:40]!r}, not a list of texts; write one or more")
+        return record | {WHERE: where}
     for field in fields:
         if field not in record:
             names = ", ".join(map(repr, record)) or "no fields"

@@ -16,6 +16,7 @@ from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.opening import SavedModel
+from bertjax.training import class_heads
 from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, path_of
@@ -88,8 +89,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
 
     The encoder must be the same, except for layers that `init_layers` leaves out, for a segment table that the new
     encoder does not have, and for activations that it begins to round. A head that the source lacks, or has in another
-    shape, is initialized from scratch with a warning. So is a missing pooler, as in a checkpoint with only an MLM head,
-    and one with another activation.
+    shape or for other classes (`class_heads`), is initialized from scratch with a warning. So is a missing pooler, as
+    in a checkpoint with only an MLM head, and one with another activation.
 
     Raises:
       UserError: the source is not a model, or has another encoder or tokenizer.
@@ -101,7 +102,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
             f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={saved.folder}/tokenizer"
         )
     model = saved.export
-    source = _with_layers(model, program.config.init_layers)
+    source = class_heads.match(_with_layers(model, program.config.init_layers), model.settings, program.config)
     if not program.encoder.segments:
         source["encoder"]["embeddings"].pop("segment", None)
     if model.encoder.pooler_activation != program.encoder.pooler_activation:

@@ -124,6 +124,7 @@ def _labeled_feeds(config: Config) -> Feeds:
                     "correct the file, or the setting of examples that names the column"
                 )
             objective = dataclasses.replace(task.objective, classes=source.classes)
+            task = dataclasses.replace(task, examples=source.format)
             if isinstance(objective, Classification):
                 objective = objective.weighted(source.format.class_counts(source.train))
             objective = objective.copy_with(bound_teacher=task.objective.bound_teacher)
@@ -131,11 +132,19 @@ def _labeled_feeds(config: Config) -> Feeds:
     return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
 
 
-def labeled_files(config: Config, tokenizer: Tokenizer) -> LabeledSource | LabeledSources:
-    """Return the labeled files of the only task, or of all tasks."""
-    if len(config.tasks) == 1:
-        return LabeledSource(config.task.examples, tokenizer)
-    return LabeledSources({name: task.examples for name, task in config.tasks.items()}, tokenizer)
+def labeled_files(config: Config, tokenizer: Tokenizer, is_trained: bool = False) -> LabeledSource | LabeledSources:
+    """Return the labeled files of the only task, or of all tasks.
+
+    Args:
+      config: the configuration.
+      tokenizer: the tokenizer of the model.
+      is_trained: whether the classes are those of the configuration, which a run has resolved, and not of the files.
+    """
+    sources = {
+        name: LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes if is_trained else ())
+        for name, task in config.tasks.items()
+    }
+    return LabeledSources(sources, tokenizer) if len(sources) > 1 else sources[config.task_name]
 
 
 def _tokenizer_of(config: Config) -> Tokenizer:

@@ -11,7 +11,7 @@ from bertjax import storage
 from bertjax.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, say
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
@@ -117,8 +117,9 @@ def check_start(
         print(line)
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
     for task in feeds.heldout:
-        if isinstance(labeled := feeds.store_of(task), LabeledSource) and (count := labeled.repeated()):
-            print(report.repeated_line(count, label(task)))
+        if isinstance(labeled := feeds.store_of(task), LabeledSource):
+            for line in report.labeled_lines(labeled, program.config.tasks[task].objective, label(task)):
+                say(line)
     for key, feed in feeds.further_heldout.items():
         print(report.heldout_line(feed, program.config.qualified(*key)))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))

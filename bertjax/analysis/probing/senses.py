@@ -65,7 +65,10 @@ def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tup
     texts = [record["sentence"] for record in records]
     # The word is encoded separately, so that its first piece is known in every tokenizer.
     before, word, after = (
-        tokenizer.encode([text[part].strip() or " " for text, part in zip(texts, parts, strict=True)])
+        tokenizer.encode_inside(
+            [text[part].strip() for text, part in zip(texts, parts, strict=True)],
+            [_follows_space(text, part.start) for text, part in zip(texts, parts, strict=True)],
+        )
         for parts in zip(*((slice(0, place.start), place, slice(place.stop, None)) for place in places))
     )
     encoded, firsts = [], []
@@ -111,6 +114,11 @@ def score(states: np.ndarray, records: Sequence[Record]) -> tuple[np.ndarray, fl
     if not total:
         return np.full(states.shape[1], np.nan), float("nan")
     return correct / total, frequent / total
+
+
+def _follows_space(text: str, start: int) -> bool:
+    """Return whether a part of a text starts after a space, or with one, or with the text."""
+    return start == 0 or text[start - 1].isspace() or text[start : start + 1].isspace()
 
 
 def _key(record: Record) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.analysis.probing.structural_probe import Sentence, tree_distances
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.labeled import conllu
+from bertjax.data.labeled import conllu, labels
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import Tokenizer
@@ -98,7 +98,7 @@ def labeled_task(
     train, *others = (_drawn(records, examples, seed) for records in files)
     count = round(_HELDOUT * len(train))
     scored, train = (others[0], train) if others else (train[:count], train[count:])
-    classes = tuple(sorted(format.class_counts(train)))
+    classes = labels.ordered(format.class_counts(train))
     if len(classes) < 2:
         raise UserError(f"{format.heldout} has {len(classes)} classes to probe; give a file with two or more")
     known = [record for record in scored if set(format.class_counts([record])) <= set(classes)]

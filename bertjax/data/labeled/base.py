@@ -5,8 +5,8 @@ import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from tqdm import tqdm
@@ -71,12 +71,15 @@ class LabeledFormat(ExampleFormat):
       limit_seed: seed of that draw, so that all seeds of a run have the same records.
       on_bad_record: `stop` at a record that lacks a column, has an empty text or is not what the format needs, or
         `skip` it and count it.
+      list_input: name of a list of texts, such as the words of a sentence, that a record to predict may have in place
+        of the `inputs`; empty for none.
     """
 
     train: str = ""
     heldout: str = ""
     further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
     limit: int = 0
+    list_input: ClassVar[str] = ""
     limit_seed: int = dataclasses.field(default=0, kw_only=True)
     on_bad_record: str = "stop"
 
@@ -104,6 +107,28 @@ class LabeledFormat(ExampleFormat):
         """Names of the columns with the text of a record: all that `encode` needs if the record has no label."""
         return ()
 
+    def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
+        """Return the records to predict of a file in the form of the training file; None for tables and lines of text.
+
+        Args:
+          path: the file.
+          classes: the classes of the model.
+
+        Raises:
+          UserError: the file cannot be read, or a record is bad.
+        """
+        return None
+
+    def with_answers(self, path: str, answers: Iterator[Any], classes: Collection[str]) -> Iterator[str] | None:
+        """Yield the lines of a file that `read_unlabeled` reads, with the answers in it; None if it has no place.
+
+        Args:
+          path: the file.
+          answers: the answers of the model, in the order of the file.
+          classes: the classes of the model.
+        """
+        return None
+
     def read(self, path: str) -> list[Record]:
         """Return the records of a file; bad ones are left out and counted if `on_bad_record` is `skip`.
 
@@ -128,6 +153,20 @@ class LabeledFormat(ExampleFormat):
           UserError: the file cannot be read, or no record is left.
         """
         raise TypeError(f"{type(self).__name__} has no parse()")
+
+    def resolved(self, records: list[Record]) -> Self:
+        """Return the format with the settings that follow from the records of the training file."""
+        return self
+
+    def without_missing(self, records: list[Record], path: str, classes: Collection[str]) -> list[Record]:
+        """Return the records whose label stands for none only beside other ones, and print how many are left out.
+
+        Args:
+          records: the records of a file.
+          path: the file, for the message.
+          classes: the names of the classes of the training file; empty for the training file itself.
+        """
+        return records
 
     def further_train(self) -> list[Record]:
         """Return further records, without labels, to train on; `limit` does not count them."""

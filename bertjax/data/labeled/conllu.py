@@ -1,6 +1,7 @@
 """Files of CoNLL-U, the format of Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020)."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from etils import epath
@@ -15,6 +16,10 @@ COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "de
 FEATURE = "feats."
 # What the format writes for a value that is absent.
 ABSENT = "_"
+# The number of a word, of a multiword token such as 1-2, and of an empty node such as 1.1.
+NUMBER = re.compile(r"\d+([-.]\d+)?")
+# The field of `misc` that holds the tag of an entity, which has no column of its own.
+_ENTITY = "NER"
 
 
 def check(field: str) -> None:
@@ -45,6 +50,19 @@ def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
     return records
 
 
+def read_words(path: str) -> list[Record]:
+    """Return the sentences as {`words`} and the place of their first line.
+
+    Raises:
+      UserError: the file cannot be read, or a sentence is bad.
+    """
+    return _records(path, stop, lambda lines: _only_words(lines, path))
+
+
+def _only_words(lines: list[tuple[int, bytes]], path: str) -> Record:
+    return {"words": [values["form"] for values in _words(lines, path)], WHERE: f"{path}:{lines[0][0]}"}
+
+
 def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
     """Return the sentences as {`words`, `tags`, `heads`} and the place of their first line.
 
@@ -59,6 +77,36 @@ def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
       UserError: the file cannot be read, no sentence is left, or a sentence is bad: its heads are no tree.
     """
     return _records(path, on_bad, lambda lines: _tree(lines, path))
+
+
+def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a file with a tag for each word, in order, in the place of one.
+
+    Args:
+      path: a file in the format of CoNLL-U.
+      field: `upos` or `xpos`, the column that is replaced; a feature, which is set; empty for `NER=TAG` in the last
+        column, for tags of entities.
+      tags: the tags; `_` sets nothing.
+    """
+    tags = iter(tags)
+    for number, line in numbered_lines(epath.Path(path)):
+        if not line.strip() or _word(line, f"{path}:{number}") is None:
+            yield decoded(line, f"{path}:{number}")
+            continue
+        columns, tag = decoded(line, f"{path}:{number}").split("\t"), next(tags)
+        if field in COLUMNS:
+            columns[COLUMNS.index(field)] = tag
+        else:
+            name, place = (field.removeprefix(FEATURE), "feats") if field else (_ENTITY, "misc")
+            columns[COLUMNS.index(place)] = _with_entry(columns[COLUMNS.index(place)], name, tag)
+        yield "\t".join(columns)
+
+
+def _with_entry(entries: str, name: str, value: str) -> str:
+    """Return a list `Case=Nom|Number=Sing`, which is sorted by name, with another value of one name."""
+    others = [entry for entry in entries.split("|") if entry not in ("", ABSENT) and entry.split("=")[0] != name]
+    entries = others + ([f"{name}={value}"] if value != ABSENT else [])
+    return "|".join(sorted(entries, key=str.casefold)) or ABSENT
 
 
 def _records(path: str, on_bad: OnBad, make: Callable[[list[tuple[int, bytes]]], Record]) -> list[Record]:

@@ -76,7 +76,7 @@ class LabelSets(LabeledText):
                 f"{record[WHERE]} has the labels {str(value)[:40]!r} in {self.label!r}; write an array of names, or "
                 f"names with {self.separator!r} between them"
             )
-        names = [labels.class_of(name).strip() for name in values]
+        names = [labels.class_of(name) for name in values]
         return list(dict.fromkeys(filter(None, names)))
 
     def _applies(self, record: Record, column: str) -> bool:

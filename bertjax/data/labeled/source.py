@@ -8,18 +8,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.subset import limited
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, shorten
 
 # Settings that are not in the fingerprint of a plan: what they change is in the records, which have one of their own.
 _NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")
+_NOT_HASHED += ("skip_missing_labels", "tag_field")
 # In the same fingerprint: another way to fill rows gives other batches.
 _PACKING_VERSION = 3
+# Classes whose counts are printed.
+_CLASSES_SHOWN = 12
 # Epochs whose examples are kept; a batch may span two.
 _EPOCHS_KEPT = 2
 
@@ -87,30 +91,42 @@ class LabeledSource:
     Args:
       format: the format, with the paths of its files.
       tokenizer: the tokenizer of the model.
+      has_classes: whether labels are names of classes, and not numbers.
+      classes: the names of the classes of a trained model, in its order; empty to take those of the training file.
     """
 
-    def __init__(self, format: LabeledFormat, tokenizer: Tokenizer):
-        self.format, self.tokenizer = format, tokenizer
+    def __init__(
+        self, format: LabeledFormat, tokenizer: Tokenizer, has_classes: bool = True, classes: tuple[str, ...] = ()
+    ):
+        self._given, self.tokenizer, self._has_classes, self._known = format, tokenizer, has_classes, classes
+
+    @functools.cached_property
+    def format(self) -> LabeledFormat:
+        """The format, with what follows from the training file."""
+        return self._given.resolved(self.train)
 
     @functools.cached_property
     def train(self) -> list[Record]:
         """The records of the training file, and further ones without labels."""
-        return limited(self._read("train", self.format.train), self.format) + self.format.further_train()
+        records = self._read("train", self._given.train, self._known)
+        return limited(records, self._given) + self._given.further_train()
 
     @functools.cached_property
     def heldout(self) -> list[Record]:
         """The records of the held-out file."""
-        return self._read("heldout", self.format.heldout)
+        return self._read("heldout", self._given.heldout, self.classes)
 
     @functools.cached_property
     def _further(self) -> dict[str, list[Record]]:
-        return {name: self._read("further_heldout", path) for name, path in self.format.further_heldout.items()}
+        files = self._given.further_heldout
+        return {name: self._read("further_heldout", path, self.classes) for name, path in files.items()}
 
-    def _read(self, setting: str, path: str) -> list[Record]:
+    def _read(self, setting: str, path: str, classes: tuple[str, ...]) -> list[Record]:
         try:
-            return self.format.read(path)
+            records = self._given.read(path)
         except UserError as error:
             raise type(error)(f"examples.{setting}: {error}") from None
+        return self._given.without_missing(records, path, classes) if self._has_classes else records
 
     def records(self, split: str) -> list[Record]:
         """Return the records of `train`, `heldout` or a name of `further_heldout`."""
@@ -127,8 +143,26 @@ class LabeledSource:
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the labels of the training file, sorted."""
-        return tuple(sorted(self.format.class_counts(self.train)))
+        """Names of the classes: those of the model, or the labels of the training file (`labels.ordered`)."""
+        return self._known or labels.ordered(self._given.class_counts(self.train))
+
+    @property
+    def class_lines(self) -> list[str]:
+        """One line on the classes of each file, the rarest first, and a warning about names that look alike."""
+        if not self._has_classes or len(self.classes) < 2:
+            return []
+        counts = {split: self.format.class_counts(self.records(split)) for split in SPLITS}
+        rarest = sorted(self.classes, key=lambda name: (counts["train"][name], name))
+        lines = []
+        for split in SPLITS:
+            each = shorten([f"{name} {counts[split][name]:,}" for name in rarest], _CLASSES_SHOWN)
+            lines.append(f"{getattr(self.format, split)}: {len(self.classes)} classes, the rarest first: {each}")
+        for group in labels.alike(self.classes):
+            lines.append(
+                f"warning: the classes {' and '.join(map(repr, group))} differ only in case, white space or forms of "
+                "characters; write them in one way if they are one class"
+            )
+        return lines
 
     def unigram_counts(self, split: str) -> np.ndarray:
         """Return the number of times a split has each class, in the order of the classes; int64."""
@@ -181,13 +215,12 @@ class LabeledSources:
     """The files of several tasks of one run.
 
     Args:
-      formats: {task: its format}.
+      sources: {task: its files}.
       tokenizer: the tokenizer of the model.
     """
 
-    def __init__(self, formats: Mapping[str, LabeledFormat], tokenizer: Tokenizer):
-        self.tokenizer = tokenizer
-        self.of = {task: LabeledSource(format, tokenizer) for task, format in formats.items()}
+    def __init__(self, sources: Mapping[str, LabeledSource], tokenizer: Tokenizer):
+        self.of, self.tokenizer = dict(sources), tokenizer
 
     @functools.cached_property
     def fingerprint(self) -> str:

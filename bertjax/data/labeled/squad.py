@@ -1,12 +1,13 @@
 """Files of questions in the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018) as records."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, json_of, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
@@ -16,8 +17,11 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
 
     A question that its context does not answer (`is_impossible` in SQuAD 2.0) has an empty list of answers.
 
+    Read are the nested form of the authors, and the flat records of the package `datasets`, each a question with its
+    context and {`text`: [...], `answer_start`: [...]}: as JSON lines, an array, or the list `data`.
+
     Args:
-      path: a .json file, plain, .gz, .zst or .xz.
+      path: a .json or .jsonl file, plain, .gz, .zst or .xz.
       on_bad: called with the error of each bad context or question; if the call returns, it is left out.
 
     Raises:
@@ -26,15 +30,70 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a SQuAD .json file for each")
-    whole = json_of(b"\n".join(line for _, line in numbered_lines(epath.Path(path))), path)
-    records = list(_questions(whole, f"{path}:", on_bad))
+    lines = list(numbered_lines(epath.Path(path)))
+    if _is_flat_line(next((line for _, line in lines if line.strip()), b"")):
+        records = []
+        for number, line in lines:
+            if line.strip():
+                where = f"{path}:{number}"
+                _add_flat(records, lambda line=line, where=where: object_of(line, where, "question"), where, on_bad)
+    else:
+        whole = json_of(b"\n".join(line for _, line in lines), path)
+        flat = whole if isinstance(whole, list) else whole.get("data") if isinstance(whole, dict) else None
+        if isinstance(flat, list) and flat and _is_flat(flat[0]):
+            records = []
+            for number, entry in enumerate(flat):
+                _add_flat(records, lambda entry=entry: entry, f"{path}:[{number}]", on_bad)
+        else:
+            records = list(_questions(whole, f"{path}:", on_bad))
     if not records:
         raise UserError(f"{path} has no questions; give a file with at least one")
     return records
 
 
+def _is_flat_line(line: bytes) -> bool:
+    """Return whether a line is a question by itself, as in a file of JSON lines."""
+    try:
+        return _is_flat(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_flat(entry: Any) -> bool:
+    return isinstance(entry, dict) and {"question", "context"} <= entry.keys()
+
+
+def _add_flat(records: list[Record], entry_of: Callable[[], Any], where: str, on_bad: OnBad) -> None:
+    """Add the question of a flat entry, or call `on_bad`."""
+    try:
+        entry = entry_of()
+        context = _text(entry, "context", where)
+        answers = _nested_answers(entry.get("answers"), where)
+        impossible = not answers or entry.get("is_impossible") is True
+        record = _question(entry | {"answers": answers, "is_impossible": impossible}, context, where)
+    except UserError as error:
+        on_bad(error)
+    else:
+        records.append(record)
+
+
+def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
+    """Return the answers {`text`: [...], `answer_start`: [...]} of `datasets` as the list of the authors' files."""
+    if isinstance(answers, list):
+        return answers
+    columns = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
+    if not columns or not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
+        raise UserError(
+            f"{where} has the answers {str(answers)[:40]!r}; write {{'text': [...], 'answer_start': [...]}} with lists "
+            "of one length"
+        )
+    return [{"text": text, "answer_start": start} for text, start in zip(*columns)]
+
+
 def _questions(whole: Any, where: str, on_bad: OnBad) -> Iterator[Record]:
     for article, article_place in _members(whole, "data", where):
+        if isinstance(article, dict) and "qas" in article and "paragraphs" not in article:  # as in KorQuAD 2
+            article, article_place = {"paragraphs": [article]}, f"{article_place}:"
         for paragraph, paragraph_place in _members(article, "paragraphs", article_place):
             try:
                 context = _text(paragraph, "context", paragraph_place)
@@ -51,6 +110,11 @@ def _questions(whole: Any, where: str, on_bad: OnBad) -> Iterator[Record]:
 
 
 def _question(question: Any, context: str, where: str) -> Record:
+    if isinstance(question, dict) and "answer" in question and "answers" not in question:
+        raise UserError(
+            f"{where} has one 'answer', as KorQuAD 2 does, whose contexts are pages of HTML; give a file in the format "
+            "of SQuAD 1.1 or 2.0, such as KorQuAD 1"
+        )
     impossible = _field(question, "is_impossible", bool, where, default=False)
     answers = [] if impossible else [_answer(*answer) for answer in _members(question, "answers", where)]
     if not answers and not impossible:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.random import bits
 
@@ -25,7 +26,7 @@ def limited(records: list[Record], format: LabeledFormat) -> list[Record]:
     for index in np.argsort(random, kind="stable").tolist():
         for name in names[index]:
             first_of.setdefault(name, index)
-    classes = {name: number for number, name in enumerate(sorted(first_of))}
+    classes = {name: number for number, name in enumerate(labels.ordered(first_of))}
     chosen = set(first_of.values())
     if len(chosen) > format.limit:
         chosen = set()

@@ -1,7 +1,11 @@
 """Records from tables with named columns: .tsv, .csv, .jsonl and .json files, plain or compressed."""
 
 import csv
+import itertools
 import json
+import re
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -11,10 +15,14 @@ from etils import epath
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, object_of, stop, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.errors import UserError, shorten
+from bertjax.errors import UserError, say, shorten
 from bertjax.storage import reason_of
 
 DELIMITERS = {".tsv": "\t", ".csv": ","}
+# What separates fields in files of either suffix: spreadsheets write ; where the comma is a decimal mark.
+_DELIMITERS = (",", ";", "\t", "|")
+# A whole field in quotes, in which a quote is doubled, as pandas writes it.
+_IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 # Characters of a column's name that a message shows.
 _SHOWN = 40
 # The csv module refuses fields of more than 131,072 characters unless told otherwise; this is the largest C long.
@@ -30,7 +38,10 @@ def read(
 
     The first line of a .tsv or .csv names the columns. If all of `columns` are numbers, they are counted from 0 and
     there is no such line (as in GLUE's CoLA). A .tsv has no quotes unless `quoted`; a .csv always has. A .json file
-    holds one array of objects.
+    holds one array of objects, and a .jsonl file one object in each line.
+
+    What a file holds counts more than its name: objects in lines or in an array are read from all of these files, and
+    so are fields between other delimiters (`;` of a spreadsheet) if only they give the columns.
 
     Args:
       path: a .tsv, .csv, .jsonl or .json file, plain, .gz, .zst or .xz.
@@ -45,21 +56,42 @@ def read(
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a .tsv, .csv or .jsonl file for each")
     kind = kind_of(path)
-    if kind == ".jsonl":
-        rows = _objects(path, columns, on_bad)
-    elif kind == ".json":
-        rows = _array(path, columns, on_bad)
-    elif kind in DELIMITERS:
-        rows = _rows(path, columns, kind, quoted or kind == ".csv", on_bad)
-    else:
+    if not is_table(path):
         raise UserError(
             f"{path} is not a table; its name must end with .tsv, .csv, .jsonl or .json (and .gz, .zst or .xz)"
         )
+    if kind in DELIMITERS and not _is_object(_first_line(path)[1]):
+        rows = _rows(path, columns, kind, quoted or kind == ".csv", on_bad)
+    else:
+        rows = _json_rows(path, columns, on_bad)
     names = {*columns, WHERE}
     records = [row if all_columns else {name: row[name] for name in row if name in names} for row in rows]
     if not records:
         raise UserError(f"{path} has no rows; give a file with at least one")
     return records
+
+
+def read_objects(path: str, on_bad: OnBad = stop) -> list[Record]:
+    """Return the objects of a file of JSON lines, or of one array of objects, with their places under `WHERE`.
+
+    Raises:
+      UserError: the file cannot be read, or holds no object.
+    """
+    records = list(_json_rows(path, (), on_bad))
+    if not records:
+        raise UserError(f"{path} has no objects; give a file with at least one")
+    return records
+
+
+def _json_rows(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
+    """Return the objects of a file, whatever the suffix of JSON that it has."""
+    first = _first_line(path)[1].lstrip()
+    is_whole = kind_of(path) == ".json" and not (_is_object(first) and _has_more_lines(path))
+    if is_whole:
+        return _array(_json(path), path, columns, on_bad)
+    if first[:1] == b"[" and (objects := _array_of(path)) is not None:
+        return _array(objects, path, columns, on_bad)
+    return _objects(path, columns, on_bad)
 
 
 def is_table(path: str) -> bool:
@@ -87,23 +119,64 @@ def kind_of(path: str) -> str:
 
 
 def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
-    header = None
-    if all(column.isdecimal() for column in columns):
-        header = [str(number) for number in range(1 + max(map(int, columns)))]
-    width = None  # of a .csv
-    for number, row in (_quoted if quoted else _unquoted)(path, DELIMITERS[kind]):
-        width = width or len(row)
-        if header is None:
-            header = row
-            _check_header(header, columns, path)
-            continue
+    """Yield the rows of a .csv or .tsv file, which all have one number of fields."""
+    delimiter, has_quoted_names = _delimiter(path, columns, kind)
+    quoted = quoted or has_quoted_names or delimiter != "\t"
+    if not (rows := list((_quoted if quoted else _unquoted)(path, delimiter))):
+        return
+    if _are_numbers(columns):
+        [(width, _)] = Counter(len(row) for _, row in rows).most_common(1)
+        header = [str(number) for number in range(max(width, 1 + max(map(int, columns))))]
+    else:
+        (_, header), *rows = rows
+        _check_header(header, columns, path)
+    for number, row in rows:
+        if len(row) == len(header):
+            yield dict(zip(header, row)) | {WHERE: f"{path}:{number}"}
+        else:
+            on_bad(UserError(f"{path}:{number} {_width_error(row, len(header), delimiter, quoted)}"))
+    if not quoted and (count := _count_quoted([row for _, row in rows], header, columns)):
+        say(
+            f"{path}: {count:,} texts are in double quotes, which stay; set examples.quoted=True if a program such as "
+            "pandas has written them",
+            file=sys.stderr,
+        )
+
+
+def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]:
+    """Return the delimiter of a .csv or .tsv file, and whether the names of its columns are in quotes.
+
+    The delimiter is that of the suffix, unless only another one gives the columns.
+    """
+    number, line = _first_line(path)
+    first, own = decoded(line, f"{path}:{number}"), DELIMITERS[kind]
+    if _are_numbers(columns) and own in first:
+        return own, False
+    for delimiter in (own, *(mark for mark in _DELIMITERS if mark != own)):
+        names = first.split(delimiter)
         try:
-            _check_width(row, max(len(header), width) if kind == ".csv" else len(header), kind, quoted)
-        except UserError as error:
-            on_bad(UserError(f"{path}:{number} {error}"))
+            unquoted = next(csv.reader([first], delimiter=delimiter), [])
+        except csv.Error:
             continue
-        values = dict(zip(header, row))
-        yield values | {WHERE: f"{path}:{number}"}
+        for header in (names, unquoted):
+            has_all = len(header) > max(map(int, columns)) if _are_numbers(columns) else set(columns) <= set(header)
+            if has_all and delimiter != own:
+                say(f"{path}: its fields are separated by {delimiter!r}, and are read so", file=sys.stderr)
+            if has_all:
+                return delimiter, header is unquoted and unquoted != names
+    return own, False
+
+
+def _are_numbers(columns: Sequence[str]) -> bool:
+    return all(column.isdecimal() for column in columns)
+
+
+def _count_quoted(rows: list[list[str]], header: list[str], columns: Sequence[str]) -> int:
+    """Return how many of the required fields are whole in quotes, if most of those with a quote are; else 0."""
+    places = [header.index(column) for column in columns]
+    with_quote = [row[place] for row in rows for place in places if place < len(row) and '"' in row[place]]
+    count = sum(map(bool, map(_IN_QUOTES.fullmatch, with_quote)))
+    return count if 2 * count > len(with_quote) else 0
 
 
 def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
@@ -123,19 +196,17 @@ def _column_hint(header: list[str]) -> str:
     return "rename a column, name one of these, or give the numbers of all, counted from 0, if the file has no header"
 
 
-def _check_width(row: list[str], width: int, kind: str, quoted: bool) -> None:
-    """Raise UserError if a row lacks fields, or if a .csv has too many: a comma in a field shifts those after it.
-
-    Rows of GLUE's .tsv files may have more fields than the header.
-    """
-    if len(row) == width or (len(row) > width and kind != ".csv"):
-        return
+def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> str:
+    """Return what is wrong with a row of another number of fields: a delimiter in a field shifts those after it."""
     remedy = "give every line all columns"
-    if not quoted:
+    name = {",": "a comma", "\t": "a tab"}.get(delimiter, repr(delimiter))
+    if not quoted and len(row) > width:
+        remedy = f"remove {name} that is inside of a field, or set examples.quoted=True if fields are in quotes"
+    elif not quoted:
         remedy += ", or set examples.quoted=True if fields are in quotes"
     elif len(row) > width:
-        remedy = "write a field with a comma in double quotes"
-    raise UserError(f"has {len(row)} fields, not {width}; {remedy}")
+        remedy = f"write a field with {name} in double quotes"
+    return f"has {len(row)} fields, not {width}; {remedy}"
 
 
 def _unquoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -176,23 +247,56 @@ def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Recor
                 yield record
 
 
-def _array(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
+def _first_line(path: str) -> tuple[int, bytes]:
+    """Return the number and the content of the first line that is not blank."""
+    return next(((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip()), (1, b""))
+
+
+def _has_more_lines(path: str) -> bool:
+    """Return whether a file has two lines or more that are not blank."""
+    lines = (line for _, line in numbered_lines(epath.Path(path)) if line.strip())
+    return len(list(itertools.islice(lines, 2))) == 2
+
+
+def _is_object(line: bytes) -> bool:
+    """Return whether a line is a JSON object by itself."""
+    try:
+        return line.lstrip()[:1] == b"{" and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _array_of(path: str) -> list[Any] | None:
+    """Return the array with objects that a file holds, None if it holds something else."""
+    try:
+        values = json.loads(b"\n".join(line for _, line in numbered_lines(epath.Path(path))))
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, list) and any(isinstance(value, dict) for value in values) else None
+
+
+def _json(path: str) -> Any:
     content = b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
     try:
-        values = json.loads(text_of(content, path))
+        return json.loads(text_of(content, path))
     except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is not JSON ({reason_of(error)}); a .json file holds one array of objects; a .jsonl file "
             "has one in each line"
         ) from None
+
+
+def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     if not isinstance(values, list):
         start = str(values)[:40]
-        raise UserError(f"{path} is not an array of objects: it is {start!r}; write [{{{columns[0]!r}: ...}}, ...]")
+        raise UserError(
+            f"{path} is not an array of objects: it is {start!r}; write [{{{_first(columns)!r}: ...}}, ...]"
+        )
     for number, value in enumerate(values, start=1):
         where = f"{path}: object {number}"
         try:
             if not isinstance(value, dict):
-                raise UserError(f"{where} is {str(value)[:40]!r}; write {{{columns[0]!r}: ...}}")
+                raise UserError(f"{where} is {str(value)[:40]!r}; write {{{_first(columns)!r}: ...}}")
             record = _checked(value, where, columns)
         except UserError as error:
             on_bad(error)
@@ -201,7 +305,12 @@ def _array(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]
 
 
 def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:
-    return _checked(object_of(line, where, columns[0]), where, columns)
+    return _checked(object_of(line, where, _first(columns)), where, columns)
+
+
+def _first(columns: Sequence[str]) -> str:
+    """Return the name of a field for an example in a message."""
+    return next(iter(columns), "tokens")
 
 
 def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:

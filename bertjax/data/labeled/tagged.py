@@ -1,67 +1,86 @@
-"""Sentences with a tag for every word: columns of CoNLL-2003 (Tjong Kim Sang & De Meulder, 2003), and CoNLL-U."""
+"""Sentences with a tag for every word: columns as in CoNLL-2003 (Tjong Kim Sang & De Meulder, 2003), CoNLL-U, JSON."""
 
 import dataclasses
 import itertools
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePath
 from typing import ClassVar
 
 import numpy as np
-from etils import epath
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
-from bertjax.data.labeled import conllu, tables
+from bertjax.data.labeled import conllu, labels, tables, tag_schemes, tagged_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.columns import ColumnFile
 from bertjax.data.labeled.windows import most_context, windows
-from bertjax.data.sources.base import OnBad, decoded
-from bertjax.data.sources.lines import numbered_lines
+from bertjax.data.sources.base import OnBad
+from bertjax.data.text.ngrams import is_without_spaces
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, shorten
+from bertjax.errors import UserError, say, shorten
 
 # Tags of tokens that have no class: no word starts there, or a word without a tag.
 NO_WORD, UNTAGGED = -1, -2
-_DOCUMENT = "-DOCSTART-"
+# What has a tag: words between spaces, or each character, with or without the spaces between words.
+UNITS = WORDS, CHARACTERS, CHARACTERS_AND_SPACES = ("words", "characters", "characters_and_spaces")
+# A file to predict has a word in each line if this share of its lines has as many columns, and blank lines end
+# sentences of this many words on average.
+_MOST, _FEWEST_WORDS = 0.9, 2
+# Share of words of one character from which on a training file is one of tagged characters.
+_MOSTLY_CHARACTERS = 0.8
+# Kinds of files.
+_CONLLU, _OBJECTS, _COLUMNS = "conllu", "objects", "columns"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(LabeledFormat):
-    """One line per word, its columns between tabs (or white space if it has no tab), a blank line after a sentence.
+    """One line per word, its columns between tabs or spaces, a blank line after a sentence.
 
-    A file whose name ends in .conllu (and .gz, .zst or .xz) is read as CoNLL-U, see `bertjax.data.labeled.conllu`.
-    A record is {`words`: [...], `tags`: [...]}; tags are kept as in the file (IOB1, IOB2, parts of speech). A record to
-    predict may also be {`text`: ...}, whose words are separated by white space.
-    An example is `[CLS] sentence [SEP]`, or a window of the sentence if it is longer than a row. Token labels: `tag`,
-    the class of the word that starts at the token, in the one window where it has the most context (Devlin et al. 2019,
-    5.3: a word is represented by its first piece), `UNTAGGED` if it has none, `NO_WORD` elsewhere; `word`, the number
-    of that word in its sentence, -1 elsewhere.
+    What a file holds decides how it is read: columns (`bertjax.data.labeled.columns`), CoNLL-U (`conllu`), or JSON with
+    lists of words and of tags (`tagged_objects`). A record is {`words`: [...], `tags`: [...]}. Tags are kept as in the
+    file (IOB1, IOB2, parts of speech). A record to predict may also be {`text`: ...}, which is split into `units`.
+
+    An example is `[CLS] sentence [SEP]`, or a window of the sentence if it is longer than a row. The pieces of a word
+    are those that it has inside of its text (`Tokenizer.encode_inside`). Token labels: `tag`, the class of the word
+    that starts at the token, in the one window where it has the most context (Devlin et al. 2019, 5.3: a word is
+    represented by its first piece), `UNTAGGED` if it has none, `NO_WORD` elsewhere; `word`, the number of that word in
+    its sentence, -1 elsewhere.
 
     Attributes:
       word: the column of the words, counted from 0, or from the last column, -1.
       tag: the column of the tags.
-      conllu: the tag in a .conllu file: `upos`, `xpos` or a feature, such as `feats.Case`; `_` is the tag of words
+      conllu: the tag in a file of CoNLL-U: `upos`, `xpos` or a feature, such as `feats.Case`; `_` is the tag of words
         without it. `word` and `tag` have no effect on such a file, nor `conllu` on others.
+      tag_field: the field of the tags in a file of JSON; empty for the only list beside the words.
       comment: lines that start with it are left out, such as `##`; empty for none. CoNLL-U has comments of its own.
+      units: what has a tag, one of `UNITS`: how texts are split that are not words yet, and whether words are joined by
+        spaces. Empty to take `characters` if most words of the training file are single characters, else `words`.
       stride: tokens from the start of one window to the start of the next.
-      unlabeled: a file of further training texts, one per line, with words separated by white space. A teacher tags
-        them (`objective.teacher_losses`). Empty for none.
+      unlabeled: a file of further training texts, one per line. A teacher tags them (`objective.teacher_losses`). Empty
+        for none.
     """
 
     kind: str = dataclasses.field(init=False, default="tagged")
     word: int = 0
     tag: int = -1
     conllu: str = "upos"
+    tag_field: str = dataclasses.field(default="", kw_only=True)
     comment: str = dataclasses.field(default="", kw_only=True)
+    units: str = dataclasses.field(default="", kw_only=True)
     stride: int = 64
     unlabeled: str = dataclasses.field(default="", kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
+    list_input: ClassVar[str] = "words"
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride")
 
     def __post_init__(self):
         super().__post_init__()
         if self.stride < 1:
             raise UserError(f"examples.stride={self.stride} must be at least 1 token")
+        if self.units and self.units not in UNITS:
+            raise UserError(f"examples.units={self.units!r} is unknown; choose one of {', '.join(UNITS)}")
         conllu.check(self.conllu)
 
     @property
@@ -71,38 +90,122 @@ class Tagged(LabeledFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if not path:
             raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
-        if conllu.SUFFIX in PurePath(path).suffixes:
-            self._check_no_effect(("word", "tag", "comment"), f"{path}, a file of CoNLL-U")
+        kind, file = self._kind_of(path)
+        if kind == _CONLLU:
+            self._check_no_effect(("word", "tag", "comment", "tag_field"), f"{path}, a file of CoNLL-U")
             return conllu.read(path, self.conllu, on_bad)
-        self._check_no_effect(("conllu",), f"{path}, which does not end in {conllu.SUFFIX}")
+        if kind == _OBJECTS:
+            self._check_no_effect(("word", "tag", "comment", "conllu"), f"{path}, a file of JSON")
+            return tagged_objects.read(path, self.tag_field, on_bad)
+        self._check_no_effect(("conllu",), f"{path}, which is not in the format of CoNLL-U")
+        self._check_no_effect(("tag_field",), f"{path}, which holds no JSON")
+        if not file.sentences:
+            raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
+        self._check_columns(file)
         records = []
-        for lines in _sentences(path, self.comment):
+        for sentence in file.sentences:
             try:
-                pairs = [self._columns(columns, f"{path}:{number}") for number, columns in lines]
+                records.append(self._record(sentence, file))
             except UserError as error:
                 on_bad(error)
-                continue
-            words, tags = zip(*pairs)
-            records.append({"words": list(words), "tags": list(tags), WHERE: f"{path}:{lines[0][0]}"})
         if not records:
-            raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
+            raise UserError(
+                f"{path} has no sentences that can be used; give a file with a word and its tag in each line"
+            )
         return records
+
+    def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
+        """Return what a file holds, by its content."""
+        file = ColumnFile(path, self.comment)
+        if conllu.SUFFIX in PurePath(path).suffixes:
+            return _CONLLU, file
+        if tagged_objects.holds_objects(path):
+            return _OBJECTS, file
+        if tables.kind_of(path) == ".csv":
+            raise UserError(
+                f"{path} is a .csv, and tags are read from lines with a word and its tag between tabs or spaces, from "
+                "CoNLL-U or from JSON lines; convert it"
+            )
+        is_default = (self.word, self.tag) == (Tagged.word, Tagged.tag)
+        return (_CONLLU if is_default and file.is_conllu else _COLUMNS), file
 
     def _check_no_effect(self, fields: Sequence[str], file: str) -> None:
         for field in fields:
             if (value := getattr(self, field)) != getattr(Tagged, field):
                 raise UserError(f"examples.{field}={value} has no effect on {file}; remove it")
 
-    def _columns(self, columns: list[str], where: str) -> tuple[str, str]:
+    def _check_columns(self, file: ColumnFile) -> None:
+        """Raise UserError unless the file has a column for words, and another one for tags."""
+        width, [(number, columns), *_] = file.width, file.sentences[0]
         for setting, column in (("word", self.word), ("tag", self.tag)):
-            if not -len(columns) <= column < len(columns):
+            if not -width <= column < width:
                 raise UserError(
-                    f"{where} has {len(columns)} columns, but examples.{setting}={column}; correct either of them"
+                    f"{file.path} has {width} columns, but examples.{setting}={column}; correct either of them"
                 )
-        word, tag = columns[self.word], columns[self.tag]
-        if not word or not tag.strip():  # white space may be a word
-            raise UserError(f"{where} has no {'tag' if word else 'word'}; fill it in")
-        return word, tag
+        if width == 1 or self.word % width == self.tag % width:
+            other = next((mark for mark in ",;|" if mark in columns[0]), "")
+            remedy = f"separate columns by tabs or spaces, not by {other!r}" if other else "set examples.tag"
+            if width == 1 and not other:
+                remedy = "give a file with a word and its tag in each line"
+            raise UserError(
+                f"{file.path}:{number} has {width} columns, so examples.word={self.word} and examples.tag={self.tag} "
+                f"are the same one; {remedy}"
+            )
+
+    def _record(self, sentence: list[tuple[int, list[str]]], file: ColumnFile) -> Record:
+        file.check_width(sentence)
+        words, tags = [], []
+        for number, columns in sentence:
+            word, tag = columns[self.word], labels.class_of(columns[self.tag])
+            if not word or not tag:  # white space may be a word
+                raise UserError(f"{file.path}:{number} has no {'tag' if word else 'word'}; fill it in")
+            words.append(word)
+            tags.append(tag)
+        return {"words": words, "tags": tags, WHERE: f"{file.path}:{sentence[0][0]}"}
+
+    def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
+        """Return the sentences of a file with a word in each line, or in lists of words; None for a file of texts.
+
+        A file is one of words if blank lines separate its sentences, or if its last column holds tags of the model.
+        """
+        kind, file = self._kind_of(path)
+        if kind == _CONLLU:
+            return conllu.read_words(path)
+        if kind == _OBJECTS:
+            return tagged_objects.read_words(path)
+        if not self._holds_words(file, classes):
+            return None
+        width = file.width
+        if not -width <= self.word < width:
+            raise UserError(
+                f"{path} has {width} columns, and words were in column {self.word}; add the missing columns"
+            )
+        say(f"{path} is read as {len(file.sentences):,} sentences with a word in each line", file=sys.stderr)
+        records = []
+        for sentence in file.sentences:
+            file.check_width(sentence)
+            words = [columns[self.word] for _, columns in sentence]
+            records.append({"words": words, WHERE: f"{path}:{sentence[0][0]}"})
+        return records
+
+    @staticmethod
+    def _holds_words(file: ColumnFile, classes: Collection[str]) -> bool:
+        """Return whether most lines of a file are a word with its columns, and not a text."""
+        rows = [columns for sentence in file.sentences for _, columns in sentence]
+        tagged = sum(len(columns) > 1 and labels.class_of(columns[-1]) in classes for columns in rows)
+        even = sum(len(columns) == file.width for columns in rows)
+        has_sentences = 1 < len(file.sentences) <= len(rows) / _FEWEST_WORDS
+        return bool(rows) and (tagged >= _MOST * len(rows) or (has_sentences and even >= _MOST * len(rows)))
+
+    def with_answers(self, path: str, tags: Iterator[str], classes: Collection[str]) -> Iterator[str] | None:
+        """Yield the lines of a file of words with a tag for each word; None unless its lines are words.
+
+        Columns have one more, the last. CoNLL-U has the tag where the training file had it.
+        """
+        kind, file = self._kind_of(path)
+        if kind == _CONLLU:
+            return conllu.with_tags(path, "" if tag_schemes.canonical_of(classes) else self.conllu, tags)
+        return file.with_column(tags) if kind == _COLUMNS and self._holds_words(file, classes) else None
 
     def further_train(self) -> list[Record]:
         """Return the records of `unlabeled`, without tags."""
@@ -117,6 +220,40 @@ class Tagged(LabeledFormat):
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(itertools.chain.from_iterable(record.get("tags", ()) for record in records))
 
+    def resolved(self, records: list[Record]) -> "Tagged":
+        """Return the format with its `units`, those of the records."""
+        if self.units:
+            return self
+        words = list(itertools.chain.from_iterable(record["words"] for record in records if "words" in record))
+        spaces = sum(word.isspace() for word in words)
+        single = sum(len(word) == 1 and not word.isspace() for word in words)
+        units = WORDS
+        if single >= _MOSTLY_CHARACTERS * max(1, len(words) - spaces):
+            units = CHARACTERS_AND_SPACES if spaces else CHARACTERS
+        return dataclasses.replace(self, units=units)
+
+    def words_in(self, text: str) -> list[str]:
+        """Return the words of a text, or its characters if those have tags.
+
+        A model that does not say what has a tag, such as a converted one, tags words, and each character of a script
+        without spaces: those are the tokens of such models.
+        """
+        if self.units == CHARACTERS_AND_SPACES:
+            return list(text.strip())
+        if self.units == CHARACTERS:
+            return list("".join(text.split()))
+        if self.units == WORDS:
+            return text.split()
+        spaced = (f" {character} " if is_without_spaces(character) else character for character in text)
+        return "".join(spaced).split()
+
+    def _follows_space(self, words: Sequence[str]) -> list[bool]:
+        """Return whether a space precedes each word in running text."""
+        pairs = zip([" ", *words], words)
+        if self.units in (CHARACTERS, CHARACTERS_AND_SPACES):
+            return [before.isspace() for before, _ in pairs]
+        return [not (is_without_spaces(before[-1]) and is_without_spaces(word[0])) for before, word in pairs]
+
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
@@ -126,13 +263,15 @@ class Tagged(LabeledFormat):
             raise UserError(
                 f"an example of {longest} tokens has no room for a word; raise stages.0.seq_len or examples.max_tokens"
             )
-        sentences = [words_of(record) for record in records]
-        distinct = list(dict.fromkeys(itertools.chain.from_iterable(sentences)))
+        records = [record if "words" in record else self._with_words(record) for record in records]
+        places = [list(zip(record["words"], self._follows_space(record["words"]))) for record in records]
+        distinct = list(dict.fromkeys(itertools.chain.from_iterable(places)))
+        encoded = tokenizer.encode_inside([word for word, _ in distinct], [spaced for _, spaced in distinct])
         # A word without tokens still has its tag.
-        pieces = {word: ids or [tokenizer.unk_id] for word, ids in zip(distinct, tokenizer.encode(distinct))}
+        pieces = {place: ids or [tokenizer.unk_id] for place, ids in zip(distinct, encoded)}
         texts, tags, words, record_of, cut = [], [], [], [], 0
         for number, record in enumerate(records):
-            word_ids = [pieces[word] for word in sentences[number]]
+            word_ids = [pieces[place] for place in places[number]]
             ids = list(itertools.chain.from_iterable(word_ids))
             word = np.full(len(ids), -1, np.int32)
             word[np.cumsum([0, *map(len, word_ids[:-1])])] = np.arange(len(word_ids))
@@ -156,37 +295,20 @@ class Tagged(LabeledFormat):
             notes={f"read in windows of {longest} tokens": cut} if cut else {},
         )
 
+    def _with_words(self, record: Record) -> Record:
+        if not (words := self.words_in(record["text"])):
+            raise UserError(f"{record.get(WHERE, 'this record')} has no words; leave it out")
+        return record | {"words": words}
+
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
         """Return the class of each word, `UNTAGGED` if the record has no tags; int32."""
         known = {name: number for number, name in enumerate(classes)}
-        tags = record.get("tags", ())
+        words, tags = record["words"], record.get("tags", ())
         for index, tag in enumerate(tags):
             if tag not in known:
                 raise UserError(
                     f"{record.get(WHERE, 'this record')} starts a sentence whose word {index + 1} "
-                    f"({words_of(record)[index]!r}) has the tag {tag!r}, which the training file lacks"
+                    f"({record['words'][index]!r}) has the tag {tag!r}, which the training file lacks"
                     f"{self.limit_note} ({shorten(classes, 8)}); correct it, or the setting that chooses the tags"
                 )
-        return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words_of(record)), np.int32)
-
-
-def words_of(record: Record) -> list[str]:
-    """Return the words of a record."""
-    return record["words"] if "words" in record else record["text"].split()
-
-
-def _sentences(path: str, comment: str) -> Iterator[list[tuple[int, list[str]]]]:
-    """Yield runs of lines between blank lines or `_DOCUMENT` lines, each line as its number and columns."""
-    lines = []
-    for number, line in numbered_lines(epath.Path(path)):
-        text = decoded(line, f"{path}:{number}")
-        if comment and text.startswith(comment):
-            continue
-        columns = text.split("\t") if "\t" in text else text.split()
-        if text.strip() and columns[0] != _DOCUMENT:
-            lines.append((number, columns))
-        elif lines:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
+        return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)

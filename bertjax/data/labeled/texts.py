@@ -3,10 +3,13 @@
 import dataclasses
 import functools
 import math
+import sys
 from collections import Counter
+from collections.abc import Callable, Collection
 from typing import ClassVar
 
 import numpy as np
+from tqdm import tqdm
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate
@@ -14,7 +17,7 @@ from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, shorten
+from bertjax.errors import UserError, printable, shorten
 
 # Name of the label that is 1 for records with a label and 0 for `unlabeled` ones.
 IS_LABELED = "is_labeled"
@@ -29,6 +32,8 @@ class LabeledText(LabeledFormat):
       pair: the column of the second sentence; empty for single sentences.
       label: the column of the label: a name, or a number for an objective that predicts numbers; empty for none.
       quoted: whether fields of a .tsv may be in double quotes.
+      skip_missing_labels: whether records without a label are left out and counted. Their label is empty, `-`, or
+        beside the classes 0, 1, 2 and so on `-1`. If not, `-` and `-1` are classes, and an empty label is an error.
       unlabeled: further training texts, whose labels are not read: a table with the same columns of text, or any other
         file with a text in each line. A teacher labels them (`objective.teacher_losses`). Empty for none.
     """
@@ -38,6 +43,7 @@ class LabeledText(LabeledFormat):
     pair: str = ""
     label: str = "label"
     quoted: bool = False
+    skip_missing_labels: bool = dataclasses.field(default=True, kw_only=True)
     unlabeled: str = dataclasses.field(default="", kw_only=True)
     label_name: ClassVar[str] = "label"
 
@@ -61,8 +67,37 @@ class LabeledText(LabeledFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = [column for column in (*self.inputs, self.label) if column]
         records = tables.read(path, columns, self.quoted, on_bad)
+        if self.label and self.skip_missing_labels:
+            records = self._labeled(records, path, lambda record: labels.is_missing(record[self.label]), "empty or -")
         usual = labels.usual_kind(record[self.label] for record in records) if self.label else ""
         return checked(records, functools.partial(self._check, usual=usual), path, on_bad)
+
+    def without_missing(self, records: list[Record], path: str, classes: Collection[str]) -> list[Record]:
+        if not (self.label and self.skip_missing_labels) or labels.NO_GOLD_NUMBER in classes:
+            return records
+        names = set(classes) or self.class_counts(records).keys() - {labels.NO_GOLD_NUMBER}
+        if not labels.are_counted(names):
+            return records
+
+        def is_missing(record: Record) -> bool:
+            return labels.class_of(record[self.label]) == labels.NO_GOLD_NUMBER
+
+        return self._labeled(records, path, is_missing, f"{labels.NO_GOLD_NUMBER}, beside 0 to {len(names) - 1}")
+
+    def _labeled(
+        self, records: list[Record], path: str, is_missing: Callable[[Record], bool], what: str
+    ) -> list[Record]:
+        """Return the records with a label, and print the number of the others."""
+        labeled = [record for record in records if not is_missing(record)]
+        if not labeled:
+            raise UserError(f"{path} has no label in {self.label!r} in any record; fill them in, or name another file")
+        if skipped := len(records) - len(labeled):
+            tqdm.write(
+                f"{printable(path)}: {skipped:,} of {len(records):,} records skipped: no label in {self.label!r} "
+                f"({what}); examples.skip_missing_labels=False keeps them",
+                file=sys.stderr,
+            )
+        return labeled
 
     def further_train(self) -> list[Record]:
         """Return the records of `unlabeled`, without labels."""

@@ -10,6 +10,7 @@ from bertjax import storage
 from bertjax.data.examples import Vocabulary
 from bertjax.data.store import TokenStore
 from bertjax.data.text.collocations import collocations
+from bertjax.data.text.ngrams import is_without_spaces
 from bertjax.data.text.words import Words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
@@ -70,11 +71,15 @@ def read(path: Path, tokenizer: Tokenizer) -> Lexicon:
         lines = content.decode("utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise UserError(f"masking.lexicon={str(path)!r} cannot be read as UTF-8 text: {error}") from None
-    entries = tokenizer.encode([line.strip() for line in lines])
+    texts = [line.strip() for line in lines]
+    entries = tokenizer.encode_inside(texts)
     for number, (line, ids) in enumerate(zip(lines, entries, strict=True), start=1):
         if not ids or not tokenizer.special_ids.isdisjoint(ids):
             what = "holds a character that the tokenizer does not know" if ids else "has no tokens"
             raise UserError(f"line {number} of the lexicon {path} ({line.strip()!r}) {what}; remove the line")
+    # Without spaces, a phrase inside of a sentence has other pieces than after a space.
+    inner = [text for text in texts if is_without_spaces(text[0])]
+    entries += [ids for ids in tokenizer.encode_inside(inner, [False] * len(inner)) if ids]
 
     vocabulary = Vocabulary.of(tokenizer)
     tokens = np.concatenate(entries).astype(np.int32)
@@ -112,7 +117,7 @@ def _phrases(store: TokenStore, size: int) -> list[str]:
     texts = [tokenizer.decode(ids) for ids in phrases]
     usable = [
         text
-        for text, ids, encoded in zip(texts, phrases, tokenizer.encode(texts), strict=True)
+        for text, ids, encoded in zip(texts, phrases, tokenizer.encode_inside(texts), strict=True)
         if encoded == ids.tolist() and text == text.strip() and "\n" not in text
     ]
     return usable[:size]

@@ -33,6 +33,11 @@ _WITHOUT_SPACES = (
 _CHARACTERS = 0x323B0  # characters after these have no letters of a living script
 
 
+def is_without_spaces(character: str) -> bool:
+    """Return whether a character is a letter of a script that does not separate words with spaces."""
+    return bool(_kinds()[min(ord(character), _CHARACTERS)] == _ALONE)
+
+
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return a hash of each word of D texts, uint64 [words], and the number of words of each text, int64 [D].
 

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -96,6 +96,28 @@ class Tokenizer(abc.ABC):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         """Return the token ids of each sentence, without [CLS] and [SEP]."""
 
+    def encode_inside(self, texts: list[str], follows_space: Sequence[bool] | None = None) -> list[list[int]]:
+        """Return the token ids of words or phrases as they are inside a longer text, without [CLS] and [SEP].
+
+        A text that is encoded alone is the start of a text for the tokenizer: a published byte-level BPE then has the
+        pieces of the end of a word (`went` in place of ` went`), and SentencePiece puts a space before a character that
+        continues a sentence without spaces.
+
+        Args:
+          texts: the words; a blank one has no tokens.
+          follows_space: whether a space precedes each text, and not a letter; True for all by default.
+        """
+        spaced = [True] * len(texts) if follows_space is None else list(follows_space)
+        after_space = iter(self._encode_after_space([text for text, is_spaced in zip(texts, spaced) if is_spaced]))
+        return [
+            next(after_space) if is_spaced else self._encode_continued(text) if text.strip() else []
+            for text, is_spaced in zip(texts, spaced, strict=True)
+        ]
+
+    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
+        """Return the token ids of texts that follow a space."""
+        return self.encode(texts)
+
     def encode_masked(self, texts: list[str]) -> list[list[int]]:
         """Return the token ids of each text as `encode`, but `[MASK]` (or the symbol's own spelling) is the symbol.
 
@@ -119,7 +141,7 @@ class Tokenizer(abc.ABC):
         if not text.strip():
             return []
         if text[0].isspace():
-            return self.encode([" " + text.strip()])[0]
+            return self._encode_after_space([text.strip()])[0]
         return self._encode_continued(text.rstrip())
 
     @abc.abstractmethod
@@ -135,7 +157,7 @@ class Tokenizer(abc.ABC):
         Returns:
           The concatenated ids of all sentences, int32 [n], and the number of ids of each sentence, int64 [S].
         """
-        encoded = self.encode(sentences)
+        encoded = self._encode_after_space(sentences)
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, lengths.sum()), lengths
 

@@ -51,10 +51,18 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cached_property
     def _continued_processor(self):
         """The same model without the space that it adds before every text."""
+        return self._with_prefix(False)
+
+    @functools.cached_property
+    def _spaced_processor(self):
+        """The same model with a space before every text, which a few models do not add by themselves."""
+        return self._processor if self.description.normalizer_spec.add_dummy_prefix else self._with_prefix(True)
+
+    def _with_prefix(self, is_added: bool):
         import sentencepiece
 
         description = copy.deepcopy(self.description)
-        description.normalizer_spec.add_dummy_prefix = False
+        description.normalizer_spec.add_dummy_prefix = is_added
         return sentencepiece.SentencePieceProcessor(model_proto=description.SerializeToString())
 
     @functools.cached_property
@@ -97,6 +105,9 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         # Preparation runs one process per core, and each would start one thread per core.
         return self._processor.encode(self._normalized(sentences), num_threads=1)
+
+    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
+        return self._spaced_processor.encode(self._normalized(texts), num_threads=1)
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         encoded = self._processor.encode(self._normalized(sentences), num_threads=1, return_type="numpy")

@@ -157,10 +157,8 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
 
-    def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        if self._is_byte_level:
-            sentences = [f" {sentence}" if sentence else "" for sentence in sentences]
-        return super().encode_flat(sentences)
+    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
+        return self.encode([f" {text}" if text else "" for text in texts] if self._is_byte_level else texts)
 
     def _encode_continued(self, text: str) -> list[int]:
         if self._is_byte_level:

@@ -47,6 +47,15 @@ class _Answer:
     def gold(self) -> list[str]:
         return [answer["text"] for answer in self.record["answers"]]
 
+    @property
+    def unit(self) -> str:
+        """What the metrics count in answers from this context."""
+        return squad_metrics.unit_of(self.record["context"])
+
+    @property
+    def f1(self) -> float:
+        return squad_metrics.f1(self.text(), self.gold, self.unit)
+
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswering(TokenObjective):
@@ -55,7 +64,8 @@ class QuestionAnswering(TokenObjective):
     Each is a softmax over the tokens of the example, whatever else is in its row. The score of a span is the sum of its
     two logits. The best spans over all windows of a context are kept, each from the window that gives its first token
     the most context. If the training file has questions without an answer (SQuAD 2.0), the answer is empty when [CLS]
-    scores more than `threshold` above the best span. `exact_match` and `f1` are percentages, as in SQuAD.
+    scores more than `threshold` above the best span. `exact_match` and `f1` are percentages, as in SQuAD; they count
+    characters in Korean and in scripts without spaces (`squad_metrics`).
 
     Attributes:
       threshold: margin above which the answer is empty. None: evaluations of a run use the threshold with the highest
@@ -146,8 +156,8 @@ class QuestionAnswering(TokenObjective):
 
     def _graded(self, answers: list[_Answer]) -> dict[str, np.ndarray]:
         """Return `exact_match` and `f1` of each question, 0 to 100; a refused answer is right if there is none."""
-        exact = np.array([squad_metrics.exact_match(answer.text(), answer.gold) for answer in answers])
-        f1 = np.array([squad_metrics.f1(answer.text(), answer.gold) for answer in answers])
+        exact = np.array([squad_metrics.exact_match(answer.text(), answer.gold, answer.unit) for answer in answers])
+        f1 = np.array([answer.f1 for answer in answers])
         if NO_ANSWER in self.classes:
             threshold = self._threshold(answers)
             refused = np.array([answer.margin > threshold for answer in answers])
@@ -187,7 +197,7 @@ class QuestionAnswering(TokenObjective):
             return self.threshold
         if not all("answers" in answer.record for answer in answers):
             return 0.0
-        answered = np.array([squad_metrics.f1(answer.text(), answer.gold) for answer in answers])
+        answered = np.array([answer.f1 for answer in answers])
         refused = np.array([float(not answer.gold) for answer in answers])
         return squad_metrics.best_threshold(np.array([answer.margin for answer in answers]), answered, refused)
 

@@ -1,18 +1,59 @@
-"""Metrics of SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, 6.1; 2018, arXiv 1806.03822).
+"""Metrics of SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, 6.1; 2018, arXiv 1806.03822), in any script.
 
 The definitions follow the official script, `evaluate-v2.0.py`. Its scores of questions with an answer are those of
 version 1.1, except for answers that normalization makes empty.
+
+That script compares words between spaces. A Chinese answer is then one word, and a Korean one with another particle is
+wrong. So F1 counts characters where the scripts of such data sets do: KorQuAD 1.0 (Lim et al., 2019, arXiv 1909.07005)
+for Korean, and MLQA (Lewis et al., 2020, arXiv 1910.07475, `mixed_segmentation`) for text without spaces.
 """
 
 import collections
+import functools
 import re
 import string
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 
+from bertjax.data.labeled.base import Record
+from bertjax.data.text.ngrams import is_without_spaces
+
+WORDS, CHARACTERS, KOREAN = "words", "characters", "korean"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+# KorQuAD's script turns these into spaces before it removes punctuation.
+_KORQUAD_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+_HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff]")
+_LINES = {
+    CHARACTERS: "characters of scripts without spaces, and words of others, as MLQA's script does",
+    KOREAN: "characters, as KorQuAD's script does",
+}
+
+
+@functools.lru_cache(maxsize=1 << 14)  # a context has several questions, and each is scored several times
+def unit_of(text: str) -> str:
+    """Return what an F1 counts in answers of a text: `WORDS`, `CHARACTERS` or `KOREAN`, by most of its letters."""
+    if text.isascii():
+        return WORDS
+    letters = [character for character in text if character.isalpha()]
+    korean = sum(map(bool, map(_HANGUL.match, letters)))
+    without_spaces = sum(map(is_without_spaces, letters))
+    most = max(korean, without_spaces)
+    if 2 * (korean + without_spaces) <= len(letters):
+        return WORDS
+    return KOREAN if korean == most else CHARACTERS
+
+
+def lines(questions: Sequence[Record]) -> list[str]:
+    """Return what F1 and exact match count in a file of questions, one line for each unit that is not words."""
+    counts = collections.Counter(unit_of(question["context"]) for question in questions)
+    return [
+        f"F1 and exact match of {counts[unit]:,} of {len(questions):,} held-out questions count {what}"
+        for unit, what in _LINES.items()
+        if counts[unit]
+    ]
 
 
 def words(text: str) -> list[str]:
@@ -20,14 +61,46 @@ def words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
 
-def exact_match(answer: str, gold: Sequence[str]) -> float:
-    """Return 1 if an answer has the words of any gold answer, else 0; `gold` is empty for an unanswerable question."""
-    return float(any(words(answer) == words(other) for other in gold or [""]))
+def units(text: str, unit: str) -> list[str]:
+    """Return the words of an answer, or its characters where they are counted, in lower case without punctuation."""
+    if unit == WORDS:
+        return words(text)
+    if unit == KOREAN:
+        return list("".join(_korean_words(text)))
+    kept = (character for character in text.lower() if not _is_punctuation(character))
+    spaced = (f" {character} " if is_without_spaces(character) else character for character in kept)
+    return "".join(spaced).split()
 
 
-def f1(answer: str, gold: Sequence[str]) -> float:
-    """Return the F1 of the words, the best over the gold answers; between 0 and 1."""
-    return max(_f1(words(answer), words(other)) for other in gold or [""])
+def exact_match(answer: str, gold: Sequence[str], unit: str = "") -> float:
+    """Return 1 if an answer has the words of any gold answer, else 0.
+
+    Args:
+      answer: the answer of a model.
+      gold: the right answers; empty for an unanswerable question.
+      unit: what is compared, see `unit_of`; by default that of the answers.
+    """
+    split = _korean_words if (unit := unit or _unit_of(answer, gold)) == KOREAN else functools.partial(units, unit=unit)
+    return float(any(split(answer) == split(other) for other in gold or [""]))
+
+
+def f1(answer: str, gold: Sequence[str], unit: str = "") -> float:
+    """Return the F1 of the units, the best over the gold answers; between 0 and 1. See `exact_match`."""
+    unit = unit or _unit_of(answer, gold)
+    return max(_f1(units(answer, unit), units(other, unit)) for other in gold or [""])
+
+
+def _unit_of(answer: str, gold: Sequence[str]) -> str:
+    return unit_of("".join([answer, *gold]))
+
+
+def _korean_words(text: str) -> list[str]:
+    """Return the words of an answer as KorQuAD's script normalizes it, which compares them for an exact match."""
+    return text.translate(_KORQUAD_BRACKETS).lower().translate(_WITHOUT_PUNCTUATION).split()
+
+
+def _is_punctuation(character: str) -> bool:
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:

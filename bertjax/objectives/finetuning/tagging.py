@@ -1,7 +1,6 @@
 """A tag for every word, as in named-entity recognition (Devlin et al., 2019, section 5.3; arXiv 1810.04805)."""
 
 import dataclasses
-import re
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -9,8 +8,9 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
+from bertjax.data.labeled import tag_schemes
 from bertjax.data.labeled.base import Record
-from bertjax.data.labeled.tagged import NO_WORD, words_of
+from bertjax.data.labeled.tagged import NO_WORD
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning import entities
 from bertjax.objectives.finetuning.base import without_location
@@ -23,8 +23,8 @@ from bertjax.objectives.outputs import Output
 class Tagging(TokenObjective):
     """Predicts the tag of each word from its first piece. Terms: `tagging`.
 
-    If the tags mark entities (O, B-PER, I-PER, ...), precision, recall and F1 count whole entities, all classes
-    together, as CoNLL-2003 does (`conlleval`). Other tags have only an accuracy.
+    If the tags mark entities (O, B-PER, I-PER, ...; see `bertjax.data.labeled.tag_schemes`), precision, recall and F1
+    count whole entities, all types together, as CoNLL-2003 does (`conlleval`). Other tags have only an accuracy.
 
     Attributes:
       classes: names of the tags; a run reads them from the training file.
@@ -36,11 +36,12 @@ class Tagging(TokenObjective):
 
     @property
     def best_metric(self) -> str:
-        return "f1" if self._entities else "token_accuracy"
+        return "f1" if self.marks_entities else "token_accuracy"
 
     @property
-    def _entities(self) -> bool:
-        return all(name == entities.OUTSIDE or re.match("[BIES]-", name) for name in self.classes)
+    def marks_entities(self) -> bool:
+        """Whether the tags are in a scheme of entities."""
+        return tag_schemes.canonical_of(self.classes) is not None
 
     @property
     def num_outputs(self) -> int:
@@ -73,10 +74,11 @@ class Tagging(TokenObjective):
         return {"majority_accuracy": (float(np.sum(tags == np.argmax(token_counts))), len(tags))}
 
     def score(self, outputs, examples, records):
-        if not self._entities:
+        if not self.marks_entities:
             return {}
         tagged = self._tagged(outputs, examples, records)
-        return entities.scores([record["tags"] for record, _ in tagged], [guesses for _, guesses in tagged])
+        gold, predicted = [record["tags"] for record, _ in tagged], [guesses for _, guesses in tagged]
+        return entities.scores(gold, predicted, self.classes)
 
     def scores(self, outputs, examples, records):
         tagged = self._tagged(outputs, examples, records)
@@ -87,14 +89,14 @@ class Tagging(TokenObjective):
         """Return each record with its `words` and `prediction`, a tag for each of them."""
         tagged = self._tagged(outputs, examples, records)
         return [
-            without_location(record) | {"words": words_of(record), "prediction": guesses} for record, guesses in tagged
+            without_location(record) | {"words": record["words"], "prediction": guesses} for record, guesses in tagged
         ]
 
     def _tagged(self, outputs, examples: Ragged, records: list[Record]) -> list[tuple[Record, list[str]]]:
         """Return each record with the tags of its words; records that `eval.rows` cut short are left out."""
         tagged = []
         for record, windows in by_record(examples, records):
-            guesses = [-1] * len(words_of(record))
+            guesses = [-1] * len(record["words"])
             for window in windows:
                 tokens = slice(*examples.offsets[window : window + 2])
                 for word, guess in zip(examples.token_labels["word"][tokens], outputs["guesses"][tokens]):

@@ -9,11 +9,16 @@ from rich.console import Console
 
 from bertjax.config import Config
 from bertjax.data.labeled.base import LabeledExamples
+from bertjax.data.labeled.questions import Questions
+from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.pipeline import Feed, filled_up
 from bertjax.errors import printable
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
+from bertjax.objectives.base import Objective
+from bertjax.objectives.finetuning import squad_metrics
+from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.training import stage_flops
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.micro_batches import count_micro_batches
@@ -221,12 +226,22 @@ def heldout_line(feed: Feed, task: str = "") -> str:
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
 
 
-def repeated_line(count: int, task: str = "") -> str:
-    """Return the warning that held-out records have the texts of training records."""
-    return (
-        f"warning: {_of(task)}{count:,} held-out records have texts that the training file has too; they score higher "
-        "than new texts would"
-    )
+def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") -> list[str]:
+    """Return what is remarkable about labeled files: their classes, how they are scored, and repeated texts."""
+    lines = [f"{_of(task)}{line}" for line in files.class_lines]
+    if isinstance(objective, Tagging) and not objective.marks_entities:
+        lines.append(
+            f"{_of(task)}the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only "
+            "token_accuracy is reported, and no F1 of entities"
+        )
+    if isinstance(files.format, Questions):
+        lines += [f"{_of(task)}{line}" for line in squad_metrics.lines(files.heldout)]
+    if count := files.repeated():
+        lines.append(
+            f"warning: {_of(task)}{count:,} held-out records have texts that the training file has too; they score "
+            "higher than new texts would"
+        )
+    return lines
 
 
 def _of(task: str) -> str:

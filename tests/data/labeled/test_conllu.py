@@ -90,7 +90,9 @@ def test_a_field_that_is_no_tag_is_refused(field):
 
 
 def test_the_setting_is_for_conllu_files_only(tmp_path):
-    with pytest.raises(UserError, match="examples.conllu=xpos has no effect on .*a.txt, which does not end in .conllu"):
+    with pytest.raises(
+        UserError, match="examples.conllu=xpos has no effect on .*a.txt, which is not in the format of CoNLL-U"
+    ):
         Tagged(conllu="xpos").read(write(tmp_path, "a O\n", "a.txt"))
 
 

@@ -22,7 +22,7 @@ def columns_of(records: list[dict]) -> list[dict]:
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz"])
 def test_tsv_columns_have_names_and_quotes_are_text(tmp_path, name):
-    path = write(tmp_path, name, '\ufeffid\ttext\tlabel\r\n1\t" Yes , he said .\t1\r\n2\tNo\t0\tmore\r\n')
+    path = write(tmp_path, name, '\ufeffid\ttext\tlabel\r\n1\t" Yes , he said .\t1\r\n2\tNo\t0\r\n')
     records = tables.read(path, ["text", "label"])
     assert columns_of(records) == [{"text": '" Yes , he said .', "label": "1"}, {"text": "No", "label": "0"}]
     assert [record[WHERE] for record in records] == [f"{path}:2", f"{path}:3"]
@@ -43,7 +43,7 @@ def test_an_array_of_objects(tmp_path, name):
 @pytest.mark.parametrize(
     "content, complaint",
     [
-        ('{"text": "a"}\n{"text": "b"}\n', "is not JSON .*; a .json file holds one array of objects; a .jsonl file"),
+        ('{"text": "a"\n', "is not JSON .*; a .json file holds one array of objects; a .jsonl file"),
         ('{"data": []}', "is not an array of objects: it is .*; write .{'text': ...}, ....$"),
     ],
 )
@@ -67,17 +67,55 @@ def test_a_quoted_csv_field_may_span_lines(tmp_path):
     assert records[1][WHERE] == f"{path}:4"
 
 
-def test_a_row_of_a_tsv_may_have_more_fields_than_the_header_and_of_a_csv_must_not(tmp_path):
-    """Rows of GLUE's files have; in a .csv, a comma in a field without quotes would shift the label."""
-    path = write(tmp_path, "a.tsv", "text\tlabel\nHello, world\t1\tmore\n")
-    assert columns_of(tables.read(path, ["text", "label"])) == [{"text": "Hello, world", "label": "1"}]
-    path = write(tmp_path, "a.csv", 'text,label\n"Hello, world",1\nHello, world,1\nHello,0\n')
-    errors = []
-    records = tables.read(path, ["text", "label"], on_bad=errors.append)
-    assert columns_of(records) == [{"text": "Hello, world", "label": "1"}, {"text": "Hello", "label": "0"}]
-    assert [str(error).removeprefix(path) for error in errors] == [
-        ":3 has 3 fields, not 2; write a field with a comma in double quotes"
-    ]
+def test_all_rows_have_one_number_of_fields(tmp_path):
+    """A delimiter inside of a field without quotes would shift the label."""
+    for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
+        rows = [["text", "label"], ["Hello", "1"], ["Hello", "world", "1"], ["one"], ["Hi", "0"]]
+        path = write(tmp_path, name, "".join(mark.join(row) + "\n" for row in rows))
+        errors = []
+        records = tables.read(path, ["text", "label"], on_bad=errors.append)
+        assert columns_of(records) == [{"text": "Hello", "label": "1"}, {"text": "Hi", "label": "0"}]
+        assert [str(error).removeprefix(path).partition(";")[0] for error in errors] == [
+            ":3 has 3 fields, not 2",
+            ":4 has 1 fields, not 2",
+        ]
+    path = write(tmp_path, "cola.tsv", "a\t1\t\tThey sing.\nb\t0\nc\t0\t\tThey.\n")
+    assert [r["3"] for r in tables.read(path, ["3", "1"], on_bad=errors.append)] == ["They sing.", "They."]
+    assert str(errors[-1]).startswith(f"{path}:2 has 2 fields, not 4; give every line all columns")
+
+
+@pytest.mark.parametrize(
+    "name, content, printed",
+    [
+        ("a.csv", 'text;label\n"one; two";x\nthree;y\n', "its fields are separated by ';', and are read so"),
+        ("a.csv", "text\tlabel\none; two\tx\nthree\ty\n", "separated by '\\t'"),
+        ("a.tsv", 'text,label\n"one; two",x\nthree,y\n', "separated by ','"),
+        ("a.tsv", '"id"\t"text"\t"label"\n1\t"one; two"\t"x"\n2\t"three"\t"y"\n', ""),
+        ("a.json", '{"text": "one; two", "label": "x"}\n{"text": "three", "label": "y"}\n', ""),
+        ("a.jsonl", '[{"text": "one; two", "label": "x"},\n {"text": "three", "label": "y"}]\n', ""),
+        ("a.csv", '{"text": "one; two", "label": "x"}\n{"text": "three", "label": "y"}\n', ""),
+    ],
+)
+def test_what_a_file_holds_counts_more_than_its_name(tmp_path, capsys, name, content, printed):
+    """A spreadsheet in a country with decimal commas writes ;, R quotes everything, pandas calls JSON lines .json."""
+    records = tables.read(write(tmp_path, name, content), ["text", "label"])
+    assert columns_of(records) == [{"text": "one; two", "label": "x"}, {"text": "three", "label": "y"}]
+    assert printed in capsys.readouterr().err
+
+
+def test_a_number_of_a_column_is_not_looked_for_in_a_text(tmp_path):
+    """The second field has three commas, which do not separate columns."""
+    with pytest.raises(UserError, match="a.tsv:1 has 2 fields, not 4"):
+        tables.read(write(tmp_path, "a.tsv", "x\ta, b, c, d\n"), ["3"])
+
+
+def test_quotes_that_stay_are_mentioned(tmp_path, capsys):
+    """What `to_csv(sep="\\t")` of pandas writes; GLUE's texts have quotes of their own."""
+    text = 'text\tlabel\n"He said ""hi"""\tx\n{}\ty\n'
+    tables.read(write(tmp_path, "a.tsv", text.format("plain")), ["text", "label"])
+    assert "1 texts are in double quotes, which stay; set examples.quoted=True" in capsys.readouterr().err
+    tables.read(write(tmp_path, "a.tsv", text.format('" Yes , he said .') * 2), ["text", "label"], on_bad=print)
+    assert "double quotes" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name, delimiter", [("a.csv", ","), ("a.tsv", "\t")])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.labeled.base import WHERE
-from bertjax.data.labeled.tagged import Tagged, words_of
+from bertjax.data.labeled.tagged import Tagged
 from bertjax.errors import UserError
 
 CONLL = """-DOCSTART- -X- O O
@@ -52,7 +52,7 @@ def test_lines_of_comments_are_left_out(tmp_path):
     path = write(tmp_path, "## 1\tOslo is a city\nOslo\tB-LOC\n# \tO\n\n## 2\tx\nx\tO\n")
     records = Tagged(comment="##").read(path)
     assert [(record["words"], record["tags"]) for record in records] == [
-        (["Oslo", "# "], ["B-LOC", "O"]),
+        (["Oslo", "#"], ["B-LOC", "O"]),
         (["x"], ["O"]),
     ]
     with pytest.raises(UserError, match="examples.comment=## has no effect on .*conllu"):
@@ -86,7 +86,7 @@ def test_further_texts_have_words_without_tags(tmp_path):
     path, more = write(tmp_path, "ann B-PER\n"), write(tmp_path, "ann  li\n\n x \n", "more.txt")
     format = Tagged(train=path, heldout=path, unlabeled=more)
     further = format.further_train()
-    assert [words_of(record) for record in further] == [["ann", "li"], ["x"]]
+    assert [record["text"] for record in further] == ["ann  li", "x"]
     assert not any("tags" in record for record in further)
     assert format.class_counts(format.read(path) + further) == {"B-PER": 1}
     for other in ("more.conllu.gz", "more.jsonl"):
@@ -118,8 +118,12 @@ def test_every_word_has_a_tag_in_one_window(spelling, words, seq_len, stride):
 @pytest.mark.parametrize(
     "text, choices, message",
     [
-        ("a B-X\nb\n", {"tag": 1}, r"train.txt:2 has 1 columns, but examples.tag=1; correct either of them, or set .*"),
-        ("a O\n", {"word": -3}, r"train.txt:1 has 2 columns, but examples.word=-3; correct either of them, or set .*"),
+        (
+            "a B-X\nb\nc O\n",
+            {"tag": 1},
+            r"train.txt:2 has 1 columns between spaces, and most lines have 2; .*, or set ",
+        ),
+        ("a O\n", {"word": -3}, r"train.txt has 2 columns, but examples.word=-3; correct either of them$"),
         ("\n-DOCSTART- O\n\n", {}, r"train.txt has no sentences; give a file with a word and its tag in each line$"),
         ("a O\n\udcff O\n", {}, r"train.txt:2 is not UTF-8: its byte \d is 0xff; convert the file: iconv -f"),
     ],
@@ -133,7 +137,7 @@ def test_bad_files_are_refused(tmp_path, text, choices, message):
 
 def test_bad_sentences_are_left_out_and_counted(tmp_path, capsys):
     path = write(tmp_path, "a O\nb\nc O\n\nd O\n\ne\n")
-    with pytest.raises(UserError, match="train.txt:2 has 1 columns.*, or set examples.on_bad_record=skip$"):
+    with pytest.raises(UserError, match="train.txt:2 has 1 columns .*, or set examples.on_bad_record=skip$"):
         Tagged(tag=1).read(path)
     assert Tagged(tag=1, on_bad_record="skip").read(path) == [{"words": ["d"], "tags": ["O"], WHERE: f"{path}:5"}]
     lines = capsys.readouterr().err.splitlines()
@@ -158,3 +162,115 @@ def test_bad_settings_are_refused(spelling):
         Tagged().read("")
     with pytest.raises(UserError, match="an example of 2 tokens has no room for a word; raise stages.0.seq_len"):
         encoded(spelling, ["a"], 2, ["O"])
+
+
+@pytest.mark.parametrize(
+    "words, units, is_spaced",
+    [
+        (["ann", "li", "."], "", [True, True, True]),
+        (["ann", "\u6771", "\u4eac", "li", "\u90fd"], "", [True, True, False, True, True]),
+        (["\u0e01\u0e34\u0e19", "\u0e02\u0e49\u0e32\u0e27"], "words", [True, False]),
+        (["\uc800", "\ub294"], "words", [True, True]),
+        (["\uc800", "\ub294", " ", "\uae40"], "characters_and_spaces", [True, False, False, True]),
+        (["a", "b"], "characters", [True, False]),
+    ],
+)
+def test_words_are_joined_as_in_their_text(words, units, is_spaced):
+    assert Tagged(units=units)._follows_space(words) == is_spaced
+
+
+@pytest.mark.parametrize(
+    "words, units, split",
+    [
+        (["ann", "li"], "words", ["ab", "c\u6771\u4eac."]),
+        (["a", "l", "i", "n", "2008"], "characters", list("abc\u6771\u4eac.")),
+        (["a", " ", "l", "i"], "characters_and_spaces", list("ab c\u6771\u4eac.")),
+        ([], "words", ["ab", "c\u6771\u4eac."]),
+    ],
+)
+def test_what_has_a_tag_in_the_training_file_has_one_in_a_text(words, units, split):
+    format = Tagged().resolved([{"words": words, "tags": ["O"] * len(words)}] if words else [{"text": "x y"}])
+    assert format.units == units and format.words_in(" ab c\u6771\u4eac. ") == split
+    assert format.resolved([{"words": ["other"]}]) == format, "a setting stays"
+
+
+def test_a_text_of_a_model_that_does_not_say_what_has_a_tag(spelling):
+    assert Tagged().words_in("ab c\u6771\u4eac \u0e01.") == ["ab", "c", "\u6771", "\u4eac", "\u0e01", "."]
+    with pytest.raises(UserError, match="this record has no words; leave it out"):
+        Tagged().encode([{"text": " "}], spelling, 16, CLASSES)
+    with pytest.raises(UserError, match="examples.units='letters' is unknown; choose one of words, characters, "):
+        Tagged(units="letters")
+
+
+def read_to_predict(tmp_path, text, name="a.txt", **choices):
+    records = Tagged(**choices).read_unlabeled(write(tmp_path, text, name), CLASSES)
+    return None if records is None else [record["words"] for record in records]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("ann B-PER\nli O\n\nto O\noslo B-LOC\n", [["ann", "li"], ["to", "oslo"]]),
+        ("ann B-PER\nli O\n", [["ann", "li"]]),
+        ("ann NNP\nli NNP\nran VB\n\nto TO\noslo NNP\n", [["ann", "li", "ran"], ["to", "oslo"]]),
+        ("ann\nli\n\nto\noslo\n", [["ann", "li"], ["to", "oslo"]]),
+        ('{"tokens": ["ann", "li"]}\n', [["ann", "li"]]),
+        ('{"words": ["ann"], "tags": ["O"]}\n', [["ann"]]),
+        ("ann went home\nli ran\n", None),
+        ("ann went\nli ran\n", None),
+        ("ann ran home\n\nli ran off\n", None),
+        ("ann\n", None),
+    ],
+)
+def test_files_to_predict(tmp_path, text, words):
+    assert read_to_predict(tmp_path, text) == words
+
+
+def test_conllu_to_predict(tmp_path):
+    lines = ["1-2\tannli" + "\t_" * 8, "1\tann" + "\t_" * 8, "2\tli" + "\t_" * 8]
+    assert read_to_predict(tmp_path, "\n".join(lines) + "\n", "a.conllu") == [["ann", "li"]]
+    assert read_to_predict(tmp_path, "\n".join(lines) + "\n") == [["ann", "li"]]
+
+
+def test_a_broken_line_of_a_file_to_predict_is_named(tmp_path):
+    with pytest.raises(UserError, match="a.txt:12 has 1 columns between spaces, and most lines have 2"):
+        read_to_predict(tmp_path, "ann B-PER\nli O\n\n" * 3 + "a O\nb O\nc\n\n" + "to O\noslo B-LOC\n\n" * 4)
+
+
+def answered(tmp_path, text, tags, name="a.txt", classes=CLASSES, **choices) -> list[str]:
+    path = write(tmp_path, text, name)
+    return list(Tagged(**choices).with_answers(path, iter(tags), classes))
+
+
+def test_answers_are_the_last_column(tmp_path):
+    text = "-DOCSTART- O\n\nann B-PER\nli O\n\n# c 1\nto O"
+    expected = ["-DOCSTART- O", "", "ann B-PER O", "li O B-PER", "", "# c 1", "to O B-LOC"]
+    assert answered(tmp_path, text, ["O", "B-PER", "B-LOC"]) == expected
+    tabs = answered(tmp_path, text.replace(" ", "\t"), ["O", "B-PER", "B-LOC"])
+    assert tabs == [line.replace(" ", "\t") for line in expected]
+    path = write(tmp_path, "ann went home\nli ran\n")
+    assert Tagged().with_answers(path, iter(()), CLASSES) is None, "lines of text have no columns"
+
+
+@pytest.mark.parametrize(
+    "setting, classes, place, expected",
+    [
+        ("upos", ("NOUN", "VERB"), 3, ["NOUN", "VERB"]),
+        ("xpos", ("NOUN", "VERB"), 4, ["NOUN", "VERB"]),
+        ("feats.Case", ("_", "Nom"), 5, ["Number=Sing", "Case=Nom|Number=Sing"]),
+        ("upos", ("B-PER", "O"), 9, ["NER=B-PER", "NER=O|SpaceAfter=No"]),
+    ],
+)
+def test_answers_in_conllu(tmp_path, setting, classes, place, expected):
+    words = [
+        "# text = ann li",
+        "1-2\tannli" + "\t_" * 8,
+        "1\tann\t_\tX\tX\tCase=Acc|Number=Sing\t_\t_\t_\t_",
+        "2\tli\t_\tX\tX\tNumber=Sing\t_\t_\t_\tSpaceAfter=No",
+        "",
+    ]
+    lines = answered(tmp_path, "\n".join(words), classes, "a.conllu", classes, conllu=setting)
+    changed = [line.split("\t") for line in words]
+    for row, value in zip((2, 3), expected):
+        changed[row][place] = value
+    assert lines == ["\t".join(row) for row in changed[: len(lines)]] and len(lines) == 4

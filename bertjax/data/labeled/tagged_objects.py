@@ -1,0 +1,99 @@
+"""Tagged sentences in JSON, as the package `datasets` writes them: {`tokens`: [...], `ner_tags`: [...]}."""
+
+import json
+
+from etils import epath
+
+from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.sources.base import OnBad, check_surrogates, stop
+from bertjax.data.sources.lines import numbered_lines
+from bertjax.errors import UserError, shorten
+
+# Names of the field with the words.
+WORD_FIELDS = ("tokens", "words")
+
+
+def holds_objects(path: str) -> bool:
+    """Return whether the first line of a file is a JSON object, or its name is that of a file of JSON."""
+    if tables.kind_of(path) in (".json", ".jsonl"):
+        return True
+    first = next((line.strip() for _, line in numbered_lines(epath.Path(path)) if line.strip()), b"")
+    try:
+        return first[:1] == b"{" and isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
+    """Return the sentences as {`words`, `tags`} and their place.
+
+    Args:
+      path: a file of JSON lines, or of one array of objects, plain, .gz, .zst or .xz.
+      tag_field: the field of the tags, texts or numbers; empty for the only list beside the words.
+      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
+
+    Raises:
+      UserError: the file cannot be read, several fields may be that of the tags, or no sentence is left.
+    """
+    records = []
+    for entry, word_field, field in _entries(path, tag_field, on_bad):
+        try:
+            words, tags = _words(entry, word_field), entry.get(field)
+            if not isinstance(tags, list) or len(tags) != len(words):
+                count = f"{len(tags)} tags" if isinstance(tags, list) else "no list"
+                raise UserError(
+                    f"{entry[WHERE]} has {count} in {field!r} and {len(words)} words in {word_field!r}; correct it"
+                )
+            if bad := [tag for tag in tags if type(tag) not in (str, int) or not str(tag).strip()]:
+                raise UserError(f"{entry[WHERE]} has the tag {str(bad[0])[:40]!r}; write texts or numbers")
+        except UserError as error:
+            on_bad(error)
+        else:
+            records.append({"words": words, "tags": [labels.class_of(tag) for tag in tags], WHERE: entry[WHERE]})
+    if not records:
+        raise UserError(f"{path} has no sentences that can be used; give a file with a tag for each word")
+    return records
+
+
+def read_words(path: str) -> list[Record] | None:
+    """Return the sentences without their tags; None if the file has texts and no lists of words.
+
+    Raises:
+      UserError: the file cannot be read, or a sentence is bad.
+    """
+    first = tables.read_objects(path)[0]
+    if not any(field in first for field in WORD_FIELDS):
+        return None
+    return [entry | {"words": _words(entry, field)} for entry, field, _ in _entries(path, "", stop, needs_tags=False)]
+
+
+def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) -> list[tuple[Record, str, str]]:
+    """Return each object with its field of words and of tags."""
+    entries = tables.read_objects(path, on_bad)
+    first = entries[0]
+    word_field = next((field for field in WORD_FIELDS if isinstance(first.get(field), list)), "")
+    names = shorten([repr(name) for name in first if name != WHERE], 12)
+    if not word_field:
+        raise UserError(
+            f"{first[WHERE]} has no list of words in {' or '.join(map(repr, WORD_FIELDS))}, it has {names}; write "
+            '{"tokens": [...], "tags": [...]}'
+        )
+    fitting = [
+        name
+        for name, value in first.items()
+        if name != word_field and isinstance(value, list) and len(value) == len(first[word_field])
+    ]
+    if needs_tags and not tag_field and len(fitting) != 1:
+        several = ", ".join(map(repr, fitting))
+        what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"
+        raise UserError(f"{first[WHERE]} {what}; set examples.tag_field to the one to learn")
+    return [(entry, word_field, tag_field or next(iter(fitting), "")) for entry in entries]
+
+
+def _words(entry: Record, field: str) -> list[str]:
+    words = entry.get(field)
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
+        raise UserError(f"{entry[WHERE]} has no list of words in {field!r}; write one, without empty words")
+    check_surrogates("".join(words), f"{entry[WHERE]}: {field}")
+    return words

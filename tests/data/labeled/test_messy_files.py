@@ -1,0 +1,260 @@
+"""Labeled files as people have them: each gives its right classes and words, or is refused in one line.
+
+Every case is a start of a run up to its first compilation, as in `test_bad_files`.
+"""
+
+import json
+import unicodedata
+
+import pytest
+
+from bertjax.config import from_dict
+from bertjax.errors import UserError
+from bertjax.training.resolve import open_feeds
+from bertjax.training.results.report import labeled_lines
+from tests import labeled_files
+
+SNLI = ("entailment", "neutral", "contradiction")
+
+
+def lines(*records: dict) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def labeled(*labels: object) -> str:
+    return lines(*({"text": f"abc {number}", "label": label} for number, label in enumerate(labels)))
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory) -> str:
+    return str(labeled_files.vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocab.txt"))
+
+
+@pytest.fixture
+def feeds(tmp_path, vocabulary):
+    """feeds(name of the files, training, heldout, objective, **settings) -> the feeds of a run."""
+
+    def open_files(name: str, training: str, heldout: str = "", objective: str = "classification", **settings):
+        paths = []
+        for split, content in (("train", training), ("dev", heldout or training)):
+            paths.append(tmp_path / f"{split}{name}")
+            paths[-1].write_text(content)
+        kind = {"tagging": {"kind": "tagged"}, "question_answering": {"kind": "questions", "max_question": 8}}
+        examples = kind.get(objective, {"kind": "labeled_text", "text": "text"})
+        examples = {"train": str(paths[0]), "heldout": str(paths[1])} | examples | settings
+        config = {
+            "data": {"tokenizer": {"model": vocabulary, "lowercase": True}},
+            "tasks": {"toy": {"objective": {"kind": objective}, "examples": examples}},
+            "optimizer": {"warmup_share": 0.1},
+            "stages": [{"epochs": 1.0, "seq_len": 64, "examples": 4}],
+        }
+        opened = open_feeds(from_dict(config))
+        opened.plan()
+        return opened
+
+    return open_files
+
+
+def printed(feeds) -> list[str]:
+    return labeled_lines(feeds.store, feeds.config.task.objective)
+
+
+@pytest.mark.parametrize(
+    "name, content, classes",
+    [
+        (".csv", "text,label\na,positive \nb, negative\nc,positive\nd,negative\u00a0\n", ("negative", "positive")),
+        (".tsv", "text\tlabel\na\tcaf\u00e9\nb\tcafe\u0301\nc\tbar\u200b\nd\tbar\n", ("bar", "caf\u00e9")),
+        (".csv", "text,label\na,1.0\nb,0\nc,1\nd,0.0\n", ("0", "1")),
+        (".csv", "text,label\na,007\nb,7\n", ("007", "7")),
+        (".jsonl", labeled(*range(12)), tuple(map(str, range(12)))),
+        (".csv", "text,label\n" + "".join(f"a,{n}\n" for n in (10, 9, 2, -1, 1)), ("-1", "1", "2", "9", "10")),
+        (".jsonl", labeled("v10", "v9"), ("v10", "v9")),
+    ],
+)
+def test_classes(feeds, name, content, classes):
+    assert feeds(name, content).config.task.objective.classes == classes
+
+
+def test_names_that_look_alike_are_a_warning(feeds):
+    opened = feeds(".jsonl", labeled("Praise", "praise", "hard  ware", "hard ware", "ok"))
+    warnings = [line for line in printed(opened) if line.startswith("warning: the classes")]
+    assert len(opened.config.task.objective.classes) == 5 and len(warnings) == 2
+    assert "'Praise' and 'praise' differ only in case" in warnings[0]
+    decomposed = unicodedata.normalize("NFD", "\uae0d\uc815")
+    opened = feeds(".jsonl", labeled("\uae0d\uc815", decomposed, "\ubd80\uc815"))
+    assert opened.config.task.objective.classes == ("\uae0d\uc815", "\ubd80\uc815")
+
+
+def test_classes_are_printed_with_their_counts_the_rarest_first(feeds):
+    opened = feeds(".jsonl", labeled("b", "a", "a", "c", "c", "c"), labeled("a", "a", "b"))
+    train, heldout = opened.config.task.examples.train, opened.config.task.examples.heldout
+    assert printed(opened)[:2] == [
+        f"{train}: 3 classes, the rarest first: b 1, a 2, c 3",
+        f"{heldout}: 3 classes, the rarest first: b 1, a 2, c 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "labels, heldout, classes, skipped",
+    [
+        ([*SNLI, "-", "", None], [*SNLI, " - "], tuple(sorted(SNLI)), ("3 of 6", "1 of 4")),
+        ([0, 1, 2, -1, -1], [0, -1], ("0", "1", "2"), ("2 of 5", "1 of 2")),
+        ([0, 1, 2], [-1, 2], ("0", "1", "2"), ("1 of 2",)),
+        ([-1, 1, 1], [1, -1], ("-1", "1"), ()),
+        ([-1, 1, 2], [1, -1], ("-1", "1", "2"), ()),
+        (["-1", "0", "1", "x"], ["-1"], ("-1", "0", "1", "x"), ()),
+    ],
+)
+def test_records_without_a_label_are_skipped_with_a_count(feeds, capsys, labels, heldout, classes, skipped):
+    opened = feeds(".jsonl", labeled(*labels), labeled(*heldout))
+    assert opened.config.task.objective.classes == classes
+    output = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in output] == [f"{count} records skipped" for count in skipped]
+    assert all("no label in 'label'" in line and "examples.skip_missing_labels=False keeps" in line for line in output)
+    every = labels + heldout
+    numbers = [opened.store.examples(split, 64, classes).ragged.labels["label"] for split in ("train", "heldout")]
+    assert sum(map(len, numbers)) == len(every) - sum(int(count.split()[0]) for count in skipped)
+
+
+def test_a_setting_keeps_what_stands_for_no_label(feeds, capsys):
+    keep = {"skip_missing_labels": False}
+    assert feeds(".jsonl", labeled("a", "-", "b"), **keep).config.task.objective.classes == ("-", "a", "b")
+    assert feeds(".jsonl", labeled(0, 1, -1), **keep).config.task.objective.classes == ("-1", "0", "1")
+    assert capsys.readouterr().err == ""
+    with pytest.raises(UserError, match=":2 has no label in 'label'; fill it in or leave the row out"):
+        feeds(".jsonl", labeled("a", ""), **keep)
+
+
+def test_minus_one_is_a_number_for_a_regression(feeds, capsys):
+    opened = feeds(".jsonl", labeled(0, 1, 2, -1), objective="regression")
+    assert opened.store.examples("train", 64, ()).ragged.labels["label"].tolist() == [0.0, 1.0, 2.0, -1.0]
+    assert capsys.readouterr().err == ""
+    assert len(feeds(".csv", "text,label\na,1.5\nb,\nc,-1\n", objective="regression").store.train) == 2
+
+
+TAGS = ["B-LOC", "B-PER", "O"]
+PLAIN = "ada B-PER\nfed O\ncadiz B-LOC\n\nabc O\njed B-PER\n"
+UNIVERSAL = "# text = ada fed\n1\tada\t_\tPROPN" + "\t_" * 6 + "\n2\tfed\t_\tVERB" + "\t_" * 6 + "\n\n"
+
+
+def sentences(tokens: str, tags: str, numbers: bool = False) -> list[dict]:
+    """The sentences of `PLAIN` as objects."""
+    blocks = [[line.split() for line in block.splitlines()] for block in PLAIN.split("\n\n")]
+    number = {name: index for index, name in enumerate(TAGS)} if numbers else {name: name for name in TAGS}
+    return [{tokens: [word for word, _ in block], tags: [number[tag] for _, tag in block]} for block in blocks]
+
+
+@pytest.mark.parametrize(
+    "name, content, classes, first",
+    [
+        (".txt", PLAIN, TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", PLAIN.replace(" ", "\t"), TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", PLAIN.replace(" ", " \t "), TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", PLAIN.replace(" B-LOC", " B-LOC ").replace("\n", "\r\n"), TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", PLAIN.replace("fed", "10\u00a0000"), TAGS, ["ada", "10\u00a0000", "cadiz"]),
+        (".txt", PLAIN.replace("fed", "\u3000"), TAGS, ["ada", "\u3000", "cadiz"]),
+        (".txt", PLAIN.replace(" ", "\t").replace("fed", "new york"), TAGS, ["ada", "new york", "cadiz"]),
+        (".txt", "# id 7 domain=en\n" + PLAIN.replace(" ", " _ _ "), TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", "#begin document (a)\n" + PLAIN + "\n#end document\n", TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", "# O\n#tag B-PER\n" + PLAIN, TAGS, ["#", "#tag", "ada", "fed", "cadiz"]),
+        (".tsv", "## korean-00\t\n" + PLAIN.replace(" ", "\t"), TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", lines(*sentences("tokens", "ner_tags")), TAGS, ["ada", "fed", "cadiz"]),
+        (".jsonl", lines(*sentences("words", "tags")), TAGS, ["ada", "fed", "cadiz"]),
+        (".json", json.dumps(sentences("tokens", "tags")), TAGS, ["ada", "fed", "cadiz"]),
+        (".jsonl", lines(*sentences("tokens", "ner_tags", numbers=True)), ["0", "1", "2"], ["ada", "fed", "cadiz"]),
+        (".conll", UNIVERSAL * 2, ["PROPN", "VERB"], ["ada", "fed"]),
+        (".txt", UNIVERSAL.partition("\n")[2] * 2, ["PROPN", "VERB"], ["ada", "fed"]),
+    ],
+)
+def test_tagged_files_are_known_by_their_content(feeds, name, content, classes, first):
+    opened = feeds(name, content, objective="tagging")
+    assert list(opened.config.task.objective.classes) == classes
+    assert opened.store.train[0]["words"] == first
+
+
+def test_a_field_of_tags_is_chosen(feeds):
+    both = [record | {"pos": ["X"] * len(record["tokens"])} for record in sentences("tokens", "ner")]
+    opened = feeds(".jsonl", lines(*both), objective="tagging", tag_field="ner")
+    assert list(opened.config.task.objective.classes) == TAGS
+
+
+@pytest.mark.parametrize(
+    "name, content, complaint",
+    [
+        (".txt", PLAIN.replace("fed O", "fed"), "train.txt:2 has 1 columns between spaces, and most lines have 2"),
+        (".txt", PLAIN.replace("fed O", "fedO"), "train.txt:2 has 1 columns"),
+        (".txt", PLAIN.replace("fed", "new york"), "train.txt:2 has 3 columns between spaces, and most lines have 2"),
+        (".txt", PLAIN.replace(" ", "\t").replace("fed\tO", "fed O"), "train.txt:2 has 1 columns between tabs"),
+        (".txt", PLAIN + "\n\u200b\n", "train.txt:8 has 1 columns"),
+        (".csv", PLAIN.replace(" ", ","), "is a .csv, and tags are read from lines with a word and its tag"),
+        (".txt", "word,tag\n" + PLAIN.replace(" ", ","), "separate columns by tabs or spaces, not by ','"),
+        (".txt", UNIVERSAL * 2 + "3\tx\n", "train.txt:9 has 2 columns between tabs, and most lines have 10"),
+    ],
+)
+def test_tagged_files_that_are_refused(feeds, name, content, complaint):
+    with pytest.raises(UserError, match=complaint):
+        feeds(name, content, objective="tagging")
+
+
+def test_bad_sentences_are_skipped(feeds, capsys):
+    opened = feeds(".txt", PLAIN.replace("fed O", "fed") + "\ngig O\n", objective="tagging", on_bad_record="skip")
+    assert [record["words"] for record in opened.store.train] == [["abc", "jed"], ["gig"]]
+    assert "1 of 3 records skipped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tags, marks", [(TAGS, True), (["U_PER", "O"], True), (["NOUN", "VERB"], False)])
+def test_tags_without_entities_are_mentioned(feeds, tags, marks):
+    content = "".join(f"abc {tag}\n\n" for tag in tags)
+    opened = feeds(".txt", content, objective="tagging")
+    assert opened.config.task.objective.best_metric == ("f1" if marks else "token_accuracy")
+    assert any("only token_accuracy is reported" in line for line in printed(opened)) != marks
+
+
+FLAT = [
+    {"id": str(i), "question": "bid", "context": "abc ada cab", "answers": {"text": ["ada"], "answer_start": [4]}}
+    for i in range(3)
+]
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        (".jsonl", lines(*FLAT)),
+        (".json", json.dumps(FLAT)),
+        (".json", json.dumps({"version": "0.1.0", "data": FLAT}, indent=1)),
+        (".json", lines(*FLAT)),
+    ],
+)
+def test_flat_questions_are_read(feeds, name, content):
+    opened = feeds(name, content, objective="question_answering")
+    record = opened.store.train[2]
+    assert (record["id"], record["answers"]) == ("2", [{"text": "ada", "answer_start": 4}])
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (lines(*FLAT, FLAT[0] | {"answers": "ada"}), r"train.json:4 has the answers 'ada'; write {'text': \[...\]"),
+        (lines(*FLAT, {"question": "bid"}), "train.json:4 has no text 'context'"),
+        (lines(*FLAT) + "{\n", "train.json:4 is not JSON"),
+        (
+            lines(FLAT[0] | {"answers": {"text": ["x"], "answer_start": [0]}}),
+            "train.json:1 has the answer 'x', which",
+        ),
+        (
+            json.dumps({"data": [{"context": "<p>a</p>", "qas": [{"question": "b", "answer": {"text": "a"}}]}]}),
+            "has one 'answer', as KorQuAD 2 does, whose contexts are pages of HTML",
+        ),
+    ],
+)
+def test_questions_that_are_refused(feeds, content, complaint):
+    with pytest.raises(UserError, match=complaint):
+        feeds(".json", content, objective="question_answering")
+
+
+def test_what_an_f1_of_answers_counts_is_printed(feeds):
+    korean = FLAT[0] | {"context": "\ud55c\uad6d\uc5b4 ada \ubb38\uc7a5"}
+    opened = feeds(".jsonl", lines(*FLAT), lines(korean, *FLAT), objective="question_answering")
+    assert "F1 and exact match of 1 of 4 held-out questions count characters, as KorQuAD's script does" in printed(
+        opened
+    )

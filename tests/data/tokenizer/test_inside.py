@@ -1,0 +1,67 @@
+"""Words that are encoded one by one have the pieces that they have inside of a text."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertjax.data import tokenizer
+from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+
+KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
+# Two sentences of Japanese, without spaces.
+JAPANESE = ["東京都に住んでいます。", "新しい図書館で本を借りました。"]
+
+
+@pytest.fixture(scope="module")
+def tokenizers(trained):
+    """Every kind as it is trained here, and those that put no space before a text, as RoBERTa is published."""
+    published = {"byte_bpe without a space": HuggingFaceTokenizer(_without_prefix_space(trained["byte_bpe"].model))}
+    description = trained["unigram"].description
+    bare = type(description).FromString(description.SerializeToString())
+    bare.normalizer_spec.add_dummy_prefix = False
+    published["unigram without a space"] = SentencePieceTokenizer(bare.SerializeToString(), "nfc")
+    return trained | published
+
+
+NAMES = [*KINDS, "byte_bpe without a space", "unigram without a space"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_words_after_spaces_have_the_pieces_of_running_text(tokenizers, sentences, name):
+    tokens, usual = tokenizers[name], tokenizers[name.split(" ")[0]]
+    for sentence in sentences[:40]:
+        words = sentence.split()
+        ids = list(itertools.chain.from_iterable(tokens.encode_inside(words)))
+        assert ids == usual.encode_flat([" ".join(words)])[0].tolist()
+
+
+def test_a_published_byte_level_bpe_keeps_the_spaces_of_words(tokenizers):
+    tokens = tokenizers["byte_bpe without a space"]
+    words = ["went", "to", "the"]
+    assert all(tokens.piece(ids[0]).startswith("\u0120") for ids in tokens.encode_inside(words))
+    assert not any(tokens.piece(ids[0]).startswith("\u0120") for ids in tokens.encode(words))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_characters_without_spaces_between_them_start_no_words(kind):
+    size = {"unigram": 285, "wordpiece": 56}.get(kind, 320)
+    tokens = tokenizer.train(JAPANESE * 20, TokenizerConfig(kind=kind, vocab_size=size))
+    [text, _] = JAPANESE
+    ids = tokens.encode_inside(list(text), [True] + [False] * (len(text) - 1))
+    assert all(ids) and tokens.unk_id not in itertools.chain.from_iterable(ids)
+    assert tokens.decode(itertools.chain.from_iterable(ids)).replace(" ", "") == text
+    assert not any(tokens.piece(i).startswith((WORD_START, "\u0120")) for of_word in ids[1:] for i in of_word)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(texts=st.lists(st.text("ab \u00e9\uc11c東", max_size=6), max_size=4), is_spaced=st.booleans())
+def test_each_text_has_its_own_ids(tokenizers, name, texts, is_spaced):
+    tokens = tokenizers[name]
+    encoded = tokens.encode_inside(texts, [is_spaced] * len(texts))
+    assert encoded == [tokens.encode_inside([text], [is_spaced])[0] for text in texts]
+    if not is_spaced:
+        assert all(bool(ids) <= bool(text.strip()) for text, ids in zip(texts, encoded))
