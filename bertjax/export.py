@@ -62,6 +62,16 @@ class Export(NamedTuple):
         """The settings that a configuration may be built from (`private_paths.read_from_export`)."""
         return private_paths.read_from_export(self.settings)
 
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of an example of the first task, special tokens included; 0 if they are not limited."""
+        try:
+            [task, *_] = self.settings["tasks"].values()
+            limit = task["examples"]["max_tokens"]
+        except (KeyError, ValueError, TypeError, AttributeError):
+            return 0
+        return limit if type(limit) is int and limit > 0 else 0
+
 
 def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     """Write a folder that `read` and `bertjax.load` open; it holds no path of this machine (`private_paths`).

@@ -25,6 +25,7 @@ class Vocabulary:
       special_ids: all ids without text, including these four.
       continuation_ids: ids that continue the word of the token before.
       cls_last: whether [CLS] is the last token of an example, as XLNet has it.
+      pair_separators: number of [SEP] between the two texts of a pair; RoBERTa has two.
     """
 
     size: int
@@ -35,6 +36,7 @@ class Vocabulary:
     special_ids: tuple[int, ...]
     continuation_ids: tuple[int, ...] = ()
     cls_last: bool = False
+    pair_separators: int = 1
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
@@ -47,6 +49,7 @@ class Vocabulary:
             special_ids=tuple(sorted(tokenizer.special_ids)),
             continuation_ids=tuple(sorted(tokenizer.continuation_ids)),
             cls_last=tokenizer.cls_last,
+            pair_separators=tokenizer.pair_separators,
         )
 
     @functools.cached_property
@@ -224,7 +227,7 @@ def add_special_tokens(
       token_labels: name -> (values of the tokens of the last segments, one segment after the other; the value of all
         other tokens).
     """
-    frame, text = framing.frame(first, second)
+    frame, text = framing.frame(first, second, vocabulary.pair_separators)
     count = 1 if second is None else 2
     segments = np.repeat(np.tile(np.arange(count, dtype=np.int32), len(first)), frame.part_lengths)
     in_last = frame.is_text & (segments == count - 1)

@@ -1,7 +1,8 @@
 """Where special tokens go and what is cut: the layout `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of every example.
 
 Token stores, labeled files, inference and `Tokenizer.rows` all use it. XLNet's layout is `A [SEP] B [SEP] [CLS]`, see
-`with_cls_last`.
+`with_cls_last`. RoBERTa's is `[CLS] A [SEP][SEP] B [SEP]`, in labeled files and inference: the number of separators
+between two texts belongs to the tokenizer (`Tokenizer.pair_separators`). Its pretraining had none of these pairs.
 """
 
 import dataclasses
@@ -15,9 +16,14 @@ from bertjax.errors import UserError
 Ids = Sequence[Sequence[int]]
 
 
-def special_tokens(parts: int) -> int:
-    """Return the number of special tokens of an example: [CLS], and a [SEP] after each of its parts."""
-    return 1 + parts
+def special_tokens(parts: int, separators: int = 1) -> int:
+    """Return the number of special tokens of an example: [CLS], a [SEP] after each part, and more between two parts.
+
+    Args:
+      parts: number of parts.
+      separators: number of [SEP] between two parts.
+    """
+    return 1 + parts + (parts - 1) * (separators - 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +32,9 @@ class Frame:
 
     Attributes:
       offsets: int64 [M + 1], example m has the places offsets[m]:offsets[m + 1].
-      separators: int64 [P], the place of the [SEP] after each of the P parts.
-      part_lengths: int64 [P], tokens of each part with its [SEP]; the first part of an example includes [CLS].
+      separators: int64, the places of [SEP]: one after each of the P parts, and more of them before some.
+      part_lengths: int64 [P], tokens of each part with its [SEP]; the first part of an example includes [CLS], and the
+        others include what is between them and the [SEP] before.
     """
 
     offsets: np.ndarray
@@ -35,19 +42,24 @@ class Frame:
     part_lengths: np.ndarray
 
     @classmethod
-    def of(cls, text_lengths: np.ndarray, parts: np.ndarray) -> "Frame":
+    def of(cls, text_lengths: np.ndarray, parts: np.ndarray, separators: int = 1) -> "Frame":
         """Return the frame of examples.
 
         Args:
           text_lengths: int64 [P], tokens of the text of each part.
           parts: int64 [M], the number of parts of each example, at least 1.
+          separators: number of [SEP] between two parts.
         """
         next_first = np.cumsum(parts)
-        part_lengths = text_lengths + 1
-        part_lengths[next_first - parts] += 1
+        is_first = np.zeros(len(text_lengths), bool)
+        is_first[next_first - parts] = True
+        # Before its text, the first part of an example has [CLS], and each other part the further separators.
+        part_lengths = text_lengths + 1 + np.where(is_first, 1, separators - 1)
         ends = np.cumsum(part_lengths)
         offsets = np.concatenate([[0], ends[next_first - 1]]).astype(np.int64)
-        return cls(offsets, separators=ends - 1, part_lengths=part_lengths)
+        starts = (ends - part_lengths)[~is_first]
+        further = [starts + number for number in range(separators - 1)]
+        return cls(offsets, separators=np.concatenate([ends - 1, *further]), part_lengths=part_lengths)
 
     @property
     def is_text(self) -> np.ndarray:
@@ -76,17 +88,18 @@ def with_cls_last(offsets: np.ndarray) -> np.ndarray:
     return places
 
 
-def frame(first: Ids, second: Ids | None = None) -> tuple[Frame, np.ndarray]:
+def frame(first: Ids, second: Ids | None = None, separators: int = 1) -> tuple[Frame, np.ndarray]:
     """Return the frame of M examples and the ids of their text, int32.
 
     Args:
       first: token ids of the M segments A, without special tokens.
       second: token ids of the M segments B; None for examples of one segment.
+      separators: number of [SEP] between A and B.
     """
     parts = list(first) if second is None else [ids for pair in zip(first, second, strict=True) for ids in pair]
     text_lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     text = np.fromiter(itertools.chain.from_iterable(parts), np.int32, text_lengths.sum())
-    return Frame.of(text_lengths, np.full(len(first), 1 if second is None else 2)), text
+    return Frame.of(text_lengths, np.full(len(first), 1 if second is None else 2), separators), text
 
 
 def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
@@ -99,13 +112,16 @@ def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, n
     return np.where(fits, a, a_kept), np.where(fits, b, room - a_kept)
 
 
-def truncate(first: Ids, second: Ids | None, seq_len: int) -> tuple[Ids, Ids | None, dict[str, int]]:
+def truncate(
+    first: Ids, second: Ids | None, seq_len: int, separators: int = 1
+) -> tuple[Ids, Ids | None, dict[str, int]]:
     """Cut segments at their ends so that no example has more than T tokens, special tokens included.
 
     Args:
       first: token ids of the M segments A, without special tokens.
       second: token ids of the M segments B; None for examples of one segment.
       seq_len: T.
+      separators: number of [SEP] between A and B.
 
     Returns:
       The segments A and B, and a note {what was done: number of examples}, which is empty if nothing was cut.
@@ -113,7 +129,7 @@ def truncate(first: Ids, second: Ids | None, seq_len: int) -> tuple[Ids, Ids | N
     Raises:
       UserError: T has no place for the special tokens.
     """
-    room = seq_len - special_tokens(1 if second is None else 2)
+    room = seq_len - special_tokens(1 if second is None else 2, separators)
     if room < 0:
         raise UserError(f"seq_len={seq_len} is too short; [CLS] and [SEP] take {seq_len - room}: raise it above that")
     if second is None:

@@ -42,6 +42,12 @@ class Embed(Pipeline):
                 f"embeddings, to {last}, the output"
             )
 
+    @property
+    def seq_len(self) -> int:
+        """T, the most tokens of a text: as in the examples that the model was trained on, if these were limited."""
+        longest = super().seq_len
+        return min(longest, self.model.max_tokens or longest)
+
     def encode(self, records: list[Record]) -> LabeledExamples:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
         return self.add_special_tokens(records, encoded)

@@ -234,6 +234,12 @@ class Family:
         """Return a line for each value of a model that the family's classes read in another way."""
         return []
 
+    @property
+    def settings_read(self) -> set[str]:
+        """Keys of `config.json` that the family and its heads read."""
+        heads = itertools.chain.from_iterable(head.settings for head in self.task_heads.values())
+        return {*self.keys.values(), *self.fixed, *_PLAIN, *heads}
+
     def task_head(self, term: str, tokenizer: Tokenizer) -> TaskHead:
         """Return a fine-tuned head as it is for models with this tokenizer."""
         return self.task_heads[term]
@@ -256,6 +262,18 @@ class Family:
         """Return the tensors under the names of a class without heads."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
 
+    @functools.cached_property
+    def _first_parts_of_heads(self) -> frozenset[str]:
+        fine_tuned = (head.names(term) for term, head in self.task_heads.items())
+        own_names = itertools.chain.from_iterable((*self.parts.values(), *fine_tuned))
+        return frozenset(name.partition(".")[0] for name in (*(name.theirs for name in own_names), *self.tied))
+
+    @functools.cached_property
+    def first_parts(self) -> frozenset[str]:
+        """The first parts of all tensor names that a checkpoint may have, with and without the encoder's prefix."""
+        own = {name.theirs.removeprefix(self.root).partition(".")[0] for name in self.table}
+        return self._first_parts_of_heads | own | {self.root.removesuffix("."), "pooler"}
+
     def canonical(self, tensors: Mapping[str, np.ndarray], encoder_only: bool = False) -> dict[str, np.ndarray]:
         """Return the tensors under the names of the table; copies and buffers are checked and dropped.
 
@@ -267,15 +285,15 @@ class Family:
           UserError: an untied decoder, or positions that are not 0, 1, 2, ...
         """
         bare = not any(name.startswith(self.root) for name in tensors)
-        fine_tuned = (head.names(term) for term, head in self.task_heads.items())
-        own_names = itertools.chain.from_iterable((*self.parts.values(), *fine_tuned))
-        heads = tuple({f"{name.theirs.split('.')[0]}." for name in own_names} - {self.root})
+        heads = tuple({f"{first}." for first in self._first_parts_of_heads} - {self.root})
         named = {}
         for name, tensor in tensors.items():
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
             named[f"{self.root}{name}" if bare and not name.startswith(heads) else name] = tensor
         for copy, original in self.tied.items():
-            is_tied = copy not in named or np.array_equal(named.pop(copy), named.get(original))
+            if copy in named and original not in named:  # safetensors keeps the first name of the alphabet
+                named[original] = named.pop(copy)
+            is_tied = copy not in named or np.array_equal(named.pop(copy), named[original])
             if not is_tied and not encoder_only:
                 raise UserError(
                     f"the checkpoint's {copy} differs from its {original}, and bertjax's decoder is tied to it; "

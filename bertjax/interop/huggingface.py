@@ -5,14 +5,24 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax import private_paths, storage, untrusted
 from bertjax.config import from_dict, to_dict
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, quoted
+from bertjax.errors import UserError, quoted, shorten
 from bertjax.export import Export
-from bertjax.interop import card, families, names, sentence_transformers, task_heads, tokenizers, weights
+from bertjax.interop import (
+    card,
+    families,
+    foreign_settings,
+    names,
+    sentence_transformers,
+    task_heads,
+    tokenizers,
+    weights,
+)
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
@@ -29,6 +39,11 @@ MODEL_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "onnx/*"),
 )
+# Heads that read a text once, so that it is cut where the tokenizer of transformers cuts it.
+_CUT_AT_MOST_TOKENS = (
+    *(task_heads.CLASSIFICATION, task_heads.MULTI_LABEL, task_heads.REGRESSION),
+    task_heads.CHOICE,
+)
 # The objective that trains a head, and its examples if they are not the default.
 _TASKS = {
     NSP: ("bert", {}),
@@ -41,10 +56,12 @@ _TASKS = {
 
 def is_checkpoint(folder: Path) -> bool:
     """Return whether a folder holds a Hugging Face checkpoint of any architecture."""
+    if (folder / sentence_transformers.MODULES).exists():
+        return True
     try:
         config = untrusted.read_json(folder / CONFIG)
     except OSError:
-        return False
+        return bool(weights.other_format(folder))
     except ValueError:  # a damaged file of a workdir or of a checkpoint
         return not (folder / "checkpoints").exists()
     return isinstance(config, dict) and "format_version" not in config  # a workdir has a config.json of its own
@@ -95,10 +112,13 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         tensors = family.bare(tensors)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
-    tokenizers.write(folder, tokenizer, export.encoder.max_positions, export.encoder.segments)
+    longest, most = export.encoder.max_positions, export.max_tokens
+    is_cut = is_embedder or not parts.isdisjoint(_CUT_AT_MOST_TOKENS)
+    tokenizers.write(folder, tokenizer, min(longest, most or longest) if is_cut else longest, export.encoder.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
     if is_embedder:
-        sentence_transformers.write(folder, export.encoder, sentence_transformers.is_normalized(export.settings))
+        is_normalized = sentence_transformers.is_normalized(export.settings)
+        sentence_transformers.write(folder, export.encoder, is_normalized, most)
     (folder / card.FILE).write_text(card.text(export, family, parts, notes, about), encoding="utf-8")
     settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
@@ -158,10 +178,18 @@ def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[
 
 
 def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
-    settings = tokenizers.load_json(folder / CONFIG)
+    embedder = sentence_transformers.read(folder, encoder_only)
+    folder = embedder.folder
+    if not (folder / CONFIG).exists() and (other := weights.other_format(folder)):
+        raise UserError(other)
+    settings = foreign_settings.with_own_names(tokenizers.load_json(folder / CONFIG))
     family = families.of_config(settings)
-    encoder, tokenizer = family.encoder_config(settings), tokenizers.read(folder)
-    tensors = family.canonical(weights.read(folder), encoder_only)
+    notes = foreign_settings.notes_of_config(settings, family.settings_read)
+    encoder = family.encoder_config(settings)
+    tokenizer, notes_of_tokenizer = tokenizers.read_with_notes(folder, embedder.lowercase)
+    tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.first_parts)
+    tensors = family.canonical(tensors, encoder_only)
+    notes += [*notes_of_tokenizer, *notes_of_names, *embedder.notes]
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     outputs = {}
     if term is not None:
@@ -181,12 +209,17 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         raise UserError(refusals[0])
     flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
     encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
-    _check_vocabulary(folder, encoder, tokenizer)
+    encoder, flat, notes_of_vocabulary = _with_vocabulary_of(tokenizer, folder, encoder, flat)
+    max_tokens = _most_tokens(folder, embedder.max_tokens, encoder)
     if term is None:
         objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
         tasks = {objective: {"objective": {"kind": objective}} | examples}
     else:
         tasks = {term: task_heads.task_of(settings, term, outputs[term], encoder.max_positions)}
+    if max_tokens and (term in _CUT_AT_MOST_TOKENS or (term is None and embedder.is_embedder)):
+        [task] = tasks.values()
+        task["examples"] = task.get("examples", {}) | {"max_tokens": max_tokens}
+        notes.append(f"texts are cut to {max_tokens} tokens, the longest that its files allow")
     config = from_dict(
         {
             "model": encoder.architecture(),
@@ -198,16 +231,40 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     encoder = config.encoder(encoder.vocab_size, backend="cpu")
     params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
     known = (*family.parts, *({POOLER} - family.parts.keys()), *family.task_heads)
-    notes = [f"parts: encoder{''.join(f', {part}' for part in known if part in parts)}"]
-    notes += [*sentence_transformers.notes(folder), *family.notes(flat, tokenizer.pad_id)]
+    parts_note = f"parts: encoder{''.join(f', {part}' for part in known if part in parts)}"
+    notes = [parts_note, *notes, *notes_of_vocabulary, *family.notes(flat, tokenizer.pad_id)]
     if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}), notes
 
 
-def _check_vocabulary(folder: Path, encoder: EncoderConfig, tokenizer: Tokenizer) -> None:
-    if tokenizer.vocab_size != encoder.vocab_size:
+def _with_vocabulary_of(
+    tokenizer: Tokenizer, folder: Path, encoder: EncoderConfig, flat: dict[str, np.ndarray]
+) -> tuple[EncoderConfig, dict[str, np.ndarray], list[str]]:
+    """Return a model without the rows that no token reads: vocabularies are padded to a multiple of 8, 64 or 128.
+
+    Raises:
+      UserError: a token has no row.
+    """
+    rows, ids = encoder.vocab_size, tokenizer.vocab_size
+    if ids > rows:
+        without = shorten([quoted(tokenizer.piece(number)) for number in range(rows, ids)])
         raise UserError(
-            f"{folder} has {encoder.vocab_size} rows of word embeddings and a tokenizer of {tokenizer.vocab_size} ids; "
-            "make them equal with resize_token_embeddings of transformers"
+            f"{folder} has {rows} rows of word embeddings and a tokenizer of {ids} ids: {without} have no row; get the "
+            "files of one model"
         )
+    if ids == rows:
+        return encoder, flat, []
+    flat = {path: leaf[:ids] if path.rpartition("/")[2].startswith("word") else leaf for path, leaf in flat.items()}
+    note = f"{rows - ids:,} of {rows:,} rows of word embeddings cut: the tokenizer has {ids:,} ids"
+    return dataclasses.replace(encoder, vocab_size=ids), flat, [note]
+
+
+def _most_tokens(folder: Path, limit: int, encoder: EncoderConfig) -> int:
+    """Return the most tokens of a text if the files of a folder set fewer than the encoder takes, else 0."""
+    path = folder / tokenizers.CONFIG
+    settings = tokenizers.load_json(path) if path.exists() else {}
+    longest = limit or settings.get("model_max_length") or settings.get("max_len") or 0
+    if type(longest) not in (int, float) or longest < 0:
+        raise UserError(f"{path} has model_max_length={quoted(longest)}; write the most tokens of a text")
+    return int(longest) if 0 < longest < encoder.max_positions else 0

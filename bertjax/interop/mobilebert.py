@@ -60,6 +60,11 @@ class _MobileBert(Family):
             )
         return lines
 
+    @property
+    def settings_read(self):
+        own = {"use_bottleneck", "trigram_input", "use_bottleneck_attention", "key_query_shared_bottleneck"}
+        return super().settings_read | own
+
     def encoder_config(self, config):
         for key in ("use_bottleneck", "trigram_input"):
             if (value := config.get(key, True)) is not True:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.errors import UserError, shorten
+from bertjax.errors import UserError, quoted, shorten
 
 LAYER = "{layer}"
 ENCODER_ONLY = "add --encoder-only to convert the encoder alone"
@@ -116,7 +116,9 @@ def to_params(
         raise UserError(f"config.json has {most} layers and the weights {len(tensors)} tensors; get both of one model")
     expected = {theirs for name in names for theirs in _expanded(name, layers)}
     if missing := expected - tensors.keys():
-        raise UserError(_leftover("lacks", missing))
+        unknown = sorted(tensors.keys() - expected)
+        has = f"; it has {shorten(list(map(quoted, unknown)))}" if unknown else ""
+        raise UserError(_leftover("lacks", missing, f"bertjax converts no model in part{has}"))
     if unknown := tensors.keys() - expected:
         raise UserError(_leftover("has names that bertjax does not know:", unknown, ENCODER_ONLY))
     params = {}

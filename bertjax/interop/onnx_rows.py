@@ -7,7 +7,7 @@ import numpy as np
 
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import truncate
+from bertjax.data.framing import special_tokens, truncate
 from bertjax.export import Export
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -45,7 +45,7 @@ def rows(export: Export) -> Iterator[Rows]:
 
     for lengths, longest in _SHAPES:
         seq_len = min(longest, export.encoder.max_positions)
-        for is_pair in (False, True) if seq_len > 3 else (False,):
+        for is_pair in (False, True) if seq_len > special_tokens(2, tokenizer.pair_separators) else (False,):
             batch = _batch(export, texts(lengths), texts(lengths[::-1]) if is_pair else None, seq_len)
             yield Rows(_inputs(export, batch), batch)
             if tokenizer.cls_last:
@@ -56,7 +56,7 @@ def _batch(
     export: Export, first: list[list[int]], second: list[list[int]] | None, seq_len: int
 ) -> dict[str, np.ndarray]:
     vocabulary = Vocabulary.of(export.tokenizer)
-    first, second, _ = truncate(first, second, seq_len)
+    first, second, _ = truncate(first, second, seq_len, vocabulary.pair_separators)
     ragged = add_special_tokens(first, second, vocabulary, labels={})
     batch = core(place(ragged, np.arange(len(first))[:, None], int(ragged.lengths.max()), vocabulary))
     if export.encoder.segments == 1:

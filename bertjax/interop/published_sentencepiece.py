@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bertjax import untrusted
+from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.errors import UserError
-from bertjax.interop.template import template
 
 SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # the latter is also Unigram, whatever its name
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
@@ -74,7 +74,7 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
 
 def _template(ids: Mapping[str, int]) -> dict[str, Any]:
     cls, sep = ((symbol, ids[symbol]) for symbol in ("<cls>", "<sep>"))
-    return template(cls, sep, second=1, cls_last=True)
+    return template(cls, sep, segment=1, cls_last=True)
 
 
 def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Piece], int]:

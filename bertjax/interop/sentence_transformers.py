@@ -1,15 +1,18 @@
 """Sentence embeddings as the sentence-transformers library stores them: an encoder, its pooling, a normalization.
 
-The layout is that of sentence-transformers 5: `modules.json` lists the modules in the order of their computation, and
-each has a folder with its settings. The encoder is in the folder itself.
+`modules.json` lists the modules in the order of their computation, and each has a folder with its settings. Written is
+the layout of version 5; those of 0 to 6 are read. Every module and setting that `bertjax.predict --do=embed` does not
+compute is refused by its name, or noted if only the encoder is converted.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax import untrusted
+from bertjax.errors import UserError, quoted, shorten
+from bertjax.interop.names import ENCODER_ONLY
 from bertjax.interop.task_heads import first_objective
 from bertjax.models.config import EncoderConfig
 
@@ -20,6 +23,66 @@ _COMPARES_LENGTHS = "embedding_classification"
 _POOLING = "1_Pooling"
 _MEAN = "pooling_mode_mean_tokens"
 _MODES = ("pooling_mode_cls_token", _MEAN, "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
+# Modules by the last part of their type; the first version had one class for each family.
+_ENCODERS = (
+    *("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLNet", "XLMRoBERTa", "CamemBERT"),
+    *("MobileBERT", "Electra"),
+)
+_COMPUTED = ("Pooling", "Normalize", "Dropout")
+_ENCODER_FILES = (
+    *("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json"),
+    *("sentence_albert_config.json", "sentence_xlnet_config.json", "sentence_camembert_config.json"),
+    "sentence_xlm-roberta_config.json",
+)
+_PROMPTS = "config_sentence_transformers.json"
+# {key: values with which it changes nothing} of the files of the encoder, of the pooling and of the prompts; `()` is
+# any value. Keys that are not here give a note.
+_ENCODER_KEYS = {
+    "max_seq_length": (),
+    "do_lower_case": (),
+    "transformer_task": ("feature-extraction",),
+    "modality_config": (
+        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+        {"text": {"method": "forward", "method_output_name": ["last_hidden_state"]}},
+    ),
+    "module_output_name": ("token_embeddings",),
+    "unpad_inputs": (),
+    "model_args": ({},),
+    "config_args": ({},),
+    "tokenizer_args": ({},),
+    "tokenizer_name_or_path": (),
+    "processing_kwargs": ({},),
+    "query_length": (None,),
+    "document_length": (None,),
+    "query_expansion": (False, None),
+}
+_POOLING_KEYS = {
+    **dict.fromkeys((*_MODES, "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken", "pooling_mode"), ()),
+    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension"), ()),
+    "include_prompt": (True,),
+}
+_PROMPT_KEYS = {
+    **dict.fromkeys(("__version__", "model_type", "similarity_fn_name", "prompts", "default_prompt_name"), ()),
+    "truncate_dim": (None,),
+}
+
+
+class Embedder(NamedTuple):
+    """What a folder of sentence-transformers says of its encoder.
+
+    Attributes:
+      folder: the folder of the encoder.
+      is_embedder: whether the model is one of that library.
+      max_tokens: the most tokens of a text, special tokens included; 0 for as many as the encoder takes.
+      lowercase: whether texts are in lower case, whatever the tokenizer does.
+      notes: what `bertjax.predict --do=embed` does in another way, one line each.
+    """
+
+    folder: Path
+    is_embedder: bool = False
+    max_tokens: int = 0
+    lowercase: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def is_embedder(settings: Mapping[str, Any]) -> bool:
@@ -32,13 +95,14 @@ def is_normalized(settings: Mapping[str, Any]) -> bool:
     return _kind(settings) != _COMPARES_LENGTHS
 
 
-def write(folder: Path, encoder: EncoderConfig, normalize: bool) -> None:
+def write(folder: Path, encoder: EncoderConfig, normalize: bool, max_tokens: int = 0) -> None:
     """Write the modules beside an encoder of transformers: pooling by the mean, [CLS] and [SEP] included.
 
     Args:
       folder: the folder of the encoder.
       encoder: its architecture.
       normalize: whether embeddings get length 1.
+      max_tokens: the most tokens of a text, special tokens included; 0 for as many as the encoder takes.
     """
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [
@@ -52,24 +116,113 @@ def write(folder: Path, encoder: EncoderConfig, normalize: bool) -> None:
     ]
     pooling = {"word_embedding_dimension": encoder.width} | {mode: mode == _MEAN for mode in _MODES}
     (folder / _POOLING).mkdir(exist_ok=True)
+    longest = min(max_tokens or encoder.max_positions, encoder.max_positions)
     for name, content in (
         (f"{_POOLING}/config.json", pooling),
-        ("sentence_bert_config.json", {"max_seq_length": encoder.max_positions, "do_lower_case": False}),
+        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
         (MODULES, modules),
     ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def notes(folder: Path) -> list[str]:
-    """Return a note if a folder pools in another way than `bertjax.predict --do=embed` does."""
-    path = folder / _POOLING / "config.json"
-    if not (folder / MODULES).exists() or not path.exists():
-        return []
-    modes = [mode for mode, is_used in untrusted.read_json(path).items() if mode.startswith("pooling_mode") and is_used]
-    if modes == [_MEAN]:
-        return []
-    names = ", ".join(mode.removeprefix("pooling_mode_") for mode in modes)
-    return [f"sentence-transformers pools this model by {names}, and bertjax.predict --do=embed takes the mean"]
+def read(folder: Path, encoder_only: bool = False) -> Embedder:
+    """Return what a folder says of its encoder; a folder without `modules.json` is the encoder's own.
+
+    Args:
+      folder: the model.
+      encoder_only: whether what follows the encoder is noted, and not refused.
+
+    Raises:
+      UserError: it computes embeddings that bertjax does not compute, or a file is damaged.
+    """
+    if not (folder / MODULES).exists():
+        return Embedder(folder)
+    modules = untrusted.read_json(folder / MODULES)
+    modules = sorted(modules, key=lambda module: module.get("idx", 0))
+    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    paths = [_inside(folder, module.get("path", "")) for module in modules]
+    if not kinds or kinds[0] not in _ENCODERS:
+        raise UserError(f"{folder / MODULES} starts with {quoted(kinds[:1])}; bertjax reads a Transformer")
+    left_out, encoder = [], paths[0]
+    for kind, path in zip(kinds[1:], paths[1:], strict=True):
+        if kind not in _COMPUTED:
+            left_out.append(f"the module {quoted(path.name)} ({quoted(kind)})")
+    notes = []
+    if "Pooling" in kinds:
+        pooling = _json(paths[kinds.index("Pooling")] / "config.json")
+        modes, odd = _modes(pooling), _odd(pooling, _POOLING_KEYS)
+        left_out += [f"{name} of its pooling" for name in odd]
+        if modes != ["mean"]:
+            notes.append(
+                f"sentence-transformers pools this model by {shorten(list(map(quoted, modes)))}, and bertjax.predict "
+                "--do=embed takes the mean"
+            )
+    file = next((encoder / name for name in _ENCODER_FILES if (encoder / name).exists()), None)
+    settings = _json(file) if file else {}
+    left_out += [f"{name} of {file.name}" for name in _odd(settings, _ENCODER_KEYS)] if file else []
+    prompts, more = _prompts(folder)
+    left_out += prompts
+    notes += more
+    if left_out and not encoder_only:
+        raise UserError(
+            f"{folder} embeds with {' and '.join(left_out)}, which bertjax does not compute; {ENCODER_ONLY}"
+        )
+    notes += [f"not converted: {what}" for what in left_out]
+    for path, content, keys in (
+        (file, settings, _ENCODER_KEYS),
+        (folder / _PROMPTS, _json(folder / _PROMPTS), _PROMPT_KEYS),
+    ):
+        if unknown := sorted(content.keys() - keys.keys()):
+            names = shorten(list(map(quoted, unknown)))
+            notes.append(f"{path.name} has settings that bertjax does not know and leaves out: {names}")
+    limit = settings.get("max_seq_length")
+    if limit is not None and (type(limit) is not int or limit < 3):
+        raise UserError(f"{file} has max_seq_length={quoted(limit)}; write the most tokens of a text, at least 3")
+    return Embedder(encoder, True, limit or 0, bool(settings.get("do_lower_case")), tuple(notes))
+
+
+def _inside(folder: Path, path: str) -> Path:
+    """Return the folder of a module, which is inside of the model's."""
+    if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
+        raise UserError(f"{folder / MODULES} has path={quoted(path)}; the folder of a module is inside of the model's")
+    return folder / path
+
+
+def _json(path: Path) -> dict[str, Any]:
+    content = untrusted.read_json(path) if path.exists() else {}
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}, not settings by name; download it again")
+    return content
+
+
+def _modes(pooling: Mapping[str, Any]) -> list[str]:
+    """Return how a pooling combines the states of tokens: version 6 names it, older ones have a flag for each way."""
+    if named := pooling.get("pooling_mode"):
+        return [str(mode) for mode in ([named] if isinstance(named, str) else named)]
+    flags = [mode for mode, is_used in pooling.items() if mode.startswith("pooling_mode_") and is_used]
+    return [mode.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for mode in flags] or [
+        "mean"
+    ]
+
+
+def _odd(settings: Mapping[str, Any], keys: Mapping[str, tuple]) -> list[str]:
+    """Return `KEY=VALUE` of settings with another value than the known ones."""
+    known = {key: values for key, values in keys.items() if values and key in settings}
+    return [f"{key}={quoted(settings[key])}" for key, values in known.items() if settings[key] not in values]
+
+
+def _prompts(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the prompt that every text gets, if there is one, and a note on prompts that a call may choose."""
+    settings = _json(folder / _PROMPTS)
+    prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
+    default = settings.get("default_prompt_name")
+    left_out = [f"{name} of {_PROMPTS}" for name in _odd(settings, _PROMPT_KEYS)]
+    if default in prompts:
+        return [*left_out, f"the prompt {quoted(prompts[default])} before each text"], []
+    if not prompts:
+        return left_out, []
+    named = shorten([f"{quoted(name)}: {quoted(text)}" for name, text in prompts.items()])
+    return left_out, [f"the model has prompts ({named}); write them before the texts that are embedded"]
 
 
 def _kind(settings: Mapping[str, Any]) -> str:

@@ -41,6 +41,14 @@ _PROBLEMS = {
     MULTI_LABEL: "multi_label_classification",
     REGRESSION: "regression",
 }
+# What a `CrossEncoder` of sentence-transformers applies to its logits, as its versions store it. Without it one logit
+# gets a sigmoid, as in the pipeline of transformers unless `problem_type` is `regression`.
+_CROSS_ENCODER = "sentence_transformers"
+_OLDER_CROSS_ENCODER = "sbert_ce_default_activation_function"
+_ACTIVATION_FUNCTIONS = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
 # Objectives whose logits belong to names.
 _NAMED = (CLASSIFICATION, MULTI_LABEL, TAGGING)
 PIPELINES = {
@@ -48,7 +56,6 @@ PIPELINES = {
     MULTI_LABEL: "text-classification",
     REGRESSION: "text-classification",
     TAGGING: "token-classification",
-    SPAN: "question-answering",
 }
 
 
@@ -123,6 +130,10 @@ def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]
     settings = {"problem_type": _PROBLEMS[term]} if term in _PROBLEMS else {}
     if term == SPAN:
         return settings  # the two logits are no labels
+    if term == REGRESSION:
+        activation = objective.get("activation", "identity")
+        settings = settings if activation == "identity" else {}  # a pipeline applies the sigmoid without it
+        settings |= {_CROSS_ENCODER: {"activation_fn": _ACTIVATION_FUNCTIONS[activation]}}
     return settings | {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -177,8 +188,8 @@ def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any])
     if terms != list(_PROBLEMS):
         return next(iter(terms), None)
     problem = config.get("problem_type")
-    if problem is None:
-        return REGRESSION if len(_labels(config) or ()) == 1 or config.get("num_labels") == 1 else CLASSIFICATION
+    if problem in (None, _PROBLEMS[CLASSIFICATION]):
+        return REGRESSION if _has_one_label(config) else CLASSIFICATION
     if problem not in _PROBLEMS.values():
         raise UserError(
             f"config.json has problem_type={quoted(problem)}; bertjax converts {' and '.join(_PROBLEMS.values())}; "
@@ -214,6 +225,8 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
                 "give each logit a label of its own"
             )
         objective["classes"] = labels
+    if term == REGRESSION and config.get("problem_type") != _PROBLEMS[REGRESSION]:
+        objective["activation"] = _activation_of(config)
     if term == CHOICE:
         objective["classes"] = [str(number) for number in range(len(labels))]
     if term == SPAN:
@@ -224,6 +237,26 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
         }
         examples = examples | lengths
     return {"objective": objective, "examples": dict(examples)}
+
+
+def _has_one_label(config: Mapping[str, Any]) -> bool:
+    return len(_labels(config) or ()) == 1 or config.get("num_labels") == 1
+
+
+def _activation_of(config: Mapping[str, Any]) -> str:
+    """Return what turns the logit of a cross-encoder into its number.
+
+    Raises:
+      UserError: it is another function.
+    """
+    named = (config.get(_CROSS_ENCODER) or {}).get("activation_fn") or config.get(_OLDER_CROSS_ENCODER)
+    name = str(named or "Sigmoid").rpartition(".")[2].lower()
+    if name not in _ACTIVATION_FUNCTIONS:
+        known = " and ".join(_ACTIVATION_FUNCTIONS)
+        raise UserError(
+            f"config.json has the activation {quoted(named)} of its logit; bertjax has {known}; {ENCODER_ONLY}"
+        )
+    return name
 
 
 def outputs_of(tensors: Mapping[str, np.ndarray], head: TaskHead) -> int:

@@ -1,6 +1,7 @@
 """Read and write the weights of a checkpoint: safetensors or a PyTorch pickle, in one file or in shards."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,50 @@ from bertjax.interop import pickles
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
+# Weights in other formats, by the names of their files: what they are, and how they become `SAFETENSORS`. `{path}` is
+# the file, `{folder}` its folder, `{model}` the class of the model.
+_IN_TRANSFORMERS = "transformers.{model}.from_pretrained({folder!r}, {flag}=True).save_pretrained(NEW)"
+_OTHERS = (
+    (
+        "tf_model*.h5",
+        "weights of TensorFlow",
+        f"with transformers 4.57: {_IN_TRANSFORMERS.replace('{flag}', 'from_tf')}",
+    ),
+    (
+        "flax_model*.msgpack",
+        "weights of Flax",
+        f"with transformers 4.57: {_IN_TRANSFORMERS.replace('{flag}', 'from_flax')}",
+    ),
+    (
+        "*.ckpt*.index",
+        "a checkpoint of TensorFlow, as google-research publishes them",
+        "with transformers 4.57 and TensorFlow: transformers.BertForPreTraining.from_pretrained({path!r}, "
+        "from_tf=True, config=transformers.BertConfig.from_json_file(CONFIG)).save_pretrained(NEW)",
+    ),
+    ("saved_model.pb", "a SavedModel of TensorFlow", "get the checkpoint that it was made of"),
+    (
+        "adapter_model.*",
+        "an adapter of PEFT without its model",
+        "with peft: AutoPeftModel.from_pretrained({folder!r}).merge_and_unload().save_pretrained(NEW)",
+    ),
+    (
+        "*.ckpt",
+        "a checkpoint of Lightning",
+        'in PyTorch: torch.save(torch.load({path!r}, weights_only=False)["state_dict"], "pytorch_model.bin")',
+    ),
+    ("zero_to_fp32.py", "a checkpoint of DeepSpeed", "python {folder}/zero_to_fp32.py {folder} NEW"),
+    ("*.distcp", "shards of FSDP", "accelerate merge-weights {folder} NEW"),
+    ("rust_model.ot", "weights of rust-bert", "download model.safetensors"),
+    ("*.onnx", "an ONNX file", "download model.safetensors"),
+    ("openvino_model.*", "a model of OpenVINO", "download model.safetensors"),
+    ("*.gguf", "a GGUF file", "download model.safetensors"),
+    ("*.safetensors", "a file with another name", f"rename it to {SAFETENSORS} if it holds the whole model"),
+    ("*.bin", "a file with another name", f"rename it to {PICKLE} if it holds the whole model"),
+    ("*.pt", "a file with another name", f"save its state dict as {PICKLE}"),
+    ("*.pth", "a file with another name", f"save its state dict as {PICKLE}"),
+)
+# Modules around a module: torch.compile, DataParallel and DistributedDataParallel, FSDP, activation checkpointing.
+_WRAPPERS = re.compile(r"(^|\.)(?:(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 
 
@@ -29,7 +74,55 @@ def read(folder: Path) -> dict[str, np.ndarray]:
             return read_file(folder / name)
         if (folder / f"{name}{_INDEX}").exists():
             return _read_shards(folder / f"{name}{_INDEX}", read_file)
+    if other := other_format(folder):
+        raise UserError(other)
     raise UserError(f"{folder} holds neither {SAFETENSORS} nor {PICKLE}; download the weights beside its config.json")
+
+
+def other_format(folder: Path) -> str:
+    """Return what the weights in a folder are and how to convert them, if their format is not read; else nothing."""
+    for pattern, what, how in _OTHERS:
+        if path := next(iter(sorted(folder.glob(pattern))), None):
+            remedy = how.format(path=str(path), folder=str(folder), model=_class_of(folder))
+            return f"{path} is {what}, and bertjax reads {SAFETENSORS} and {PICKLE}; {remedy}"
+    return ""
+
+
+def _class_of(folder: Path) -> str:
+    """Return the class of transformers that a `config.json` names, or the one that finds it."""
+    try:
+        return str(untrusted.read_json(folder / "config.json")["architectures"][0])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        return "AutoModel"
+
+
+def unwrapped(
+    tensors: dict[str, np.ndarray], root: str, known: Iterable[str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return tensors without the prefixes of wrappers around a model, and notes.
+
+    `torch.compile`, data parallel and FSDP wrap modules, and Lightning and many scripts hold the model as a field.
+
+    Args:
+      tensors: those of a checkpoint.
+      root: prefix of the encoder's names in the family.
+      known: first parts of all names that the family may have.
+    """
+    plain = {_WRAPPERS.sub(r"\1", name): tensor for name, tensor in tensors.items()}
+    notes = ["names have parts of torch.compile or of a parallel wrapper, which are left out"] * (
+        plain.keys() != tensors.keys()
+    )
+    prefix, known = "", set(known)
+    while len(firsts := {name.removeprefix(prefix).partition(".")[0] for name in plain}) == 1:
+        if not firsts or (first := firsts.pop()) in known or f"{prefix}{first}" in plain:
+            break
+        prefix += f"{first}."
+    if not prefix and not any(name.startswith(root) for name in plain):  # only the model is in a field
+        prefixes = {name.partition(f".{root}")[0] + "." for name in plain if f".{root}" in name}
+        prefix = prefixes.pop() if len(prefixes) == 1 else ""
+    if prefix:
+        notes.append(f"names start with {quoted(prefix)}, which is left out")
+    return {name.removeprefix(prefix): tensor for name, tensor in plain.items()}, notes
 
 
 def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ maximum length. `mem_len` and the other settings of the memory do not affect a s
 
 import dataclasses
 
+from bertjax.errors import UserError, quoted
 from bertjax.interop import names
 from bertjax.interop.family import PLM, Family
 from bertjax.interop.task_heads import CHOICES, QUESTIONS, SEQUENCE, TaskHead, task_heads
@@ -32,6 +33,15 @@ class _XLNet(Family):
         if PLM in parts:
             return "AutoModelForPreTraining"
         return super().auto_of(parts).removesuffix("Simple")
+
+    def encoder_config(self, config):
+        encoder = super().encoder_config(config)
+        if (channels := config.get("d_head")) not in (None, encoder.head_channels):
+            raise UserError(
+                f"config.json has d_head={quoted(channels)}; transformers' XLNet computes d_model / n_head = "
+                f"{encoder.head_channels} only"
+            )
+        return encoder
 
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)

@@ -222,7 +222,7 @@ def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
     lines = (folder / "vocab.txt").read_text()
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text(lines + "extra\n")
-    with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids; make them equal"):
+    with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids: 'extra' have no"):
         huggingface.read(folder)
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from bertjax.errors import UserError
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface
 from tests.interop import models
@@ -38,12 +39,122 @@ def test_the_modules_are_encoder_pooling_and_normalization(tmp_path, objective, 
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
 
 
-def test_another_pooling_is_noted(tmp_path):
+POOLINGS = [
+    ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "'cls'"),
+    ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "'cls', 'mean'"),
+    ({"pooling_mode": "mean"}, ""),
+    ({"pooling_mode": "lasttoken"}, "'lasttoken'"),
+    ({"pooling_mode": ["mean", "max"]}, "'mean', 'max'"),
+]
+
+
+@pytest.mark.parametrize("pooling, named", POOLINGS)
+def test_another_pooling_is_noted(tmp_path, pooling, named):
+    """Of every version of the library: flags up to 5, a name or several since 6."""
     huggingface.write(tmp_path, embedder("embedding_contrastive"))
     assert not any("pools" in note for note in huggingface.read(tmp_path)[1])
-    path = tmp_path / "1_Pooling" / "config.json"
-    path.write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}))
-    assert any("pools this model by cls_token, and bertjax" in note for note in huggingface.read(tmp_path)[1])
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    notes = [note for note in huggingface.read(tmp_path)[1] if "pools" in note]
+    assert len(notes) == bool(named) and all(f"pools this model by {named}, and bertjax" in note for note in notes)
+
+
+def changed(folder, name, **settings):
+    path = folder / name
+    content = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(content | settings))
+
+
+def with_module(folder, kind: str):
+    modules = json.loads((folder / "modules.json").read_text())
+    modules.append({"idx": 9, "name": "9", "path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"})
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        (lambda folder: with_module(folder, "Dense"), "embeds with the module '2_Dense' \\('Dense'\\)"),
+        (lambda folder: with_module(folder, "LSTM"), "embeds with the module '2_LSTM' \\('LSTM'\\)"),
+        (
+            lambda folder: changed(
+                folder, "config_sentence_transformers.json", prompts={"q": "query: "}, default_prompt_name="q"
+            ),
+            "embeds with the prompt 'query: ' before each text",
+        ),
+        (
+            lambda folder: changed(folder, "1_Pooling/config.json", include_prompt=False),
+            "embeds with include_prompt=False of its pooling",
+        ),
+        (
+            lambda folder: changed(folder, "sentence_bert_config.json", query_expansion=True),
+            "embeds with query_expansion=True of sentence_bert_config.json",
+        ),
+    ],
+    ids=["dense", "lstm", "prompt", "include_prompt", "query_expansion"],
+)
+def test_what_embed_does_not_compute_is_refused_or_noted(tmp_path, change, complaint):
+    huggingface.write(tmp_path, embedder("embedding_contrastive"))
+    change(tmp_path)
+    with pytest.raises(UserError, match=f"{complaint}, which bertjax does not compute; add --encoder-only"):
+        huggingface.read(tmp_path)
+    _, notes = huggingface.read(tmp_path, encoder_only=True)
+    assert any(note.startswith("not converted: ") for note in notes)
+
+
+def test_harmless_modules_and_prompts_of_every_version(tmp_path):
+    huggingface.write(tmp_path, embedder("embedding_contrastive"))
+    expected = huggingface.read(tmp_path)[1]
+    with_module(tmp_path, "Dropout")
+    prompts = {"prompts": {"query": "", "document": ""}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+    changed(tmp_path, "config_sentence_transformers.json", **prompts)
+    assert huggingface.read(tmp_path)[1] == expected
+    changed(tmp_path, "config_sentence_transformers.json", prompts={"query": "query: "}, odd=1)
+    notes = huggingface.read(tmp_path)[1]
+    assert any("has prompts ('query': 'query: '); write them before the texts" in note for note in notes)
+    assert any("has settings that bertjax does not know and leaves out: 'odd'" in note for note in notes)
+
+
+def test_the_folder_of_the_encoder_in_older_layouts(tmp_path):
+    """Version 0 kept the encoder in a folder of its own, under the name of a class for each family."""
+    huggingface.write(tmp_path, embedder("embedding_contrastive"))
+    expected = huggingface.read(tmp_path)[0]
+    inner = tmp_path / "0_BERT"
+    inner.mkdir()
+    for path in [path for path in tmp_path.iterdir() if path.is_file() and path.name != "modules.json"]:
+        path.rename(inner / path.name)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules[0] |= {"path": "0_BERT", "type": "sentence_transformers.models.BERT"}
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    assert huggingface.is_checkpoint(tmp_path)
+    assert huggingface.read(tmp_path)[0].tokenizer == expected.tokenizer
+    modules[0]["path"] = "../elsewhere"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(UserError, match="the folder of a module is inside of the model's"):
+        huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize("limit, is_lower", [(5, False), (None, True), (5, True)])
+def test_longest_text_and_lower_case_are_applied(tmp_path, limit, is_lower):
+    """Reference: sentence-transformers on the same folder, or a text that was cut and in lower case before."""
+    export = embedder("embedding_contrastive")
+    huggingface.write(tmp_path / "whole", export)
+    huggingface.write(tmp_path / "changed", export)
+    changed(tmp_path / "changed", "sentence_bert_config.json", max_seq_length=limit, do_lower_case=is_lower)
+    changed(tmp_path / "changed", "tokenizer_config.json", model_max_length=10**30)
+    texts = ["aebe aefc aefd aebe aefe", "aefc"]  # each word is one token
+    texts = list(map(str.upper, texts)) if is_lower else texts
+    model, notes = huggingface.read(tmp_path / "changed")
+    assert any(note.startswith("texts are cut to 5 tokens") for note in notes) == bool(limit)
+    by_hand = [" ".join(text.lower().split()[: limit - 2 if limit else None]) for text in texts]
+    expected = Predictor(huggingface.read(tmp_path / "whole")[0]).embed(by_hand)
+    actual = Predictor(model).embed(texts)
+    np.testing.assert_allclose(actual, expected, atol=1e-6)
+    try:
+        import sentence_transformers as library
+    except ImportError:
+        return
+    theirs = library.SentenceTransformer(str(tmp_path / "changed"), device="cpu").encode(texts)
+    np.testing.assert_allclose(theirs, Predictor(model).embed(texts, normalize=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])

@@ -139,10 +139,44 @@ def test_labels_without_names_are_numbered_as_in_transformers(tokens, tmp_path):
     assert list(task["objective"]["classes"]) == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
-def test_one_logit_without_a_problem_type_is_a_number(tokens, tmp_path):
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.mark.parametrize(
+    "settings, activation",
+    [
+        ({"problem_type": "regression"}, "identity"),
+        ({}, "sigmoid"),
+        ({"problem_type": "single_label_classification"}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": IDENTITY}, "identity"),
+        ({"sentence_transformers": {"activation_fn": IDENTITY, "version": "5.1.2"}}, "identity"),
+        ({"sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+    ],
+)
+def test_a_cross_encoder_of_one_label_keeps_its_activation(tokens, tmp_path, settings, activation):
+    """A pipeline and a CrossEncoder apply a sigmoid to one logit, unless the folder says otherwise."""
+    original = models.fine_tuned("regression", tokens)
+    huggingface.write(tmp_path, original)
+    change(tmp_path, **{"problem_type": None, "sentence_transformers": None} | settings)
+    model, _ = huggingface.read(tmp_path)
+    texts = ["abd ace", "bbe"]
+    logits, numbers = (
+        np.array([answer["prediction"] for answer in Predictor(each).predict(texts)]) for each in (original, model)
+    )
+    expected = logits if activation == "identity" else 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(numbers, expected, atol=2e-6)
+    huggingface.write(tmp_path / "back", model)
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config.get("problem_type") == ("regression" if activation == "identity" else None)
+    assert huggingface.read(tmp_path / "back")[0].settings == model.settings
+
+
+def test_another_activation_of_a_cross_encoder_is_refused(tokens, tmp_path):
     huggingface.write(tmp_path, models.fine_tuned("regression", tokens))
-    change(tmp_path, problem_type=None)
-    assert huggingface.read(tmp_path)[0].settings["tasks"].keys() == {"regression"}
+    named = {"activation_fn": "torch.nn.modules.activation.Tanh"}
+    change(tmp_path, problem_type=None, sentence_transformers=named)
+    with pytest.raises(UserError, match="the activation 'torch.nn.modules.activation.Tanh' of its logit; bertjax has"):
+        huggingface.read(tmp_path)
 
 
 def test_a_pooler_that_the_head_does_not_read_is_left_out(tokens, tmp_path):

@@ -15,9 +15,6 @@ from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# The length of an example with one token in each of its two segments.
-_SHORTEST = special_tokens(2) + 2
-
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceFormat(LabeledFormat):
@@ -58,7 +55,7 @@ class ChoiceFormat(LabeledFormat):
     ) -> LabeledExamples:
         count = len(classes) or len(self.choices_of(records[0]))
         longest = min(self.longest(seq_len), seq_len // count)
-        if longest < _SHORTEST:
+        if longest < special_tokens(2, tokenizer.pair_separators) + 2:  # a token in each of the two segments
             raise UserError(
                 f"a row of {seq_len} tokens leaves {longest} for each of {count} choices; raise stages.0.seq_len or "
                 "examples.max_tokens"
@@ -68,7 +65,7 @@ class ChoiceFormat(LabeledFormat):
         contexts = tokenizer.encode([record[self.context] for record in records])
         first = [ids for ids in contexts for _ in range(count)]
         second = tokenizer.encode([text for record in records for text in self.second_segments(record)])
-        first, second, notes = truncate(first, second, longest)
+        first, second, notes = truncate(first, second, longest, tokenizer.pair_separators)
         numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
         return LabeledExamples(
             ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"choice": np.repeat(numbers, count)}),

@@ -63,7 +63,7 @@ class Questions(LabeledFormat):
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
         longest = self.longest(seq_len)
-        room = longest - special_tokens(2)
+        room = longest - special_tokens(2, tokenizer.pair_separators)
         if room <= self.max_question:
             raise UserError(
                 f"an example of {longest} tokens has no room for a context after a question of examples.max_question="
@@ -86,7 +86,7 @@ class Questions(LabeledFormat):
                 second.append(ids[start:stop])
                 spans.append(spans_of[start:stop])
                 best.append(owners[start:stop] == window)
-                answers.append(_within(answer, start, stop, len(question) + 1))
+                answers.append(_within(answer, start, stop, len(question) + tokenizer.pair_separators))
                 record_of.append(number)
         starts, ends = np.array(answers, np.int32).reshape(-1, 2).T
         begins, stops = np.concatenate(spans).astype(np.int32).T

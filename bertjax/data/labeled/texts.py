@@ -139,7 +139,7 @@ class LabeledText(LabeledFormat):
     ) -> LabeledExamples:
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
-        first, second, notes = truncate(first, second, self.longest(seq_len))
+        first, second, notes = truncate(first, second, self.longest(seq_len), tokenizer.pair_separators)
         numbers = {self.label_name: self.label_numbers(records, classes)}
         if self.unlabeled:
             numbers[IS_LABELED] = np.array([self.label in record for record in records], np.float32)

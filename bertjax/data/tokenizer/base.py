@@ -33,7 +33,7 @@ _MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "mixed.json
 class Tokenizer(abc.ABC):
     """Text to token ids and back.
 
-    The spelling of a special symbol in a text is ordinary text and never becomes its id; only `encode_masked` and
+    The spelling of one of `SPECIALS` in a text is ordinary text and never becomes its id; only `encode_masked` and
     `rows` read [MASK] as the symbol. Picklable.
 
     Attributes:
@@ -71,6 +71,11 @@ class Tokenizer(abc.ABC):
     def cls_last(self) -> bool:
         """Whether [CLS] is the last token of an example, as in XLNet's, and not the first one."""
         return False
+
+    @property
+    def pair_separators(self) -> int:
+        """Number of [SEP] between the two texts of a pair: 2 in RoBERTa's, 1 in others."""
+        return 1
 
     @property
     @abc.abstractmethod

@@ -8,7 +8,7 @@ from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.errors import UserError, quoted
 
 # With a space before it, the first word of a sentence has the same pieces as inside a sentence.
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -33,25 +33,28 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS))
 
 
-def from_files(vocab: Path, merges: Path, add_prefix_space: bool) -> HuggingFaceTokenizer:
-    """Read the `vocab.json` and `merges.txt` of RoBERTa: ids by piece, and one pair per line in order of priority.
+def describe_files(vocab: Path, merges: Path, add_prefix_space: bool) -> bytes:
+    """Return the `tokenizer.json` of RoBERTa's `vocab.json` and `merges.txt`.
+
+    These have ids by piece, and one pair per line in order of priority.
 
     Args:
       add_prefix_space: whether a text gets a space before its first word; not so as published.
 
     Raises:
-      UserError: a file cannot be read, or see `tokenizers_library.checked`.
+      UserError: the pieces are not bytes.
+      OSError, ValueError, TypeError: a file cannot be read.
     """
-    refused = f"data.tokenizer.model={str(vocab)!r}"
-    try:
-        ids = untrusted.read_json(vocab)
-        lines = untrusted.read_text(merges).split("\n")
-        pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-        symbols = [symbol for names in tokenizers_library.EQUIVALENTS.values() for symbol in names if symbol in ids]
-        description = _describe(ids, pairs, [], symbols, add_prefix_space)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{refused} or {merges.name} beside it cannot be read ({error}); name another") from None
-    return tokenizers_library.checked(HuggingFaceTokenizer(description), refused)
+    ids = untrusted.read_json(vocab)
+    lines = untrusted.read_text(merges).split("\n")
+    pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    if odd := next((piece for piece in ids if piece.endswith("</w>")), None):
+        raise UserError(
+            f"{vocab} has pieces of characters that end a word with </w>, such as {quoted(odd)}, and bertjax reads BPE "
+            "of bytes; save the tokenizer as another kind, or train one here"
+        )
+    symbols = [symbol for names in tokenizers_library.EQUIVALENTS.values() for symbol in names if symbol in ids]
+    return _describe(ids, pairs, [], symbols, add_prefix_space)
 
 
 def _describe(

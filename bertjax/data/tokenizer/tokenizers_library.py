@@ -15,6 +15,7 @@ import numpy as np
 from bertjax import untrusted
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.data.tokenizer.layout import Layout, layout_of
 from bertjax.errors import UserError, quoted, reason
 
 # Other names of the symbols of BERT: those of XLNet (Yang et al. 2019, arXiv 1906.08237), whose vocabulary also has
@@ -26,6 +27,10 @@ EQUIVALENTS = {
     "[CLS]": ("<cls>", "<s>"),
     "[MASK]": ("<mask>",),
 }
+# The key with the piece of each symbol, by its name in BERT, in a description of ours. The library does not know it.
+ROLES = "roles"
+# Symbols of other libraries that mark where a text begins and ends, whatever their role in an example is.
+_BOUNDS = ("[BOS]", "[EOS]", "<s>", "</s>")
 # How a byte-level piece spells a space (GPT-2, Radford et al. 2019).
 SPACE = "\u0120"
 # A piece that occurs once in the sample is not worth a row of the embedding.
@@ -60,8 +65,11 @@ def _as_value_errors() -> Iterator[None]:
 class HuggingFaceTokenizer(Tokenizer):
     """A WordPiece or byte-level BPE tokenizer.
 
+    Other special tokens than the symbols of an example, such as `[E1]` before a named entity, are read in a text.
+
     Attributes:
-      model: a `tokenizer.json`, UTF-8; its normalization, pre-tokenization and decoding are in it.
+      model: a `tokenizer.json`, UTF-8; its normalization, pre-tokenization and decoding are in it. If symbols have
+        unusual pieces, `ROLES` has them.
     """
 
     MODEL_FILE = "tokenizer.json"
@@ -77,8 +85,17 @@ class HuggingFaceTokenizer(Tokenizer):
         return processor
 
     def _library_json(self) -> str:
-        """Return the `tokenizer.json` that the library runs."""
-        return self.model.decode("utf-8")
+        """Return the `tokenizer.json` that the library runs, which reads the spelling of special tokens as text."""
+        added = self.description.get("added_tokens") or []
+        if ROLES not in self.description and all(self._is_text(token) for token in added if token["special"]):
+            return self.model.decode("utf-8")
+        return json.dumps(self._library_description(), ensure_ascii=False)
+
+    def _library_description(self) -> dict[str, Any]:
+        """Return the description with only those tokens special whose spelling is text."""
+        added = self.description.get("added_tokens") or []
+        tokens = [token | {"special": token["special"] and self._is_text(token)} for token in added]
+        return {key: value for key, value in self.description.items() if key != ROLES} | {"added_tokens": tokens}
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
@@ -88,8 +105,30 @@ class HuggingFaceTokenizer(Tokenizer):
     @functools.cached_property
     def cls_last(self) -> bool:
         """Whether the template of the description has [CLS] at the end."""
-        template = (self.description.get("post_processor") or {}).get("single") or [{}]
-        return template[-1].get("SpecialToken", {}).get("id") == self.piece(self.cls_id)
+        return self._layout is not None and self._layout.cls_last
+
+    @property
+    def pair_separators(self) -> int:
+        """Number of [SEP] between the two texts of a pair in the template of the description."""
+        return self._layout.separators if self._layout else 1
+
+    @functools.cached_property
+    def _layout(self) -> Layout | None:
+        return layout_of(self.description.get("post_processor"))
+
+    @functools.cached_property
+    def roles(self) -> dict[str, str]:
+        """The piece of each symbol of an example, see `roles_of`."""
+        return roles_of(self.description)
+
+    @functools.cached_property
+    def text_symbols(self) -> frozenset[str]:
+        """Special tokens whose spelling in a text is text: those of an example, and the bounds of a text."""
+        return frozenset((*self.roles.values(), *_BOUNDS))
+
+    def _is_text(self, token: dict[str, Any]) -> bool:
+        """Return whether the spelling of a special token is text, as that of [CLS] is."""
+        return token["content"] in self.text_symbols
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
@@ -129,6 +168,11 @@ class HuggingFaceTokenizer(Tokenizer):
         return frozenset(i for i, token in added if token.special).union(known)
 
     @functools.cached_property
+    def _whole_words(self) -> frozenset[int]:
+        """Ids of the added tokens: each is a word."""
+        return frozenset(self._processor.get_added_tokens_decoder())
+
+    @functools.cached_property
     def byte_ids(self) -> frozenset[int]:
         """Ids of the 256 pieces of byte-level BPE that are one byte each; empty for WordPiece."""
         alphabet = library().pre_tokenizers.ByteLevel.alphabet() if self._is_byte_level else ()
@@ -142,7 +186,7 @@ class HuggingFaceTokenizer(Tokenizer):
         else:
             prefix = self.description["model"]["continuing_subword_prefix"]
             continuing = (i for piece, i in self._ids.items() if piece.startswith(prefix))
-        return frozenset(continuing) - self.special_ids
+        return frozenset(continuing) - self.special_ids - self._whole_words
 
     def words(self, text: str) -> list[str]:
         """Return the words of a text as the model looks them up: normalized, punctuation separate."""
@@ -208,8 +252,26 @@ class HuggingFaceTokenizer(Tokenizer):
         return text.removeprefix(" ") if self._is_byte_level else text
 
     def _special_id(self, symbol: str) -> int:
-        *before, last = symbol, *EQUIVALENTS[symbol]
-        return self._ids[next((name for name in before if name in self._ids), last)]
+        return self._ids[self.roles[symbol]]
+
+
+def roles_of(description: dict[str, Any]) -> dict[str, str]:
+    """Return the piece of each symbol of an example by its name in BERT: as declared, as in the template, or by name.
+
+    Args:
+      description: a parsed `tokenizer.json`, which may have `ROLES`.
+    """
+    vocab = description["model"]["vocab"]
+    pieces = set(vocab) if isinstance(vocab, dict) else {piece for piece, _ in vocab}
+    pieces.update(token["content"] for token in description.get("added_tokens") or [])
+    layout = layout_of(description.get("post_processor"))
+    of_layout = {"[CLS]": layout.cls, "[SEP]": layout.sep} if layout else {}
+    declared = of_layout | description.get(ROLES, {})
+    roles = {}
+    for symbol, others in EQUIVALENTS.items():
+        names = (declared.get(symbol), symbol, *others)
+        roles[symbol] = next((name for name in names if name in pieces), names[-1])
+    return roles
 
 
 def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
@@ -275,7 +337,7 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
     """
     try:
         ids = tokenizer._ids
-        if missing := [symbol for symbol, others in EQUIVALENTS.items() if not ids.keys() & {symbol, *others}]:
+        if missing := [symbol for symbol, piece in tokenizer.roles.items() if piece not in ids]:
             raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
         tokenizer._check_model(tokenizer.description["model"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.errors import UserError
@@ -103,7 +104,12 @@ def _trimmed_json(tokenizer: Tokenizer, kept: set[int]) -> Trimmed:
         model["merges"] = [merge for merge, (a, b) in zip(model["merges"], pairs, strict=True) if {a, b, a + b} <= left]
     for token in description.get("added_tokens") or ():
         token["id"] = new_id[token["id"]]
+    cls, sep = ((tokenizer.piece(number), new_id[number]) for number in (tokenizer.cls_id, tokenizer.sep_id))
     description |= dict.fromkeys(_STEPS)
+    if tokenizer.cls_last or tokenizer.pair_separators > 1:
+        description["post_processor"] = template(
+            cls, sep, int(tokenizer.cls_last), tokenizer.cls_last, tokenizer.pair_separators
+        )
     return Trimmed(type(tokenizer)(json.dumps(description, ensure_ascii=False).encode()), np.array(ids, np.int64))
 
 

@@ -6,6 +6,7 @@ tokenizers library, which splits words at spaces first and adds steps of its own
 """
 
 import functools
+import itertools
 import json
 import re
 from typing import Any
@@ -25,14 +26,16 @@ class UnigramTokenizer(HuggingFaceTokenizer):
     MODEL_FILE = "unigram.json"
 
     def _library_json(self) -> str:
-        unknown = self.description["model"]["vocab"][self.description["model"]["unk_id"]][0]
-        added = [token["content"] for token in self.description["added_tokens"] if token["special"]]
-        symbols = sorted({unknown, *added, *EQUIVALENTS, *(name for names in EQUIVALENTS.values() for name in names)})
+        description = self._library_description()
+        unknown = description["model"]["vocab"][description["model"]["unk_id"]][0]
+        names = {unknown, *self.text_symbols, *EQUIVALENTS, *itertools.chain(*EQUIVALENTS.values())}
+        whole = {token["content"] for token in description["added_tokens"] if not token["special"]}
+        symbols = sorted(names - whole)
         spelled = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols if len(s) > 1)
-        own = self.description.get("pre_tokenizer")
+        own = description.get("pre_tokenizer")
         split = {"type": "Split", "pattern": {"Regex": spelled}, "behavior": "MergedWithPrevious", "invert": False}
         steps = {"type": "Sequence", "pretokenizers": [*([own] if own else []), split]}
-        return json.dumps(self.description | {"pre_tokenizer": steps}, ensure_ascii=False)
+        return json.dumps(description | {"pre_tokenizer": steps}, ensure_ascii=False)
 
     def _check_model(self, model: dict[str, Any]) -> None:
         if model["type"] != "Unigram":
@@ -47,7 +50,11 @@ class UnigramTokenizer(HuggingFaceTokenizer):
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
         """Ids of the pieces that continue a word, as in `SentencePieceTokenizer`."""
-        return frozenset(i for piece, i in self._ids.items() if not starts_word(piece)) - self.special_ids
+        return (
+            frozenset(i for piece, i in self._ids.items() if not starts_word(piece))
+            - self.special_ids
+            - self._whole_words
+        )
 
     def _encode_continued(self, text: str) -> list[int]:
         letter = "a"  # in front of the text, it takes the sign for a space

@@ -64,13 +64,22 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        pieces = untrusted.read_text(path).removesuffix("\n").split("\n")
+        description = describe_vocab(path, lowercase)
     except (OSError, ValueError) as error:
         raise UserError(f"{refused} is not a readable vocab.txt ({error}); name another") from None
+    return tokenizers_library.checked(HuggingFaceTokenizer(description), refused)
+
+
+def describe_vocab(path: Path, lowercase: bool) -> bytes:
+    """Return the `tokenizer.json` of a `vocab.txt`, see `from_vocab`.
+
+    Raises:
+      OSError, ValueError: the file cannot be read.
+    """
+    pieces = untrusted.read_text(path).removesuffix("\n").split("\n")
     vocab = {piece: line for line, piece in enumerate(pieces)}
-    normalizers = [{"type": "NFC"}, _bert(lowercase)]
     symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS if symbol in vocab]
-    return tokenizers_library.checked(HuggingFaceTokenizer(_describe(vocab, normalizers, symbols)), refused)
+    return _describe(vocab, [{"type": "NFC"}, _bert(lowercase)], symbols)
 
 
 def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:

@@ -3,24 +3,43 @@
 import dataclasses
 from typing import ClassVar
 
+import jax
+
+from bertjax.errors import UserError
 from bertjax.objectives.finetuning.base import ExampleObjective, correlations, without_location
 from bertjax.objectives.losses import squared_error
 from bertjax.objectives.outputs import Output
 
+# A cross-encoder with one label gives a number between 0 and 1 (sentence-transformers, `CrossEncoder`).
+ACTIVATIONS = {"identity": lambda logits: logits, "sigmoid": jax.nn.sigmoid}
+
 
 @dataclasses.dataclass(frozen=True)
 class Regression(ExampleObjective):
-    """Predicts a number, by squared error. Terms: `regression`."""
+    """Predicts a number, by squared error. Terms: `regression`.
 
+    Attributes:
+      activation: what turns the logit into the number: `identity`, or `sigmoid` for numbers between 0 and 1.
+    """
+
+    activation: str = dataclasses.field(default="identity", kw_only=True)
     term: ClassVar[str] = "regression"
     best_metric: ClassVar[str] = "spearman"
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise UserError(f"objective.activation={self.activation!r} is unknown; choose one of {known}")
+
     def terms_of(self, logits, batch):
-        return {self.term: squared_error(logits[..., 0], batch["labels_BN"], batch["weights_BN"])}, {}
+        numbers_BN = ACTIVATIONS[self.activation](logits[..., 0])
+        return {self.term: squared_error(numbers_BN, batch["labels_BN"], batch["weights_BN"])}, {}
 
     def outputs(self, model, params, batch, taps=None):
         """`number`."""
-        return {"number": Output(self.apply(model, params, batch, taps=taps)[..., 0], per="example")}
+        logits = self.apply(model, params, batch, taps=taps)
+        return {"number": Output(ACTIVATIONS[self.activation](logits[..., 0]), per="example")}
 
     def score(self, outputs, examples, records):
         """Return correlations with the labels; 0 if all predictions are equal."""

@@ -1,0 +1,100 @@
+"""Where special tokens go, as the post-processor of a `tokenizer.json` has it (tokenizers 0.22, `processors`).
+
+BERT reads `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, XLNet `A <sep> B <sep> <cls>`.
+"""
+
+from typing import Any, NamedTuple
+
+Symbol = tuple[str, int]
+# XLNet's segment of a <cls> that comes last (transformers 4.57, convert_slow_tokenizer.py: `XLNetConverter`).
+_SEGMENT_OF_LAST_CLS = 2
+
+
+class Layout(NamedTuple):
+    """The special tokens of an example.
+
+    Attributes:
+      cls: piece of [CLS].
+      sep: piece of [SEP].
+      cls_last: whether [CLS] is the last token, and not the first one.
+      separators: number of [SEP] between two texts.
+      segment: segment of the second text.
+    """
+
+    cls: str
+    sep: str
+    cls_last: bool = False
+    separators: int = 1
+    segment: int = 1
+
+
+def template(cls: Symbol, sep: Symbol, segment: int, cls_last: bool = False, separators: int = 1) -> dict[str, Any]:
+    """Return the post-processor of a layout.
+
+    Args:
+      cls: piece and id of [CLS].
+      sep: piece and id of [SEP].
+      segment, cls_last, separators: see `Layout`. A [CLS] that comes last has a segment of its own.
+    """
+
+    def symbol(piece: str, segment: int) -> dict:
+        return {"SpecialToken": {"id": piece, "type_id": segment}}
+
+    a = [{"Sequence": {"id": "A", "type_id": 0}}, symbol(sep[0], 0)]
+    b = [{"Sequence": {"id": "B", "type_id": segment}}, symbol(sep[0], segment)]
+    between = [symbol(sep[0], 0)] * (separators - 1)
+    first, last = ([], [symbol(cls[0], _SEGMENT_OF_LAST_CLS)]) if cls_last else ([symbol(cls[0], 0)], [])
+    return {
+        "type": "TemplateProcessing",
+        "single": [*first, *a, *last],
+        "pair": [*first, *a, *between, *b, *last],
+        "special_tokens": {piece: {"id": piece, "ids": [number], "tokens": [piece]} for piece, number in (cls, sep)},
+    }
+
+
+def layout_of(post_processor: dict[str, Any] | None) -> Layout | None:
+    """Return the layout of a post-processor; None if it has none, or lays out texts in yet another way.
+
+    Raises:
+      KeyError, TypeError, AttributeError: it is damaged.
+    """
+    for step in _steps(post_processor):
+        if step["type"] in ("BertProcessing", "RobertaProcessing"):
+            is_roberta = step["type"] == "RobertaProcessing"
+            return Layout(step["cls"][0], step["sep"][0], separators=1 + is_roberta, segment=int(not is_roberta))
+        if step["type"] == "TemplateProcessing":
+            return _of_template(_parts(step["single"]), _parts(step["pair"]))
+    return None
+
+
+def spelled(post_processor: dict[str, Any] | None) -> str:
+    """Return how a template lays out one text, such as `A </s>`; empty if there is no template."""
+    templates = [step for step in _steps(post_processor) if step["type"] == "TemplateProcessing"]
+    return " ".join(name for name, _ in _parts(templates[0]["single"])) if templates else ""
+
+
+def _steps(post_processor: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if not post_processor:
+        return []
+    return post_processor["processors"] if post_processor["type"] == "Sequence" else [post_processor]
+
+
+def _parts(template: list[dict]) -> list[tuple[str, int]]:
+    """Return name and segment of each part of a template: `A`, `B` or the piece of a symbol."""
+    return [(part["id"], part["type_id"]) for entry in template for part in entry.values()]
+
+
+def _of_template(single: list[tuple[str, int]], pair: list[tuple[str, int]]) -> Layout | None:
+    names = [name for name, _ in single]
+    if len(names) != 3 or "A" not in names[:2]:
+        return None
+    cls_last = names[0] == "A"
+    cls, sep = (names[2], names[1]) if cls_last else (names[0], names[2])
+    of_pair = [name for name, _ in pair]
+    if "A" not in of_pair or "B" not in of_pair:
+        return None
+    between = of_pair[of_pair.index("A") + 1 : of_pair.index("B")]
+    first, last = ([], [cls]) if cls_last else ([cls], [])
+    if not between or of_pair != [*first, "A", *[sep] * len(between), "B", sep, *last]:
+        return None
+    return Layout(cls, sep, cls_last, len(between), pair[of_pair.index("B")][1])

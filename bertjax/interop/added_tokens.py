@@ -1,0 +1,135 @@
+"""Symbols and added tokens as the files beside a tokenizer declare them, and as transformers adds them.
+
+(transformers 4.57, tokenization_utils_base.py: `_from_pretrained`; tokenization_utils_fast.py: `__init__`.) If
+`tokenizer_config.json` has `added_tokens_decoder`, it has all of them. Older folders have `special_tokens_map.json` and
+`added_tokens.json`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from bertjax.data.tokenizer.layout import layout_of
+from bertjax.data.tokenizer.tokenizers_library import ROLES, roles_of
+from bertjax.errors import UserError, quoted
+
+# The keys of symbols in the files of transformers, and their names in BERT; the others have no role in an example.
+_ROLE_KEYS = {
+    "bos_token": "",
+    "eos_token": "",
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+# `additional_special_tokens` and its names in transformers 5: a list, or tokens by a name of their own.
+_EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
+KEYS = (*_ROLE_KEYS, *_EXTRA_KEYS, "added_tokens_decoder")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class Declared(NamedTuple):
+    """What the files of a folder declare.
+
+    Attributes:
+      roles: {name of a symbol in BERT: its piece}.
+      added: {token: its flags, and its `id` if it is declared}, in the order of the ids that new ones get.
+    """
+
+    roles: dict[str, str]
+    added: dict[str, dict[str, Any]]
+
+
+def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mapping[str, int]) -> Declared:
+    """Return the symbols and added tokens of a folder.
+
+    Args:
+      settings: `tokenizer_config.json`.
+      symbols: `special_tokens_map.json`.
+      ids: `added_tokens.json`.
+    """
+    decoder = settings.get("added_tokens_decoder")
+    values = settings if decoder is not None else {**settings, **symbols}
+    roles = {key: _token(values[key])["content"] for key in _ROLE_KEYS if values.get(key)}
+    extra = [_token(value) for key in _EXTRA_KEYS for value in _listed(values.get(key))]
+    special = {*roles.values(), *(token["content"] for token in extra)}
+    if decoder is not None:
+        numbered = [(int(number), _token(token)) for number, token in decoder.items()]
+    else:
+        plain = ((number, token, token in special) for token, number in ids.items())
+        numbered = [(number, _flags(token, is_special)) for number, token, is_special in plain]
+    numbered = sorted(numbered, key=lambda entry: entry[0])
+    added = {token["content"]: token | {"id": number} for number, token in numbered}
+    roles = {_ROLE_KEYS[key]: piece for key, piece in roles.items() if _ROLE_KEYS[key]}
+    for token in (*map(_token, roles.values()), *extra):
+        added.setdefault(token["content"], token | {"special": True})
+    return Declared(roles, added)
+
+
+def complete(description: dict[str, Any], files: Declared, is_json: bool, refused: str) -> tuple[dict, list[str]]:
+    """Return a `tokenizer.json` with the declared symbols and tokens, and notes.
+
+    Args:
+      description: the parsed file, or the description of older files.
+      files: see `declared`.
+      is_json: whether it is the file, whose template then lays out examples, whatever the other files declare.
+      refused: name of the folder in errors.
+
+    Raises:
+      UserError: a declared id is not the one that the token has, or gets.
+    """
+    model = description["model"]
+    vocab = model["vocab"] if isinstance(model["vocab"], dict) else {p: i for i, (p, _) in enumerate(model["vocab"])}
+    known = {token["content"]: token["id"] for token in description.get("added_tokens") or []}
+    tokens, used = list(description.get("added_tokens") or []), {*vocab.values(), *known.values()}
+    new_id = max(used, default=-1) + 1
+    for content, token in files.added.items():
+        number = known.get(content, vocab.get(content, new_id))
+        if token.get("id", number) != number:
+            raise UserError(
+                f"{refused} declares the id {token['id']} for its added token {quoted(content)}, whose id in the "
+                f"vocabulary is {number}; get the files of one tokenizer"
+            )
+        if content not in known:
+            tokens.append({"id": number, **{flag: value for flag, value in token.items() if flag != "id"}})
+            new_id = max(new_id, number + 1)
+    description = description | {"added_tokens": sorted(tokens, key=lambda token: token["id"])}
+    return _with_roles(description, files.roles, is_json)
+
+
+def _with_roles(description: dict, roles: dict[str, str], is_json: bool) -> tuple[dict, list[str]]:
+    layout, notes = layout_of(description.get("post_processor")) if is_json else None, []
+    if layout:
+        used = {"[CLS]": layout.cls, "[SEP]": layout.sep}
+        notes = [
+            f"{symbol} is declared as {quoted(roles[symbol])}, and the template of tokenizer.json has {quoted(piece)}; "
+            "it is laid out as the template has it"
+            for symbol, piece in used.items()
+            if roles.get(symbol, piece) != piece
+        ]
+        roles = roles | used
+    model = description["model"]
+    if model["type"] == "WordPiece":
+        if not is_json and roles.get("[UNK]") in model["vocab"]:
+            description = description | {"model": model | {"unk_token": roles["[UNK]"]}}
+        roles = roles | {"[UNK]": description["model"]["unk_token"]}
+    usual = roles_of(description | {"post_processor": None})
+    unusual = {symbol: piece for symbol, piece in roles.items() if usual[symbol] != piece}
+    return description | ({ROLES: unusual} if unusual else {}), notes
+
+
+def _listed(value: Any) -> Iterator[Any]:
+    yield from value.values() if isinstance(value, dict) and "content" not in value else value or ()
+
+
+def _token(value: str | dict[str, Any]) -> dict[str, Any]:
+    """Return an added token with all of its flags; a bare text is special."""
+    if isinstance(value, str):
+        return _flags(value, is_special=True)
+    return _flags(value["content"], value.get("special", False)) | {f: value[f] for f in _FLAGS if f in value}
+
+
+def _flags(content: str, is_special: bool) -> dict[str, Any]:
+    """Return the flags of `AddedToken(content, special=is_special)`."""
+    sides = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    return {"content": content, **sides, "normalized": not is_special, "special": is_special}

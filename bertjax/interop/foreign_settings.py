@@ -1,0 +1,136 @@
+"""Every setting of a foreign folder: read, known to be harmless, or refused by its name; one table for each file.
+
+Settings that this package reads are listed where they are read, and here only so that they are known. A setting in no
+table gives a note.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bertjax.errors import UserError, quoted, shorten
+
+# config.json: settings of `PretrainedConfig` in transformers 4 and 5 that do not change what an encoder computes: of
+# generation, of training, of outputs, of files. What they say of tokens is in the tokenizer's files.
+_CONFIG_HARMLESS = frozenset(
+    # files and versions
+    "_name_or_path _commit_hash architectures dtype torch_dtype model_type tokenizer_class transformers_version "
+    "_attn_implementation_autoset _attn_implementation attn_implementation language license name author directionality "
+    # outputs and speed
+    "return_dict output_attentions output_hidden_states output_past torchscript use_bfloat16 use_cache xla_device "
+    "chunk_size_feed_forward gradient_checkpointing tf_legacy_loss fused_attention reference_compile "
+    # training only
+    "classifier_dropout classifier_dropout_prob initializer_range initializer_factor summary_last_dropout dropout "
+    "attention_dropout hidden_dropout_prob attention_probs_dropout_prob qa_dropout seq_classif_dropout layerdrop "
+    "tie_weights_ tie_encoder_decoder sinusoidal_pos_embds untie_r finetuning_task task_specific_params "
+    "embedding_dropout pre_trained label_smoothing "
+    # labels and symbols, read elsewhere
+    "id2label label2id num_labels problem_type bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id "
+    "unk_token_id pad_token_id tie_word_embeddings vocab_size sentence_transformers "
+    "sbert_ce_default_activation_function "
+    # decoders and generation
+    "bad_words_ids begin_suppress_tokens cross_attention_hidden_size decoder_start_token_id diversity_penalty "
+    "do_sample early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty forced_bos_token_id "
+    "forced_eos_token_id length_penalty max_length min_length no_repeat_ngram_size num_beam_groups num_beams "
+    "num_return_sequences output_scores prefix remove_invalid_values repetition_penalty return_dict_in_generate "
+    "suppress_tokens temperature top_k top_p typical_p start_n_top end_n_top mem_len reuse_len use_mems_eval "
+    "use_mems_train use_mems d_head n_token true_hidden_size "
+    # left in published files by older code, and read by no class
+    "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type "
+    "down_scale_factor gap_size net_structure_type num_memory_blocks generator_size ln_type".split()
+)
+# {key: (values with which it changes nothing, what it does otherwise)}
+_CONFIG_REFUSED = {
+    "quantization_config": ((), "its weights are packed; save it without quantization"),
+    "auto_map": ((), "its model has code of its own, which bertjax does not run"),
+    "adapters": (({"adapters": {}, "config_map": {}, "fusion_config_map": {}, "fusions": {}},), "merge its adapters"),
+    "adapter_fusion": ((), "merge its adapters"),
+    "is_encoder_decoder": ((False,), "it is an encoder with a decoder"),
+    "position_embedding_type": (("absolute",), "its attention adds distances"),
+    "embedding_size_factor": ((1,), "its embeddings are scaled"),
+}
+# Names that `attribute_map` of transformers also accepts.
+_ALIASES = {
+    "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    "xlnet": {
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+}
+# tokenizer_config.json
+_TOKENIZER_READ = frozenset(
+    "tokenizer_class auto_map do_lower_case strip_accents tokenize_chinese_chars add_prefix_space keep_accents "
+    "model_max_length model_input_names bos_token eos_token unk_token sep_token pad_token cls_token mask_token "
+    "additional_special_tokens extra_special_tokens model_specific_special_tokens added_tokens_decoder".split()
+)
+_TOKENIZER_HARMLESS = frozenset(
+    # How ids become text, and how transformers pads: bertjax does both by itself.
+    "clean_up_tokenization_spaces padding_side padding pad_to_multiple_of pad_token_type_id errors chat_template "
+    "truncation truncation_side truncation_strategy max_length max_len stride return_tensors verbose trim_offsets "
+    # Files and versions.
+    "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file full_tokenizer_file processor_class "
+    "tokenizer_type use_fast from_slow backend is_local local_files_only _commit_hash transformers_version "
+    "model_type language license init_inputs vocab_size "
+    # Settings of the slow classes only, which the fast ones and bertjax compute in one way.
+    "never_split remove_space legacy spaces_between_special_tokens is_split_into_words mask_padding device "
+    "bos_token_id eos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id".split()
+)
+_TOKENIZER_REFUSED = {
+    "split_special_tokens": ((False,), "added special tokens are split there"),
+    "word_tokenizer_type": (("basic",), "words are split by other code there"),
+    "subword_tokenizer_type": (("wordpiece",), "words are cut by other code there"),
+    "do_subword_tokenize": ((True,), "words are not cut there"),
+    "do_word_tokenize": ((True,), "texts are not split into words there"),
+    "normalize_text": ((False,), "texts are rewritten by code there"),
+    "mecab_kwargs": ((), "words are split by MeCab there"),
+    "normalization": ((False,), "texts are rewritten by code there"),
+    "sp_model_kwargs": ((), "SentencePiece has options of its own there"),
+    "wordpieces_prefix": (("##",), "pieces inside a word have another prefix there"),
+    "add_bos_token": ((False,), "texts start with another symbol there"),
+    "add_eos_token": ((False,), "texts end with another symbol there"),
+}
+_SYMBOLS_READ = frozenset(key for key in _TOKENIZER_READ if key.endswith(("_token", "special_tokens")))
+
+
+def with_own_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `config.json` with the names that its family writes in place of the others that transformers reads."""
+    aliases = _ALIASES.get(str(config.get("model_type")), {})
+    return {aliases[key]: config[key] for key in aliases if key in config} | {
+        key: value for key, value in config.items() if key not in aliases
+    }
+
+
+def notes_of_config(config: Mapping[str, Any], read: Iterable[str]) -> list[str]:
+    """Return a note on the settings of a `config.json` that are in no table.
+
+    Args:
+      config: the settings.
+      read: keys that the family and its heads read.
+
+    Raises:
+      UserError: a setting changes what the model computes.
+    """
+    return _notes("config.json", config, _CONFIG_HARMLESS.union(read), _CONFIG_REFUSED)
+
+
+def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) -> list[str]:
+    """Return notes on `tokenizer_config.json` and `special_tokens_map.json`, see `notes_of_config`."""
+    notes = _notes("tokenizer_config.json", settings, _TOKENIZER_READ | _TOKENIZER_HARMLESS, _TOKENIZER_REFUSED)
+    if settings.get("do_basic_tokenize") is False:
+        notes.append(
+            "tokenizer_config.json has do_basic_tokenize=False, which only the slow class of transformers follows: "
+            "bertjax splits punctuation, as the fast one does"
+        )
+    return [*notes, *_notes("special_tokens_map.json", symbols, _SYMBOLS_READ, {})]
+
+
+def _notes(file: str, settings: Mapping[str, Any], known: Iterable[str], refused: Mapping[str, tuple]) -> list[str]:
+    for key, (plain, what) in refused.items():
+        value = settings.get(key)
+        if not (value is None or value in plain or value == {} or value == []):
+            raise UserError(f"{file} has {key}={quoted(value)}: {what}, and bertjax does not do so")
+    unknown = sorted(settings.keys() - set(known) - refused.keys() - {"do_basic_tokenize"})
+    if not unknown:
+        return []
+    return [f"{file} has settings that bertjax does not know and leaves out: {shorten(list(map(quoted, unknown)))}"]

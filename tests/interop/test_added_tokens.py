@@ -1,0 +1,198 @@
+"""Symbols, added tokens and separators of foreign tokenizers: ids and rows are those of transformers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.tokenizer import trimming
+from bertjax.errors import UserError
+from bertjax.interop import tokenizers
+from tests.interop import models, published
+
+transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
+
+TEXTS = [
+    "[E1]abc[/E1] def covid abd",
+    "covid",
+    "acovid covidb",
+    "[E1] abd [/E1]ace COVID",
+    "abd [e1] x",
+    "The king was old.",
+    "",
+]
+MARKERS = {"additional_special_tokens": ["[E1]", "[/E1]"]}
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return published.lines(300)
+
+
+@pytest.fixture(scope="module")
+def originals(sample, tmp_path_factory):
+    """{family: the files of a vocabulary, as its class of transformers reads them}."""
+    root = tmp_path_factory.mktemp("originals")
+    wordpiece = models.trained()
+    (root / "vocab.txt").write_text("".join(wordpiece.piece(i) + "\n" for i in range(wordpiece.vocab_size)))
+    trained = tokenizer.train(sample, TokenizerConfig(kind="byte_bpe", vocab_size=700)).description["model"]
+    symbols = ("<s>", "<pad>", "</s>", "<unk>")
+    pieces = [*symbols, *(piece for piece in trained["vocab"] if piece not in tokenizer.SPECIALS), "<mask>"]
+    (root / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    merges = "".join(f"{left} {right}\n" for left, right in trained["merges"])
+    (root / "merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
+    spiece = published.train("xlnet", root / "spiece.model", sample, 2000)
+    bpe = published.train("xlm-roberta", root / "sentencepiece.bpe.model", sample, 2000)
+    return {
+        "bert": ("BertTokenizerFast", [root / "vocab.txt"]),
+        "roberta": ("RobertaTokenizerFast", [root / "vocab.json", root / "merges.txt"]),
+        "xlnet": ("XLNetTokenizerFast", [spiece]),
+        "xlm-roberta": ("XLMRobertaTokenizerFast", [bpe]),
+    }
+
+
+@pytest.fixture
+def made(originals, tmp_path):
+    """made(family, change, **options) -> its tokenizer in transformers, and the folder that it was saved to."""
+
+    def make(family, change=lambda theirs: None, **options):
+        name, files = originals[family]
+        if not hasattr(transformers, name):
+            pytest.skip(f"this transformers has no {name}")
+        theirs = getattr(transformers, name)(*map(str, files), **options)
+        change(theirs)
+        folder = tmp_path / family
+        theirs.save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+        return transformers.AutoTokenizer.from_pretrained(folder), folder
+
+    return make
+
+
+def rows(tokens, first, second=None):
+    """Return the rows of texts or pairs as bertjax lays them out."""
+    encoded = [tokens.encode(texts) for texts in (first, second) if texts is not None]
+    ragged = add_special_tokens(*encoded, *([None] * (2 - len(encoded))), Vocabulary.of(tokens), {})
+    return [row.tolist() for row in ragged.token_lists()]
+
+
+def check(theirs, folder, tmp_path):
+    """The ids, rows and pairs of a folder are those of transformers, there and after it is written and read again."""
+    tokens = tokenizers.read(folder)
+    tmp_path.mkdir()
+    tokenizers.write(tmp_path, tokens, longest=64)
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizers.read(tmp_path) == tokens
+    for one in (theirs, back):
+        assert tokens.encode(TEXTS) == one(TEXTS, add_special_tokens=False)["input_ids"]
+        assert rows(tokens, TEXTS) == one(TEXTS)["input_ids"]
+        assert rows(tokens, TEXTS, TEXTS[::-1]) == one(TEXTS, TEXTS[::-1])["input_ids"]
+    return tokens
+
+
+def add_words(theirs):
+    theirs.add_special_tokens(MARKERS)
+    theirs.add_tokens(["covid"])
+
+
+FAMILIES = ("bert", "roberta", "xlnet", "xlm-roberta")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_added_tokens_are_read_in_a_text(made, tmp_path, family):
+    theirs, folder = made(family, add_words)
+    tokens = check(theirs, folder, tmp_path / "back")
+    [ids] = tokens.encode([TEXTS[0]])
+    assert [tokens.piece(i) for i in ids if i in theirs.added_tokens_decoder] == ["[E1]", "[/E1]", "covid"]
+    assert not tokens.special_ids & set(ids) and not tokens.continuation_ids & set(theirs.added_tokens_decoder)
+    kept = trimming.trim(tokens, {i for text in tokens.encode(TEXTS) for i in text})
+    assert kept.tokenizer.decode(kept.tokenizer.encode([TEXTS[0]])[0]) == tokens.decode(ids)
+    assert (kept.tokenizer.cls_last, kept.tokenizer.pair_separators) == (tokens.cls_last, tokens.pair_separators)
+
+
+def as_older(folder, theirs, added, special):
+    """Write the files of a folder as transformers 4.33 and before did: without tokenizer.json and its flags."""
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    (folder / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": special}))
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_older_files_of_added_tokens(made, tmp_path, family):
+    theirs, folder = made(family, add_words)
+    names = ("[E1]", "[/E1]", "covid")
+    added = {token.content: i for i, token in theirs.added_tokens_decoder.items() if token.content in names}
+    as_older(folder, theirs, added, ["[E1]", "[/E1]"])
+    opened = transformers.AutoTokenizer.from_pretrained(folder)
+    tokens = tokenizers.read(folder)
+    assert tokens.encode(TEXTS) == opened(TEXTS, add_special_tokens=False)["input_ids"]
+    assert rows(tokens, TEXTS, TEXTS[::-1]) == opened(TEXTS, TEXTS[::-1])["input_ids"]
+    assert tokens.vocab_size == len(opened)
+    added["covid"] += 3
+    (folder / "added_tokens.json").write_text(json.dumps(added))
+    with pytest.raises(UserError, match="declares the id .* for its added token 'covid', whose id in the"):
+        tokenizers.read(folder)
+
+
+@pytest.mark.parametrize("added", ["<sep>", "[SEP]", "[CLS]", "<cls>", "[MASK]"])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta"])
+def test_an_added_token_does_not_take_the_place_of_a_declared_symbol(made, tmp_path, family, added):
+    theirs, folder = made(family, lambda theirs: theirs.add_special_tokens({"additional_special_tokens": [added]}))
+    tokens = check(theirs, folder, tmp_path / "back")
+    names = ("pad", "unk", "cls", "sep", "mask")
+    assert [getattr(tokens, f"{name}_id") for name in names] == [getattr(theirs, f"{name}_token_id") for name in names]
+    text = f"abd {added}ace"
+    assert tokens.encode([text]) == theirs([text], add_special_tokens=False)["input_ids"]
+
+
+def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, originals):
+    """A vocabulary of BERT with symbols of RoBERTa and one of its own, from vocab.txt and from tokenizer.json."""
+    _, [vocab] = originals["bert"]
+    names = {"[CLS]": "<s>", "[SEP]": "<|end|>", "[PAD]": "<pad>", "[MASK]": "<mask>", "[UNK]": "<unk>"}
+    folder = tmp_path / "own"
+    folder.mkdir()
+    lines = [names.get(line, line) for line in vocab.read_text().splitlines()]
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    symbols = {f"{key.strip('[]').lower()}_token": piece for key, piece in names.items()}
+    theirs = transformers.BertTokenizerFast(str(folder / "vocab.txt"), **symbols)
+    theirs.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    tokens = check(theirs, folder, tmp_path / "back")
+    assert tokens.piece(tokens.sep_id) == "<|end|>" and tokens.encode(["zzz"]) == [[tokens.unk_id]]
+    shutil.copytree(folder, tmp_path / "older", ignore=shutil.ignore_patterns("tokenizer.json"))
+    assert rows(tokenizers.read(tmp_path / "older"), TEXTS, TEXTS) == theirs(TEXTS, TEXTS)["input_ids"]
+    tokens.save(tmp_path / "back")
+    assert tokenizer.load(tmp_path / "back") == tokens
+
+
+def test_a_template_wins_over_a_declared_symbol_with_a_note(made, tmp_path):
+    theirs, folder = made("roberta", lambda theirs: theirs.add_special_tokens({"sep_token": "<sep>"}))
+    tokens, notes = tokenizers.read_with_notes(folder)
+    assert rows(tokens, TEXTS) == theirs(TEXTS)["input_ids"]
+    assert any("[SEP] is declared as '<sep>', and the template of tokenizer.json has '</s>'" in note for note in notes)
+
+
+def test_another_layout_is_refused(made):
+    _, folder = made("bert")
+    description = json.loads((folder / "tokenizer.json").read_text())
+    for part in ("single", "pair"):
+        description["post_processor"][part] = description["post_processor"][part][1:]
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    with pytest.raises(UserError, match=r"lays out a text as 'A \[SEP\]', and bertjax as"):
+        tokenizers.read(folder)
+
+
+def test_pairs_that_are_too_long_keep_their_separators():
+    from bertjax.data import framing
+
+    first, second, _ = framing.truncate([[7] * 9, [7]], [[8] * 9, [8]], 10, separators=2)
+    frame, text = framing.frame(first, second, separators=2)
+    tokens = np.split(frame.tokens(text, 1, 2), frame.offsets[1:-1])
+    assert [row.tolist() for row in tokens] == [[1, 7, 7, 7, 2, 2, 8, 8, 8, 2], [1, 7, 2, 2, 8, 2]]
+    assert frame.part_lengths.tolist() == [5, 5, 3, 3] and frame.is_text.sum() == 8
