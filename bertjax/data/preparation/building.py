@@ -2,7 +2,7 @@
 
 It has three stages, each with an identity of its own: reading, the tokenizer, and the tokens. An unfinished preparation
 is a folder `<store>.partial` with `identity.json`, `documents.bin`, `near.bin` (if near-duplicates are dropped),
-`duplicates.bin`, `sample.jsonl` (what a tokenizer trains on), `reading.json` (the first pass is complete),
+`duplicates.bin`, `sample.json` (what a tokenizer trains on), `reading.json` (the first pass is complete),
 `tokenizer.json` (the tokenizer is complete), `store/` (the store to be), and what the runner keeps there. So what was
 read serves a preparation with another tokenizer or splitter too.
 """

@@ -33,6 +33,7 @@ from bertjax.errors import UserError
 SEAL, _SAMPLE = "part.json", "sample.jsonl"
 # A piece ends at the first file after so many bytes: small files are read together, and a process has enough to do.
 PIECE_BYTES = 64 << 20
+STRETCHES_A_LINE = 1000
 
 
 class Piece(NamedTuple):
@@ -118,7 +119,10 @@ class PartReader:
                 sizes = reading.write(
                     entries, self.config, self.sources, folder, sample, dropped, ledger, self.processes
                 )
-            lines = [sample.limit, *sample.stretches()]
+            stretches = sample.stretches()
+            # Many stretches a line, as encoding a line has a cost of its own.
+            starts = range(0, len(stretches), STRETCHES_A_LINE)
+            lines = [sample.limit, *(stretches[start : start + STRETCHES_A_LINE] for start in starts)]
             content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (folder / _SAMPLE).write_bytes(content.encode())
             changes = dropped.changes if dropped else {}
@@ -127,9 +131,12 @@ class PartReader:
 
 
 def _counted(entries: Iterator[reading.Entry], ledger: Ledger, source: str) -> Iterator[reading.Entry]:
+    documents = characters = 0
     for entry in entries:
-        ledger.add(source, READ, 1, len(entry.document.text))
+        documents += 1
+        characters += len(entry.document.text)
         yield entry
+    ledger.add(source, READ, documents, characters)
 
 
 def read_seal(folder: epath.Path) -> dict[str, Any]:
@@ -222,8 +229,8 @@ def _read_sample(folder: epath.Path) -> tuple[Iterator[Stretch], int]:
 
     def stretches() -> Iterator[Stretch]:
         for line in file:
-            priority, key, index, text = json.loads(line)
-            yield Stretch(priority, Key(*key), index, text)
+            for priority, key, index, text in json.loads(line):
+                yield Stretch(priority, Key(*key), index, text)
 
     file = open_file(folder / _SAMPLE)
     return stretches(), json.loads(file.readline())

@@ -31,7 +31,7 @@ HELDOUT_FILE = "heldout file"
 FORMAT_VERSION = 4
 # What is compared to find duplicates and near-duplicates.
 DOCUMENTS, NEAR = "documents.bin", "near.bin"
-SAMPLE = "sample.jsonl"
+SAMPLE = "sample.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,13 +190,12 @@ def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray
 
 def save_sample(texts: Iterable[str], folder: Path) -> None:
     """Write the texts that a tokenizer trains on."""
-    storage.write_text(folder / SAMPLE, "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in texts))
+    storage.write_text(folder / SAMPLE, json.dumps(list(texts), ensure_ascii=False))
 
 
 def load_sample(folder: Path) -> list[str]:
     """Return what `save_sample` wrote."""
-    with open(folder / SAMPLE, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return json.loads((folder / SAMPLE).read_text(encoding="utf-8"))
 
 
 def _find_duplicates(
@@ -295,7 +294,7 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
         content, source = steps.content(document.text), all_sources[key.source]
         decides = steps.digest(document.unit) if document.unit else content.digest
         split = source.splits[0] if len(source.splits) == 1 else steps.split_of(decides, config.heldout_share)
-        is_used = split != "train" or steps.is_in_share(content.digest, config.share)
+        is_used = split != "train" or config.share == 1 or steps.is_in_share(content.digest, config.share)
         yield _Grouped(key, document, content, source.first_group + source.splits.index(split), is_used, buckets)
 
 

@@ -76,12 +76,17 @@ def content(text: str) -> Content:
     """
     lines = "\n".join(" ".join(line.split()) for line in unicodedata.normalize("NFC", text).splitlines())
     text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
-    return Content(text, digest(text), digest(" ".join(text.split())))
+    split_by = _hash(text)
+    return Content(text, split_by, _hash(" ".join(text.split())) if "\n" in text else split_by)
 
 
 def digest(text: str) -> bytes:
     """Return 16 bytes for a text: the first half of the SHA-256 of its NFC form in UTF-8."""
-    return hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16]
+    return _hash(unicodedata.normalize("NFC", text))
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def split_of(digest: bytes, heldout_share: float) -> str:

@@ -42,8 +42,9 @@ class Text:
     """Plain text: a blank line ends a document, a line is a sentence or a paragraph. A lone CR also ends a line."""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        path = str(part.path)  # which epath puts together each time
         for first, paragraphs, size in _paragraphs(part, progress):
-            where = f"{part.path}:{first}"
+            where = f"{path}:{first}"
             if size > LONGEST_BYTES:
                 what = "a line" if len(paragraphs) == 1 else "a document"
                 remedy = "break it into lines" if len(paragraphs) == 1 else "end documents with a blank line"
@@ -65,14 +66,15 @@ class JsonLines:
     group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
+        path = str(part.path)
         for number, line, size in _lines(part.path, progress):
             if line.isspace() or not line:
                 continue
             if size > LONGEST_BYTES:
-                on_bad(_too_long(f"{part.path}:{number}: a line", size, "break it into lines"))
+                on_bad(_too_long(f"{path}:{number}: a line", size, "break it into lines"))
                 continue
             try:
-                text, unit = self._text_and_unit(line, f"{part.path}:{number}")
+                text, unit = self._text_and_unit(line, f"{path}:{number}")
             except UserError as error:
                 on_bad(sized(error, size))
             else:

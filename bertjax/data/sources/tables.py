@@ -94,13 +94,13 @@ def _documents(
     import pyarrow
 
     field, *group_fields = columns
-    column = batch.column(field)
+    column, path = batch.column(field), str(part.path)
     units = [batch.column(name).to_pylist() for name in group_fields]
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     # As bytes: Arrow does not check that its strings are UTF-8.
     for number, value in enumerate(column.cast(pyarrow.large_binary()), start=seen + 1):
-        where = f"{part.path}:{number}"
+        where = f"{path}:{number}"
         try:
             text, unit = text_of(value.as_py(), where, field), ""
             for name, values in zip(group_fields, units, strict=True):
