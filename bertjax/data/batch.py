@@ -7,6 +7,8 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
 
+MOST_ID = np.iinfo(np.int32).max
+
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
@@ -103,6 +105,10 @@ def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
     `tokens_BT` ([PAD] at positions without a token), `segments_BT`, `positions_BT` (restart in each example),
     `examples_BT` (0 = padding, else slot + 1), `example_ids_BN` (-1 = empty slot), `summary_positions_BN` (the column
     of [CLS]; 0 in an empty slot).
+
+    On the host an example id has 64 bits (`Ragged.ids`), and masking follows from all of them. An accelerator only asks
+    whether a slot is empty, so its ids have 31 bits: several plans have more examples together than that, and a sign
+    that flips would empty their slots.
     """
     ragged = placed.ragged
     return {
@@ -110,6 +116,6 @@ def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
         "segments_BT": placed.tokens_to_rows(ragged.segments),
         "positions_BT": placed.tokens_to_rows(ragged.token_index.astype(np.int32)),
         "examples_BT": placed.tokens_to_rows(ragged.spread(placed.slots.astype(np.int32) + 1)),
-        "example_ids_BN": placed.examples_to_rows(ragged.ids.astype(np.int32), fill=-1),
+        "example_ids_BN": placed.examples_to_rows((ragged.ids & MOST_ID).astype(np.int32), fill=-1),
         "summary_positions_BN": placed.examples_to_rows(placed.cls_columns),
     }

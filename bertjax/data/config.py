@@ -28,12 +28,15 @@ class SourceConfig:
       weight: factor by which rows of this corpus are drawn more often than in proportion to their number.
       token_share: share of the tokens of training that this corpus has, in place of a weight; 0 if none is stated. The
         shares of all sources sum to 1.
+      group_field: a field, column or feature, such as the book or the site of a document. All documents with one value
+        are on the same side of the split. Empty if each document is held out by itself.
     """
 
     corpus: str = ""
     text_field: str = "text"
     weight: float = 1.0
     token_share: float = 0.0
+    group_field: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ A plan is computed once, written into the folder of the store and opened as memo
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import shutil
@@ -20,7 +21,7 @@ from bertjax.data import remote
 from bertjax.data.examples import Examples
 from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.packing import assign, pack
-from bertjax.data.store import TokenStore, edges
+from bertjax.data.store import TokenStore, at_random, edges
 from bertjax.errors import UserError
 
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
@@ -72,6 +73,8 @@ class Spec:
             "format_version": self.examples.version,
             "store": store.fingerprint,
         }
+        if not self.examples.is_random:  # all seeds share a plan, and so do all plans of a run
+            identity |= {"seed": 0, "number": 0}
         return json.loads(json.dumps(identity))  # as it is read again: with lists in place of tuples
 
 
@@ -123,7 +126,7 @@ class Plan:
     @functools.cached_property
     def rows_RN(self) -> np.ndarray:
         """Return the examples of each row, -1 for an empty slot; int32, a memory map."""
-        return np.load(self.path / _ROWS, mmap_mode="r").view(np.ndarray)
+        return at_random(np.load(self.path / _ROWS, mmap_mode="r"))
 
     def rows(self, rows: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         """Return the examples of rows (int64 [B]), the same in all epochs, -1 for empty slots; int32 [B, N]."""
@@ -185,7 +188,11 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     """Write the folder of a plan."""
     with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
-        blocks = spec.examples.blocks(split, spec.examples.longest(spec.seq_len), spec.plan_seed)
+        parts = [split]
+        if spec.examples.is_of_one_source and not spec.source:
+            parts = store.by_source(spec.split)
+        longest = spec.examples.longest(spec.seq_len)
+        blocks = itertools.chain.from_iterable(spec.examples.blocks(part, longest, spec.plan_seed) for part in parts)
         where = f"the {spec.split} split" + (f" of source {spec.source}" if spec.source else "") + f" of {store.path}"
         written, lost, repeated = _write_ranges(draft / _RANGES, blocks, where)
         if not written:

@@ -1,6 +1,7 @@
 """The token store: a corpus as flat memory-mapped token ids with sentence and document offsets.
 
-It is a folder with `{train,heldout}.{tokens,sentences,documents}.bin`, `tokenizer/` and, written last, `manifest.json`.
+It is a folder with `{train,heldout}.{tokens,sentences,documents,unigrams}.bin`, `tokenizer/` and, written last,
+`manifest.json`.
 """
 
 import dataclasses
@@ -8,6 +9,7 @@ import functools
 import hashlib
 import itertools
 import json
+import mmap
 import os
 from pathlib import Path
 
@@ -23,8 +25,10 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 PARTS = ("tokens", "sentences", "documents")
+# How often each token id occurs in a split, int64, up to the highest one.
+UNIGRAMS = "unigrams"
 # Numbers that the manifest has for each split and each source in it; bytes are those of the text in UTF-8.
-COUNTS = ("documents", "sentences", "words", "tokens", "unk", "bytes")
+COUNTS = ("documents", "sentences", "words", "tokens", "unk", "bytes", "characters")
 OFFSET_DTYPE = np.dtype("<i8")
 MIB = 1 << 20
 COUNTED_AT_ONCE = 1 << 20
@@ -137,6 +141,15 @@ class TokenStore:
             raise UserError(f"the {name} split of {self.path} has no source {source!r}; it has {', '.join(ranges)}")
         return Split(self.path, name, self.manifest["token_dtype"], tuple(ranges[source]))
 
+    def by_source(self, name: str) -> list[Split]:
+        """Return the documents of each source of a split; those of a source with one document follow another's."""
+        whole, edges = self.split(name), [0]
+        for _, stop in self.manifest["sources"][name].values():
+            if stop - edges[-1] > 1:
+                edges.append(stop)
+        edges = [*(edges[:-1] or [0]), len(whole.documents) - 1]
+        return [dataclasses.replace(whole, range=ends) for ends in itertools.pairwise(edges)]
+
     def unigram_counts(self, name: str) -> np.ndarray:
         """Return how often each token id occurs in a split: int64 [V].
 
@@ -145,6 +158,12 @@ class TokenStore:
         """
         vocab_size, dtype = self.manifest["vocab_size"], self.manifest["token_dtype"]
         counts_V = np.zeros(vocab_size, np.int64)
+        file, files = f"{name}.{UNIGRAMS}.bin", self.manifest["files"]
+        # Counting a terabyte of text takes 20 minutes, in every process and at every start.
+        if file in files and edges(self.path / f"{name}.tokens.bin") == files[f"{name}.tokens.bin"]["edges"]:
+            recorded = np.fromfile(self.path / file, OFFSET_DTYPE)
+            counts_V[: len(recorded)] = recorded
+            return counts_V
         # Read and not mapped: the pages of a memory map count as memory of this process once they were read.
         with open(self.path / f"{name}.tokens.bin", "rb") as file:
             while len(tokens := np.fromfile(file, dtype, COUNTED_AT_ONCE)):
@@ -161,6 +180,7 @@ class SplitWriter:
 
     def __init__(self, folder: Path, name: str):
         self._files = [open(folder / f"{name}.{part}.bin", "wb") for part in PARTS]
+        self._counts, self._counts_path = np.zeros(0, OFFSET_DTYPE), folder / f"{name}.{UNIGRAMS}.bin"
         self._ends = [0, 0]  # start of the next sentence in the tokens, and of the next document in the sentences
         for file in self._files[1:]:
             file.write(OFFSET_DTYPE.type(0).tobytes())
@@ -174,6 +194,11 @@ class SplitWriter:
           document_lengths: sentences of each document, none of them 0.
         """
         self._files[0].write(np.ascontiguousarray(tokens).data)
+        step = max(COUNTED_AT_ONCE // 16, len(self._counts))  # numpy counts a copy with 8 bytes a token
+        for start in range(0, len(tokens), step):
+            counts = np.bincount(tokens[start : start + step], minlength=len(self._counts)).astype(OFFSET_DTYPE)
+            counts[: len(self._counts)] += self._counts
+            self._counts = counts
         for i, lengths in enumerate((sentence_lengths, document_lengths)):
             if len(lengths):
                 ends = self._ends[i] + np.cumsum(lengths, dtype=OFFSET_DTYPE)
@@ -183,6 +208,19 @@ class SplitWriter:
     def close(self) -> None:
         for file in self._files:
             file.close()
+        self._counts_path.write_bytes(self._counts.tobytes())
+
+
+def at_random(array: np.ndarray) -> np.ndarray:
+    """Return a memory map as a plain array, after advising the kernel that it is read at random.
+
+    Otherwise Linux reads the neighborhood of every page that is missing, 128 KB to 8 MB for a row of 250 bytes, as soon
+    as a file does not fit into the page cache. What is read in order has to be another map.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_RANDOM"):  # not on every platform
+        mapped.madvise(mmap.MADV_RANDOM)
+    return np.asarray(array)
 
 
 def is_token_store(path: epath.PathLike) -> bool:
@@ -205,7 +243,7 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dic
         dropped, `cleaning` (`bertjax.data.preparation.reading.Reading`).
     """
     counts = contents["counts"]
-    names = [f"{split}.{part}.bin" for split in SPLITS for part in PARTS]
+    names = [f"{split}.{part}.bin" for split in SPLITS for part in (*PARTS, UNIGRAMS)]
     manifest = {
         "format_version": FORMAT_VERSION,
         "spec": spec,

@@ -1,5 +1,7 @@
 """Placement of examples in rows: packing, padding and dtypes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -62,3 +64,12 @@ def test_values_keep_their_dtype(ragged):
     placed = place(ragged, np.array([[0], [1], [2]]), 6, VOCABULARY)
     assert placed.tokens_to_rows(ragged.special).dtype == bool
     assert placed.examples_to_rows(np.ones(3, np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 2, 2**31, 2**32 - 1, 5 * 10**12])
+def test_no_id_of_an_example_looks_like_an_empty_slot(ragged, first):
+    """Several plans have more than 2**31 examples together; an accelerator has ids of 32 bits, and -1 means empty."""
+    placed = place(dataclasses.replace(ragged, ids=first + np.arange(3)), np.array([[0, -1], [1, 2]]), 12, VOCABULARY)
+    assert placed.ragged.ids.dtype == np.int64 and placed.ragged.ids[2] == first + 2
+    ids_BN = core(placed)["example_ids_BN"]
+    assert ((ids_BN >= 0) == [[True, False], [True, True]]).all() and len(np.unique(ids_BN)) == 4

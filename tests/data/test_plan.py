@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.data import plan as plan_module
 from bertjax.data.formats.base import Block, TextFormat
+from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
@@ -209,3 +210,30 @@ def test_a_pickled_plan_is_opened_by_path(own_store):
     copied = pickle.loads(pickled)
     np.testing.assert_array_equal(copied.rows_RN, plan.rows_RN)
     np.testing.assert_array_equal(copied.examples.lengths(), plan.examples.lengths())
+
+
+def test_plans_that_are_not_random_are_shared_by_all_seeds(own_store):
+    specs = [Spec("train", FullSentences(), seq_len=32, seed=seed, number=number) for seed, number in ((0, 0), (1, 2))]
+    assert len({open_or_make(own_store, spec).path for spec in specs}) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads the advice on memory maps from /proc")
+@pytest.mark.parametrize("examples", [SegmentPairs(), FullSentences()], ids=["pairs", "runs"])
+def test_maps_that_training_reads_at_random_are_advised_so(own_store, examples):
+    plan = open_or_make(own_store, dataclasses.replace(TRAIN, examples=examples))
+    rows = plan.rows(np.arange(4), np.zeros(4, np.int64))
+    plan.examples.take(rows[rows >= 0])
+    advised = _maps_read_at_random()
+    for path in (plan.path / "ranges.npy", plan.path / "rows.npy", own_store.path / "train.tokens.bin"):
+        assert str(path) in advised
+
+
+def _maps_read_at_random() -> set[str]:
+    """The files whose maps have the flag `rr` ("random read advise provided", Linux, proc_pid_smaps(5))."""
+    advised, path = set(), ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "/" in line and "-" in line.split()[0]:
+            path = line[line.index("/") :]
+        elif line.startswith("VmFlags:") and "rr" in line.split():
+            advised.add(path)
+    return advised

@@ -92,7 +92,13 @@ def test_unigram_counts(folder, trained, monkeypatch):
     monkeypatch.setattr(store, "COUNTED_AT_ONCE", 4)
     expected_V = np.zeros(trained.vocab_size, np.int64)
     expected_V[[1, 7, 8, 9]] = 2, 1, 1, 2
-    np.testing.assert_array_equal(TokenStore.open(folder).unigram_counts("heldout"), expected_V)
+    opened = TokenStore.open(folder, verify=True)
+    np.testing.assert_array_equal(opened.unigram_counts("heldout"), expected_V)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "bincount", lambda *_, **__: pytest.fail("the tokens are counted again"))
+        np.testing.assert_array_equal(opened.unigram_counts("heldout"), expected_V)
+    del opened.manifest["files"]["heldout.unigrams.bin"]  # as in a store of before
+    np.testing.assert_array_equal(opened.unigram_counts("heldout"), expected_V)
 
 
 @pytest.mark.parametrize("vocab_size, dtype", [(65_536, np.uint16), (65_537, np.uint32)])

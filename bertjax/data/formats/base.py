@@ -70,9 +70,19 @@ class TextFormat(ExampleFormat):
 
     Attributes:
       version: version of the plans, which is raised when the same settings give other examples.
+      is_random: whether examples follow from the seed.
     """
 
     version: ClassVar[int] = 2
+    is_random: ClassVar[bool] = True
+
+    @property
+    def is_of_one_source(self) -> bool:
+        """Whether an example may only have text of one source of a corpus.
+
+        A random partner in another language would be told by its script alone.
+        """
+        return False
 
     def identity(self) -> dict:
         """Return the settings that the examples follow from, as plain values."""

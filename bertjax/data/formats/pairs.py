@@ -1,5 +1,6 @@
 """What the pair formats share: chunks of consecutive sentences, cut in two, and partners from elsewhere."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.formats.trimming import TRIMS, Range, trimmed
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
-from bertjax.data.store import Split, TokenStore
+from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.errors import UserError
 
 # How B relates to A: it follows A, precedes A, is from another document, or from elsewhere in the same document. ALONE:
@@ -37,6 +38,7 @@ class PairFormat(TextFormat):
       relations: the relations that occur; a label is an index into them.
     """
 
+    version: ClassVar[int] = 3
     trim: str = "random_end"
     shortest: ClassVar[int] = 2 + special_tokens(2)
     relations: ClassVar[tuple[int, ...]]
@@ -52,6 +54,10 @@ class PairFormat(TextFormat):
                 f"examples.trim='outer_ends' shows which segment came first by its torn end, which is the label of "
                 f"examples.kind={self.kind!r}; choose trim='random_end'"
             )
+
+    @property
+    def is_of_one_source(self) -> bool:
+        return RANDOM in self.relations
 
     def shares(self) -> dict[int, float]:
         """Return {relation: its share of the chunks}; in the other chunks B follows A."""
@@ -105,6 +111,8 @@ class PairFormat(TextFormat):
         """Return the pairs whose first sentences are in documents start..stop-1."""
         share = functools.partial(_share, seed)
         bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
+        # A second map of the same file, for sentences far from here: the first one is read in order.
+        elsewhere = at_random(copy.copy(split).sentences)
         sizes = np.diff(documents[start : stop + 1])
         owner = np.repeat(np.arange(start, stop), sizes)
         first, begins, ends = np.arange(documents[start], documents[stop]), documents[owner], documents[owner + 1]
@@ -119,7 +127,7 @@ class PairFormat(TextFormat):
         b_first, b_stop = chunks.middle.copy(), chunks.stop.copy()
         for kind, place in self.places.items():
             here = relation == kind
-            b_first[here], b_stop[here] = partners(bounds, documents, chunks[here], owner[here], place, share)
+            b_first[here], b_stop[here] = partners(elsewhere, documents, chunks[here], owner[here], place, share)
         one, two = (bounds[chunks.first], bounds[chunks.middle]), (bounds[b_first], bounds[b_stop])
         # The order comes before the cut: if both segments are too long, the first one shown keeps the odd token.
         swapped = relation == PREVIOUS

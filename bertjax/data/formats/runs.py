@@ -12,7 +12,7 @@ from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
 from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.framing import Frame, special_tokens
-from bertjax.data.store import Split, TokenStore
+from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.errors import UserError
 
 CUTS = ("tokens", "sentences")
@@ -29,6 +29,7 @@ class RunFormat(TextFormat):
       across: whether an example continues with the next document after a [SEP].
     """
 
+    is_random: ClassVar[bool] = False
     cut: str = "tokens"
     across: ClassVar[bool]
 
@@ -88,7 +89,7 @@ class RunExamples(StoredExamples):
 
     @functools.cached_property
     def _offsets(self) -> tuple[np.ndarray, np.ndarray]:
-        return np.asarray(self._source.sentences), np.asarray(self._source.documents)
+        return at_random(self._source.sentences), at_random(self._source.documents)
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         start, stop, separators = ranges.T

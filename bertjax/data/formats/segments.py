@@ -53,7 +53,7 @@ class OrderFormat(SegmentFormat):
     does not end early because its document does.
     """
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another_with_room}
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.store import Split, TokenStore
+from bertjax.data.store import Split, TokenStore, at_random
 
 _LENGTHS_AT_ONCE = 1 << 20
 
@@ -34,7 +34,7 @@ class StoredExamples:
 
     @functools.cached_property
     def _ranges(self) -> np.ndarray:
-        return np.asarray(np.load(self.ranges, mmap_mode="r"))
+        return at_random(np.load(self.ranges, mmap_mode="r"))
 
     @functools.cached_property
     def _source(self) -> Split:
@@ -42,17 +42,19 @@ class StoredExamples:
 
     @functools.cached_property
     def _tokens(self) -> np.ndarray:
-        return np.asarray(self._source.tokens)
+        return at_random(self._source.tokens)
 
     def __len__(self) -> int:
         return len(self._ranges)
 
     def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Tokens of the examples from `start` to `stop` (the end), [CLS] and [SEP] included; int32."""
-        ranges = self._ranges[start:stop]
+        ranges = np.load(self.ranges, mmap_mode="r")[start:stop]  # in order, see `at_random`
         lengths = np.empty(len(ranges), np.int32)
         for first in range(0, len(ranges), _LENGTHS_AT_ONCE):
-            lengths[first : first + _LENGTHS_AT_ONCE] = self._lengths_of(ranges[first : first + _LENGTHS_AT_ONCE])
+            lengths[first : first + _LENGTHS_AT_ONCE] = self._lengths_of(
+                np.asarray(ranges[first : first + _LENGTHS_AT_ONCE])
+            )
         return lengths
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:

@@ -7,6 +7,9 @@ from bertjax.data.random import bits
 
 TRIMS = ("random_end", "outer_ends")
 
+# Words of random bits that are drawn together; memory is that of about a hundred bytes for each.
+WORDS_AT_ONCE = 1 << 20
+
 Range = tuple[np.ndarray, np.ndarray]
 
 
@@ -31,10 +34,18 @@ def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarra
 
 
 def _heads(seed: int, stream: str, keys: np.ndarray, tosses: np.ndarray) -> np.ndarray:
-    """Return how many of `tosses` fair coins show heads, with 32 coins per word of random bits."""
-    heads = np.zeros_like(tosses)
-    for word in range(-(-int(tosses.max(initial=0)) // 32)):
-        left = np.clip(tosses - 32 * word, 0, 32).astype(np.uint64)
-        coins = bits(seed, stream, 0, keys, word) & ((np.uint64(1) << left) - np.uint64(1))
-        heads += np.bitwise_count(coins)
+    """Return how many of `tosses` fair coins show heads, with 32 coins per word of random bits.
+
+    All words of all pairs are numbered through, so the work is that of the tosses. One line of 1 MB, a log or a table,
+    takes thousands of words, and must not make the others take as many.
+    """
+    heads, words = np.zeros_like(tosses), -(-tosses // 32)
+    ends = np.cumsum(words)
+    for start in range(0, int(words.sum()), WORDS_AT_ONCE):
+        numbers = np.arange(start, min(start + WORDS_AT_ONCE, ends[-1]))
+        pair = np.searchsorted(ends, numbers, side="right")
+        word = numbers - (ends - words)[pair]
+        left = np.minimum(tosses[pair] - 32 * word, 32).astype(np.uint64)
+        coins = bits(seed, stream, 0, keys[pair], word) & ((np.uint64(1) << left) - np.uint64(1))
+        heads += np.bincount(pair, np.bitwise_count(coins), len(heads)).astype(heads.dtype)
     return heads

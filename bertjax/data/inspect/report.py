@@ -6,6 +6,7 @@ import numpy as np
 
 from bertjax.data.inspect import cleaning, lengths
 from bertjax.data.inspect.characters import load as load_characters
+from bertjax.data.preparation import ledger
 from bertjax.data.store import SPLITS, TokenStore
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
@@ -57,6 +58,7 @@ def report(store: TokenStore) -> str:
     for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
         details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
         lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))
+    lines += ledger.lines(manifest.get("ledger", {}))
     lines += cleaning.lines(manifest.get("cleaning", {}))
     lines.append(
         "longest documents: "

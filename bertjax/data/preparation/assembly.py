@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bertjax.data.preparation import ledger
+from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.steps import LONGEST, EncodedShard
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter
@@ -16,7 +18,12 @@ def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> d
 
     Args:
       shards: all shards in the order of the corpus; where it is cut has no effect.
+
+    Raises:
+      RunFailed: the store does not hold all that was read and not left out; see `ledger`.
     """
+    accounts = Ledger()
+    accounts.add_all(reading.ledger)
     counts_GC = np.zeros((len(reading.groups), len(COUNTS)), np.int64)
     longest, skipped = [], dict.fromkeys((source for _, source in reading.groups), 0) | reading.skipped
     with contextlib.ExitStack() as stack:
@@ -24,15 +31,19 @@ def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> d
         for shard in shards:
             for group, counts in shard.counts.items():
                 counts_GC[group] += counts
-            for group, _ in shard.skipped:
+            for group, _, characters in shard.skipped:
                 skipped[reading.groups[group][1]] += 1
+                accounts.add(reading.groups[group][1], "no_token", 1, characters)
             longest = sorted(longest + shard.longest, key=lambda entry: -entry[0])[:LONGEST]
             for name in SPLITS:
                 writers[name].append(*shard.arrays[name])
     counts, duplicates = {name: {} for name in SPLITS}, dict.fromkeys(skipped, 0)
     for (split, source), counts_C, number in zip(reading.groups, counts_GC, reading.duplicates, strict=True):
         counts[split][source] = dict(zip(COUNTS, counts_C.tolist(), strict=True))
+        accounts.add(source, split, counts[split][source]["documents"], counts[split][source]["characters"])
         duplicates[source] += number
+    ledger.check(accounts.numbers)
     longest = [[tokens, reading.groups[group][1], name] for tokens, group, name in longest]
     contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
+    contents["ledger"] = accounts.numbers
     return contents | ({"cleaning": reading.cleaning} if reading.cleaning else {})

@@ -1,8 +1,8 @@
 """The runner of Apache Beam: the steps of a preparation on machines that a runner of Beam starts.
 
-Beam applies two steps, to parts of the corpus and to shards of text (`parts`). The program that starts it does what
-needs all documents: it compares digests and signatures, trains the tokenizer and assembles the store. Steps exchange
-files in a work folder and not elements of Beam, which may repeat a step as it likes.
+Beam applies two steps, to pieces of the corpus (`pieces`) and to shards of text (`parts`). The program that starts it
+does what needs all documents: it compares digests and signatures, trains the tokenizer and assembles the store. Steps
+exchange files in a work folder and not elements of Beam, which may repeat a step as it likes.
 """
 
 import contextlib
@@ -19,21 +19,11 @@ from etils import epath
 from bertjax import storage
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading, shards
-from bertjax.data.preparation.dropped import NAME as DROPPED
 from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.local import ShardEncoder
-from bertjax.data.preparation.parts import (
-    FORMAT_VERSION,
-    PartEncoder,
-    PartReader,
-    Reporting,
-    folder_name,
-    parts_of,
-    read_sample,
-    read_seal,
-)
+from bertjax.data.preparation.parts import FORMAT_VERSION, PartEncoder, Reporting
+from bertjax.data.preparation.pieces import PartReader, folder_name, merged, pieces_of, read_seal
 from bertjax.data.preparation.reading import Reading
-from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, Key
 from bertjax.data.sources.bad import BadRecords
@@ -81,48 +71,32 @@ class Beam:
     def identity(self, partial: Path) -> dict[str, Any]:
         return {"work": str(self._work(partial))}
 
-    def read(self, config: DataConfig, partial: Path) -> tuple[Reading, list[str]]:
+    def read(self, config: DataConfig, partial: Path) -> Reading:
         work, all_sources = self._work(partial), reading.sources_of(config)
-        parts = parts_of(all_sources)
-        self._apply("read", PartReader(config, all_sources, parts, work), len(parts), work)
-        folders = [work / folder_name(*part) for part in parts]
-        seals = [read_seal(folder) for folder in folders]
-        bad = BadRecords(config.on_bad_document, "documents")
-        for (source, _), seal in zip(parts, seals, strict=True):
-            for _, message in itertools.zip_longest(range(seal["skipped"]), seal["messages"]):
-                bad.add(all_sources[source].name, UserError(message))
-        for name in (reading.DOCUMENTS, *([reading.NEAR] if config.near_duplicates.drop else [])):
-            with open(partial / name, "wb") as file:
-                for folder in folders:
-                    file.write(storage.read_bytes(folder / name))
-        sample = Sample.merged(config.tokenizer.sample_characters, map(read_sample, folders))
-        with reading.open_dropped(config, partial / "store") as dropped:
-            if dropped:
-                for folder, seal in zip(folders, seals, strict=True):
-                    dropped.add_all(storage.read_bytes(folder / DROPPED), seal["changes"])
-            sizes = tuple(itertools.chain.from_iterable(seal["shard_bytes"] for seal in seals))
-            read = reading.compared(config, partial, all_sources, sample, dropped, bad.skipped, sizes)
+        pieces = pieces_of(all_sources)
+        self._apply("read", PartReader(config, all_sources, pieces, work), len(pieces), work)
+        read = merged(config, partial, all_sources, pieces, work)
         keys = np.fromfile(duplicates.path(partial), PACKED_KEY)
-        for part, folder in zip(parts, folders, strict=True):
-            starts = np.array([Key(*part, 0).packed(), Key(part[0], part[1] + 1, 0).packed()], PACKED_KEY)
-            first, last = np.searchsorted(keys, starts)
-            storage.write_bytes(duplicates.path(folder), keys[first:last].tobytes())
+        for piece in pieces:
+            ends = [Key(piece.source, part, 0).packed() for part in (piece.first, piece.stop)]
+            first, last = np.searchsorted(keys, np.array(ends, PACKED_KEY))
+            storage.write_bytes(duplicates.path(work / folder_name(piece)), keys[first:last].tobytes())
         return read
 
     def encode(
         self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
     ) -> Iterator[EncodedShard]:
-        work, parts = self._work(partial), parts_of(reading.sources_of(config))
-        numbers = [len(read_seal(work / folder_name(*part))["shard_bytes"]) for part in parts]
+        work, pieces = self._work(partial), pieces_of(reading.sources_of(config))
+        numbers = [len(read_seal(work / folder_name(piece))["shard_bytes"]) for piece in pieces]
         remedy = "or set data.on_bad_document=skip"
         local = ShardEncoder(partial, trained, config.splitter, config.on_bad_document, read.groups, remedy)
-        step = PartEncoder(parts, list(itertools.accumulate(numbers)), work, local)
+        step = PartEncoder(pieces, list(itertools.accumulate(numbers)), work, local)
         bad = BadRecords(config.on_bad_document, "documents")
         try:
             self._apply("encode", step, sum(numbers), work)
             for number in range(sum(numbers)):
                 shard = shards.read_tokens(shards.tokens_path(*step.place(number)), token_dtype)
-                for group, message in shard.skipped:
+                for group, message, _ in shard.skipped:
                     bad.add(read.groups[group][1], UserError(message))
                 yield shard
         except DamagedShard:

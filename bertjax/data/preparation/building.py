@@ -1,10 +1,13 @@
 """The order of a preparation, whichever runner applies its steps.
 
-An unfinished preparation is a folder `<store>.partial` with `documents.bin`, `near.bin` (if near-duplicates are
-dropped), `duplicates.bin`, `reading.json` (the first pass is complete), `store/` (the store to be), and what the runner
-keeps there.
+It has three stages, each with an identity of its own: reading, the tokenizer, and the tokens. An unfinished preparation
+is a folder `<store>.partial` with `identity.json`, `documents.bin`, `near.bin` (if near-duplicates are dropped),
+`duplicates.bin`, `sample.json` (what a tokenizer trains on), `reading.json` (the first pass is complete),
+`tokenizer.json` (the tokenizer is complete), `store/` (the store to be), and what the runner keeps there. So what was
+read serves a preparation with another tokenizer or splitter too.
 """
 
+import json
 import shutil
 import sys
 from collections.abc import Iterable
@@ -13,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bertjax import storage
 from bertjax.data import store, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.inspect.characters import characters_of
@@ -21,8 +25,13 @@ from bertjax.data.preparation.assembly import assemble
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.steps import EncodedShard
 from bertjax.data.store import SPLITS
+from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import RunFailed, Unavailable, UserError
+
+IDENTITY, TOKENIZER_SEAL = "identity.json", "tokenizer.json"
+# Names of the stages in `identity.json`.
+READING, TOKENIZER = "reading", "tokenizer"
 
 
 class Runner(Protocol):
@@ -32,8 +41,8 @@ class Runner(Protocol):
         """Return what an unfinished preparation must share with this one to be resumed, as JSON values."""
         ...
 
-    def read(self, config: DataConfig, partial: Path) -> tuple[Reading, list[str]]:
-        """Read every document, find duplicates and return the sentences that a tokenizer trains on.
+    def read(self, config: DataConfig, partial: Path) -> Reading:
+        """Read every document, find duplicates, and write what a tokenizer trains on.
 
         Raises:
           UserError: a source cannot be read, or a document is bad and bad documents stop the preparation.
@@ -56,24 +65,32 @@ class Runner(Protocol):
         ...
 
 
+class Untrained(UserError):
+    """No tokenizer can be trained with these settings; what was read is kept for others."""
+
+
 def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
     """Build a store, resuming what an earlier process left in `partial`, and return its folder within `partial`.
 
     Raises:
       DamagedShard: a file of the earlier process differs from what was written.
+      Untrained: the tokenizer cannot be trained.
       UserError: see `prepare`.
     """
-    folder = partial / "store"
-    identity = spec | runner.identity(partial)
-    read = reading.load(partial / "reading.json", identity)
+    folder, place = partial / "store", runner.identity(partial)
+    stages = stages_of(spec, place)
+    if partial.exists() and _recorded(partial / IDENTITY) != stages:
+        print(f"{partial} holds no part of this preparation; starting from scratch", file=sys.stderr)
+        shutil.rmtree(partial)
+    if not partial.exists():
+        folder.mkdir(parents=True)
+        storage.write_text(partial / IDENTITY, json.dumps(stages))
+    read = reading.load(partial / "reading.json", stages[READING])
     if read is None:
-        if partial.exists():
-            print(f"{partial} holds no complete first pass of this preparation; starting from scratch", file=sys.stderr)
-            shutil.rmtree(partial)
-        (folder / "tokenizer").mkdir(parents=True)
-        read = _first_pass(config, partial, runner)
-        reading.save(read, identity, partial / "reading.json")
-    trained = tokenizer.load(folder / "tokenizer")
+        read = runner.read(config, partial)
+        _require_two({name: read.documents(name) for name in SPLITS}, config)
+        reading.save(read, stages[READING], partial / "reading.json")
+    trained = _tokenizer(config, stages[TOKENIZER], partial)
     token_dtype = store.token_dtype(trained.vocab_size)
     contents = assemble(runner.encode(config, partial, read, trained, token_dtype), read, folder)
     _require_two({name: sum(c["documents"] for c in contents["counts"][name].values()) for name in SPLITS}, config)
@@ -81,18 +98,80 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
     return folder
 
 
-def _first_pass(config: DataConfig, partial: Path, runner: Runner) -> Reading:
-    """Read the corpus. Train the tokenizer on a sample of the training documents, or take an existing one."""
-    settings = config.tokenizer
-    read, sentences = runner.read(config, partial)
-    _require_two({name: read.documents(name) for name in SPLITS}, config)
+def stages_of(spec: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
+    """Return what each stage of a preparation follows from, as JSON values.
+
+    Args:
+      spec: see `spec.spec_of`.
+      place: see `Runner.identity`.
+    """
+    settings = spec["tokenizer"]
+    read = {name: spec[name] for name in spec if name not in ("tokenizer", "splitter")} | place
+    if isinstance(settings, dict):  # one that is trained, on a sample that the first pass draws
+        read["sample_characters"] = settings["sample_characters"]
+    return json.loads(json.dumps({READING: read, TOKENIZER: {name: spec[name] for name in ("tokenizer", "splitter")}}))
+
+
+def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str, Any]) -> bool:
+    """Make the unfinished preparation `other` that of `partial`, if it has read the same, and return whether it did.
+
+    Its tokenizer and tokens are removed unless they are the same. Once all is encoded the text is gone, and it serves
+    only the same tokenizer.
+
+    Args:
+      spec: of `partial`.
+      before: the spec with which `other` may have read.
+    """
+    stages, ours = _recorded(other / IDENTITY), stages_of(spec, {})
+    if stages is None or stages[READING] != stages_of(before, {})[READING]:
+        return False
+    read = reading.load(other / "reading.json", stages[READING])
+    if stages[TOKENIZER] != ours[TOKENIZER]:
+        if read is not None and len(list((other / "text").glob("*"))) < len(read.shard_bytes):
+            return False
+        (other / TOKENIZER_SEAL).unlink(missing_ok=True)
+        for tokens in (other / "tokens").glob("*"):
+            tokens.unlink()
+    if read is not None:
+        reading.save(read, ours[READING], other / "reading.json")
+    storage.write_text(other / IDENTITY, json.dumps(ours))
+    other.rename(partial)
+    return True
+
+
+def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> Tokenizer:
+    """Return the tokenizer of the store: train it on the sample of the training documents, or take an existing one.
+
+    Raises:
+      Untrained: it cannot be trained.
+    """
+    folder, settings = partial / "store", config.tokenizer
+    if _recorded(partial / TOKENIZER_SEAL) == identity:
+        return tokenizer.load(folder / "tokenizer")
+    shutil.rmtree(folder / "tokenizer", ignore_errors=True)
+    (folder / "tokenizer").mkdir()
+    sentences = [sentence for text in reading.load_sample(partial) for sentence in split(text, config.splitter)]
     if settings.model:
         trained = tokenizer.from_model(settings.model, settings.lowercase)
     else:
-        trained = tokenizer.train(sentences, settings)
-    trained.save(partial / "store" / "tokenizer")
-    characters_of(sentences, trained).save(partial / "store")
-    return read
+        try:
+            trained = tokenizer.train(sentences, settings)
+        except (RunFailed, Unavailable):
+            raise
+        except UserError as error:
+            raise Untrained(str(error)) from error
+    trained.save(folder / "tokenizer")
+    characters_of(sentences, trained).save(folder)
+    storage.write_text(partial / TOKENIZER_SEAL, json.dumps(identity))
+    return trained
+
+
+def _recorded(path: Path) -> Any:
+    """Return the content of a JSON file, None if there is none or it is not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _require_two(documents: dict[str, int], config: DataConfig) -> None:

@@ -10,6 +10,7 @@ from bertjax.data.config import NearDuplicates
 from bertjax.data.filters.base import Filter
 from bertjax.data.preparation import minhash, workers
 from bertjax.data.preparation.dropped import Dropped
+from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.steps import Key
 from bertjax.data.sources import Document
 from bertjax.errors import UserError, printable, reason
@@ -104,7 +105,12 @@ def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
 
 
 def cleaned(
-    entries: Iterable[Entry], cleaner: Cleaner, processes: int, dropped: Dropped, source_names: Sequence[str]
+    entries: Iterable[Entry],
+    cleaner: Cleaner,
+    processes: int,
+    dropped: Dropped,
+    ledger: Ledger,
+    source_names: Sequence[str],
 ) -> Iterator[Entry]:
     """Yield the documents that the filters keep, rewritten and with their buckets; the others go to `dropped`.
 
@@ -121,9 +127,13 @@ def cleaned(
         for d, (entry, verdict) in enumerate(zip(under_way.pop(0), verdicts, strict=True)):
             source = source_names[entry.key.source]
             dropped.count_changes(source, verdict.changes)
+            characters = len(entry.document.text)
             if verdict.rule:
+                ledger.add(source, "filtered", 1, characters)
                 dropped.add(source, entry.document.id, verdict.rule, verdict.reason, verdict.text)
                 continue
+            if len(verdict.text) != characters:
+                ledger.add(source, "changed", 0, characters - len(verdict.text))
             document = dataclasses.replace(entry.document, text=verdict.text) if verdict.changes else entry.document
             yield entry._replace(document=document, buckets=None if buckets_DB is None else buckets_DB[d])
 

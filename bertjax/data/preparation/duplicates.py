@@ -1,17 +1,31 @@
 """Exact duplicates of documents, found with bounded memory among the digests of all documents on disk."""
 
+import contextlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from bertjax.data.preparation.steps import Key
+from bertjax.data.preparation.steps import PACKED_BYTES, Key
 
 # numpy compares strings of bytes as packed keys compare.
-PACKED_KEY = np.dtype("S16")
-# A document on disk: the two halves of its digest, its packed key, and the index of its group.
-DOCUMENT = np.dtype([("high", ">u8"), ("low", ">u8"), ("key", PACKED_KEY), ("group", "<u2")])
+PACKED_KEY = np.dtype(f"S{PACKED_BYTES}")
+# A document on disk: the two halves of its digest, its packed key, the index of its group, the length of its text in
+# characters, and whether it is in `data.share`.
+DOCUMENT = np.dtype(
+    [
+        ("high", ">u8"),
+        ("low", ">u8"),
+        ("key", PACKED_KEY),
+        ("group", "<u2"),
+        ("characters", "<u8"),
+        ("is_used", "?"),
+    ]
+)
 BUCKET_DOCUMENTS = 1 << 22
+# Buckets that are written at once; each is an open file.
+BUCKETS_AT_ONCE = 256
 DOCUMENTS_PER_READ = 1 << 18
 
 
@@ -20,16 +34,16 @@ def path(folder: Path) -> Path:
     return folder / "duplicates.bin"
 
 
-def record(digest: bytes, key: Key, group: int) -> bytes:
+def record(digest: bytes, key: Key, group: int, characters: int = 0, is_used: bool = True) -> bytes:
     """Return a document as `DOCUMENT`."""
-    return digest + key.packed() + group.to_bytes(2, "little")
+    return digest + key.packed() + group.to_bytes(2, "little") + characters.to_bytes(8, "little") + bytes([is_used])
 
 
 def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Write the keys of all documents that equal an earlier one; the document with the lowest key is kept.
 
     Buckets of digests with the same leading bits are sorted one after the other, so memory does not grow with the
-    number of documents.
+    number of documents. The documents are first divided into files, one a bucket, so time grows linearly.
 
     Args:
       documents: a file of `DOCUMENT`, in any order.
@@ -43,8 +57,7 @@ def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...
     bits = (max(0, total - 1) // BUCKET_DOCUMENTS).bit_length()
     kept_G, duplicates_G = np.zeros((2, groups), np.int64)
     with open(duplicates, "wb") as file:
-        for bucket in range(1 << bits):
-            entries = _bucket(documents, bucket, bits)
+        for entries in _buckets(documents, bits):
             entries = entries[np.lexsort([entries[name] for name in ("key", "low", "high")])]
             is_duplicate = np.zeros(len(entries), bool)
             is_duplicate[1:] = (entries["high"][1:] == entries["high"][:-1]) & (
@@ -69,6 +82,14 @@ def _sort(duplicates: Path) -> None:
         keys = np.memmap(duplicates, PACKED_KEY, mode="r+")
         keys.sort()
         keys.flush()
+
+
+def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Return whether each packed key is one of `keys`, which ascend: bool [packed]."""
+    if not len(keys):
+        return np.zeros(len(packed), bool)
+    places = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
+    return keys[places] == packed
 
 
 class Duplicates:
@@ -96,21 +117,33 @@ class Duplicates:
         Args:
           packed: keys as `PACKED_KEY`.
         """
-        if not len(self._keys):
-            return np.zeros(len(packed), bool)
-        places = np.minimum(np.searchsorted(self._keys, packed), len(self._keys) - 1)
-        return self._keys[places] == packed
+        return are_among(packed, self._keys)
 
 
-def _bucket(documents: Path, bucket: int, bits: int) -> np.ndarray:
-    """Return the documents whose digests start with the `bits` bits of `bucket`, as `DOCUMENT`."""
-    blocks = [np.zeros(0, DOCUMENT)]
-    for block in _blocks(documents):
-        blocks.append(block[block["high"] >> np.uint64(64 - bits) == bucket] if bits else block)
-    return np.concatenate(blocks)
+def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:
+    """Yield the documents of each bucket, those whose digests start with the same `bits` bits, as `DOCUMENT`."""
+    if not bits:
+        yield np.fromfile(documents, DOCUMENT)
+        return
+    for first in range(0, 1 << bits, BUCKETS_AT_ONCE):
+        buckets = range(first, min(first + BUCKETS_AT_ONCE, 1 << bits))
+        with contextlib.ExitStack() as stack:
+            files = [
+                stack.enter_context(tempfile.TemporaryFile(dir=documents.parent, prefix="bucket")) for _ in buckets
+            ]
+            for block in blocks(documents):
+                places = (block["high"] >> np.uint64(64 - bits)).astype(np.int64) - first
+                order = np.argsort(places, kind="stable")
+                edges = np.searchsorted(places[order], np.arange(len(buckets) + 1))
+                for file, start, stop in zip(files, edges[:-1], edges[1:], strict=True):
+                    file.write(block[order[start:stop]].tobytes())
+            for file in files:
+                file.seek(0)
+                yield np.frombuffer(file.read(), DOCUMENT)
 
 
-def _blocks(documents: Path) -> Iterator[np.ndarray]:
+def blocks(documents: Path) -> Iterator[np.ndarray]:
+    """Yield the documents of a file as `DOCUMENT`, some at a time."""
     with open(documents, "rb") as file:
         while len(block := np.fromfile(file, DOCUMENT, DOCUMENTS_PER_READ)):
             yield block

@@ -34,13 +34,13 @@ class Sentences:
     words: np.ndarray
     owners: np.ndarray
 
-    def counts(self, text_bytes: list[int], unk_id: int) -> dict[str, np.ndarray]:
+    def counts(self, contents: Sequence[memoryview], unk_id: int) -> dict[str, np.ndarray]:
         """Return `store.COUNTS` of each text, [D] each; `documents` is False for a text without a token.
 
         Args:
-          text_bytes: the length of each text in UTF-8.
+          contents: the texts in UTF-8.
         """
-        texts = len(text_bytes)
+        texts = len(contents)
         tokens_D = _sums(self.owners, self.lengths, texts)
         unk = np.flatnonzero(self.tokens == unk_id)
         return {
@@ -49,7 +49,8 @@ class Sentences:
             "words": _sums(self.owners, self.words, texts),
             "tokens": tokens_D,
             "unk": np.bincount(np.searchsorted(np.cumsum(tokens_D), unk, side="right"), minlength=texts),
-            "bytes": np.array(text_bytes, np.int64),
+            "bytes": np.fromiter(map(len, contents), np.int64, texts),
+            "characters": np.fromiter(map(_characters, contents), np.int64, texts),
         }
 
 
@@ -108,6 +109,11 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _characters(text: memoryview) -> int:
+    """Return the characters of a text in UTF-8: its bytes without those that continue a character, 0b10xxxxxx."""
+    return int(np.count_nonzero(np.frombuffer(text, np.int8) >= -64))
 
 
 def _sums(owners: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:

@@ -1,13 +1,15 @@
 """The local runner: processes of one machine, and files that let a killed preparation resume.
 
-An unfinished preparation also has the folders `text/` and `tokens/` (shards). A folder of kept shards serves later
-preparations: a kept shard is named by all that decides it, so a corpus that has grown takes those of its first part.
+An unfinished preparation also has the folders `reading/` (pieces of the first pass, until it is complete), `text/` and
+`tokens/` (shards). A folder of kept shards serves later preparations: a kept shard is named by all that decides it, so
+a corpus that has grown takes those of its first part.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -16,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from etils import epath
 from tqdm import tqdm
 
 from bertjax import storage
 from bertjax.data import store
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation import duplicates, reading, shards, workers
+from bertjax.data.preparation import duplicates, pieces, reading, shards, workers
 from bertjax.data.preparation.duplicates import Duplicates
-from bertjax.data.preparation.reading import Reading
-from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.pieces import PartReader, Piece
+from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, ShardDocument, encode_shard
 from bertjax.data.sources.bad import BadRecords
@@ -32,7 +35,9 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import RunFailed, Unavailable, UserError
 
 # Part of the names of kept shards; a new one if the same text is encoded in another way.
-KEPT_VERSION = 2
+KEPT_VERSION = 3
+# The folder of the pieces in an unfinished preparation.
+PIECES = "reading"
 # What splits and encodes text beside bertjax; a kept shard is for one version of each.
 _LIBRARIES = "sentencepiece", "tokenizers"
 
@@ -76,36 +81,44 @@ class ShardEncoder:
         is_duplicate = Duplicates(duplicates.path(self.folder)).contain([document.key for document in documents])
         left = [document for document, drop in zip(documents, is_duplicate, strict=True) if not drop]
         with self._kept_errors():
-            place = self.kept / self._name(left) if self.kept else None
+            groups = sorted({document.group for document in left})
+            place = self.kept / self._name(left, groups) if self.kept else None
             found = _read_kept(place, store.token_dtype(self.tokenizer.vocab_size)) if place else None
         if found is None:
-            shard = encode_shard(left, self._splits, self.tokenizer, self.splitter)
+            shard = self._encoded(left, groups)
             if place:
                 with self._kept_errors():
                     shards.write_tokens(place, shard)
         else:
             shard = found
+        shard = shard.with_groups(groups)
         if shard.skipped and self.on_bad_document == "stop":
             raise BadDocument(f"{shard.skipped[0][1]}, {self.remedy}")
         shards.write_tokens(shards.tokens_path(self.folder, index), shard)
         return shard.skipped, found is not None
 
-    @property
-    def _splits(self) -> list[str]:
-        """The split of each group."""
-        return [split for split, _ in self.groups]
+    def _encoded(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> EncodedShard:
+        """Return the tokens of documents, with the numbers of their groups among those of the shard.
 
-    def _name(self, documents: Sequence[ShardDocument]) -> str:
+        A kept shard has these, because the groups of a corpus get other numbers with another source.
+        """
+        renamed = [document._replace(group=groups.index(document.group)) for document in documents]
+        return encode_shard(renamed, self._splits(groups), self.tokenizer, self.splitter)
+
+    def _splits(self, groups: Sequence[int]) -> list[str]:
+        """Return the splits of groups."""
+        return [self.groups[group][0] for group in groups]
+
+    def _name(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> str:
         """Return a hash of all that decides a shard of tokens."""
-        groups = sorted({document.group for document in documents})
         decides = {
             "version": KEPT_VERSION,
             "libraries": [metadata.version(name) for name in _LIBRARIES],
             "unicode": unicodedata.unidata_version,
             "tokenizer": self.tokenizer.fingerprint,
             "splitter": self.splitter,
-            "splits": {group: self._splits[group] for group in groups},
-            "documents": [[document.id, document.group, len(document.text)] for document in documents],
+            "splits": self._splits(groups),
+            "documents": [[document.id, groups.index(document.group), len(document.text)] for document in documents],
         }
         digest = hashlib.sha256(json.dumps(decides).encode())
         for document in documents:
@@ -142,20 +155,67 @@ class Local:
     def identity(self, partial: Path) -> dict[str, Any]:
         return {}
 
-    def read(self, config: DataConfig, partial: Path) -> tuple[Reading, list[str]]:
-        for name in ("text", "tokens"):
-            (partial / name).mkdir()
-        return reading.read(config, partial, Sample(config.tokenizer.sample_characters))
+    def read(self, config: DataConfig, partial: Path) -> Reading:
+        all_sources, work = reading.sources_of(config), epath.Path(partial / PIECES)
+        corpus = pieces.pieces_of(all_sources)
+        _read(config, all_sources, corpus, work)
+        read = pieces.merged(config, partial, all_sources, corpus, work)
+        _move_texts(partial, corpus, Path(work))
+        return read
 
     def encode(
         self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
     ) -> Iterator[EncodedShard]:
+        shutil.rmtree(partial / PIECES, ignore_errors=True)
         _encode(config, partial, read, trained, self.kept)
+        shutil.rmtree(partial / "text", ignore_errors=True)
         paths = (shards.tokens_path(partial, index) for index in range(len(read.shard_bytes)))
         return (shards.read_tokens(path, token_dtype) for path in paths)
 
     def clean(self, partial: Path) -> None:
         pass
+
+
+def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], work: epath.Path) -> None:
+    """Read the pieces that are not read yet, one a process."""
+    sizes = [pieces.size_of(piece, all_sources) for piece in corpus]
+    todo = [i for i, piece in enumerate(corpus) if not (work / pieces.folder_name(piece) / pieces.SEAL).exists()]
+    if done := len(corpus) - len(todo):
+        print(f"resuming {work.parent}: {done} of {len(corpus)} pieces are read", file=sys.stderr, flush=True)
+    processes = workers.number(config.workers)
+    reader = PartReader(config, all_sources, corpus, work)
+    with tqdm(
+        total=sum(sizes),
+        initial=sum(sizes) - sum(sizes[i] for i in todo),
+        desc="reading",
+        unit="B",
+        unit_scale=True,
+        disable=None,
+    ) as bar:
+        if min(processes, len(todo)) > 1:
+            for number, _ in workers.unordered(reader, todo, processes):
+                bar.update(sizes[number])
+            return
+        # One piece at a time, in this process; the other processes clean its documents.
+        reader = dataclasses.replace(reader, on_read=bar.update, processes=processes)
+        for number in todo:
+            reader(number)
+
+
+def _move_texts(partial: Path, corpus: list[Piece], work: Path) -> None:
+    """Number the shards of text of all pieces, and put them where `shards.text_path` has them.
+
+    Killed and started again, it continues with the ones that are left.
+    """
+    for name in ("text", "tokens"):
+        (partial / name).mkdir(exist_ok=True)
+    index = 0
+    for piece in corpus:
+        folder = work / pieces.folder_name(piece)
+        for number in range(len(pieces.read_seal(epath.Path(folder))["shard_bytes"])):
+            if (path := shards.text_path(folder, number)).exists():
+                path.replace(shards.text_path(partial, index))
+            index += 1
 
 
 def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, kept: Path | None) -> None:
@@ -164,7 +224,6 @@ def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer
     done = {index for index in indices if shards.tokens_path(partial, index).exists()}
     for index in done:
         shards.check_tokens(partial, index)
-        shards.text_path(partial, index).unlink(missing_ok=True)
     if done:
         print(f"resuming {partial}: {len(done)} of {len(indices)} shards are encoded", file=sys.stderr, flush=True)
     bad = BadRecords(config.on_bad_document, "documents")
@@ -175,9 +234,8 @@ def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer
         total=sum(read.shard_bytes), initial=finished, desc="encoding", unit="B", unit_scale=True, disable=None
     ) as bar:
         for index, (skipped, was_kept) in workers.unordered(encoder, todo, workers.number(config.workers)):
-            for group, message in skipped:
+            for group, message, _ in skipped:
                 bad.add(read.groups[group][1], UserError(message))
-            shards.text_path(partial, index).unlink()
             reused += was_kept
             bar.update(read.shard_bytes[index])
     if kept:

@@ -16,8 +16,8 @@ from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.inspect import lengths
 from bertjax.data.inspect.report import report
-from bertjax.data.preparation import building, reading
-from bertjax.data.preparation.building import Runner
+from bertjax.data.preparation import building
+from bertjax.data.preparation.building import Runner, Untrained
 from bertjax.data.preparation.local import BadDocument, Local
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
@@ -100,6 +100,7 @@ def _build(config: DataConfig, spec: dict[str, Any], path: Path, runner: Runner)
                 storage.publish(_built(config, spec, _partial(path), runner), path)
                 runner.clean(_partial(path))
             shutil.rmtree(_partial(path), ignore_errors=True)
+            _name_stale(path.parent)
     except OSError as error:
         remedy = "set data.store to another folder"
         raise storage.user_error(error, f"cannot write the token store {path}", remedy) from error
@@ -110,25 +111,48 @@ def _partial(path: Path) -> Path:
 
 
 def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
-    """Continue a preparation that stopped at a bad document, if bad documents are now skipped.
+    """Continue another unfinished preparation that has read the same corpus, if this one has not started.
 
-    Its first pass had no bad document, so what it has read and encoded is the same in both.
+    That is one with another tokenizer, or one that stopped at a bad document if bad documents are now skipped: its
+    first pass had no bad document, so what it has read and encoded is the same in both.
     """
-    before = spec | {"on_bad_document": "stop"}
-    stopped = path.with_name(path_of(config, before).name)
-    if before == spec or _partial(path).exists() or not _partial(stopped).exists():
+    if _partial(path).exists():
         return
-    with contextlib.suppress(Busy), locks.lock_or_fail(stopped.with_name(stopped.name + ".lock"), ""):
-        record = _partial(stopped) / "reading.json"
-        if (read := reading.load(record, before)) is not None:
-            reading.save(read, spec, record)
-            _partial(stopped).rename(_partial(path))
+    for other in _unfinished(path.parent):
+        with contextlib.suppress(Busy), locks.lock_or_fail(_lock(other), ""):
+            for before in (spec, spec | {"on_bad_document": "stop"}):
+                if building.take_over(_partial(path), other, spec, before):
+                    print(f"continuing {other}, which has read the same", file=sys.stderr, flush=True)
+                    return
+
+
+def _unfinished(folder: Path) -> list[Path]:
+    """Return the folders of the unfinished preparations in a folder of stores."""
+    return sorted(path for path in folder.glob("*.partial") if path.is_dir())
+
+
+def _lock(partial: Path) -> Path:
+    """Return the lock file of the store that an unfinished preparation becomes."""
+    return partial.with_name(partial.name.removesuffix(".partial") + ".lock")
+
+
+def _name_stale(folder: Path) -> None:
+    """Name unfinished preparations that no process works on, with their size and the command that removes them."""
+    for other in _unfinished(folder):
+        with contextlib.suppress(Busy), locks.lock_or_fail(_lock(other), ""):
+            size = sum(file.stat().st_size for file in other.rglob("*") if file.is_file())
+            print(
+                f"{other} is an unfinished preparation of {size / 1e6:,.1f} MB; its command continues it, and "
+                f"rm -r {shlex.quote(str(other))} removes it",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
     """Return the folder of a complete store within `partial`.
 
-    What was read and encoded is kept unless the same command would fail again.
+    What was read and encoded is kept unless the same command would fail again with any tokenizer.
     """
     try:
         try:
@@ -140,7 +164,7 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
         built = TokenStore.open(folder)
         lengths.draw({name: built.split(name) for name in store.SPLITS}, folder)
         return folder
-    except (RunFailed, Unavailable, BadDocument):
+    except (RunFailed, Unavailable, BadDocument, Untrained):
         raise
     except UserError:
         shutil.rmtree(partial, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""First pass: every document once, in order, to shards of text on disk, with a digest of each.
+"""First pass: every document once, in order, to shards of text on disk, with digests of each.
 
 A document runs through a pipe of generators: read, cleaned, grouped, sampled, recorded, written. Documents outside of
 `data.share` run through all of it but the last, so the tokenizer and the duplicates are those of the whole corpus.
@@ -7,32 +7,31 @@ Cleaning comes first, so digests, splits and duplicates are those of the text th
 
 import contextlib
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation import duplicates, near_duplicates, shards, steps, workers
+from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
 from bertjax.data.preparation.cleaning import Cleaner, Entry, cleaned
 from bertjax.data.preparation.dropped import Dropped
-from bertjax.data.preparation.duplicates import Duplicates
+from bertjax.data.preparation.duplicates import Duplicates, are_among
+from bertjax.data.preparation.ledger import Ledger, Numbers
 from bertjax.data.preparation.sample import Sample
-from bertjax.data.preparation.steps import Key, ShardDocument
+from bertjax.data.preparation.steps import Content, Key, ShardDocument
 from bertjax.data.sources import Document, OnBad, OnRead, Part
-from bertjax.data.sources.bad import BadRecords
 from bertjax.data.store import SPLITS
 
 HELDOUT_FILE = "heldout file"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 # What is compared to find duplicates and near-duplicates.
 DOCUMENTS, NEAR = "documents.bin", "near.bin"
+SAMPLE = "sample.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +47,7 @@ class Reading:
       cleaning: empty without filters and near-duplicates. Else `dropped` {source: {filter: {reason: documents}}},
         `changed` {source: {filter: [documents, changes]}}, and, if near-duplicates are dropped, `near_duplicates`
         {source: documents}, `clusters` and `largest` [[documents, id of the one that stays, beginning of its text]].
+      ledger: what was read and what was left out of the shards, see `ledger.Numbers`.
     """
 
     groups: tuple[tuple[str, str], ...]
@@ -56,13 +56,14 @@ class Reading:
     skipped: dict[str, int]
     shard_bytes: tuple[int, ...]
     cleaning: dict[str, Any]
+    ledger: Numbers
 
     @classmethod
     def from_json(cls, fields: dict) -> "Reading":
         """Return the inverse of `dataclasses.asdict` after a round trip through JSON."""
         tuples = {key: tuple(fields[key]) for key in ("kept", "duplicates", "shard_bytes")}
         groups = tuple(map(tuple, fields["groups"]))
-        return cls(groups=groups, skipped=fields["skipped"], cleaning=fields["cleaning"], **tuples)
+        return cls(groups=groups, **{key: fields[key] for key in ("skipped", "cleaning", "ledger")}, **tuples)
 
     def documents(self, split: str) -> int:
         """Return the number of documents of a split."""
@@ -79,36 +80,14 @@ class Source(NamedTuple):
 
 
 class _Grouped(NamedTuple):
-    """A document with its digest, the index of its group, and its buckets (see `Entry`)."""
+    """A document with what identifies it, the index of its group, and its buckets (see `Entry`)."""
 
     key: Key
     document: Document
-    digest: bytes
+    content: Content
     group: int
+    is_used: bool
     buckets: np.ndarray | None
-
-
-def read(config: DataConfig, folder: Path, sample: Sample) -> tuple[Reading, list[str]]:
-    """Read every document, find duplicates and return the sentences that a tokenizer trains on.
-
-    Held-out files come first, so a training document that equals a held-out one is the duplicate.
-
-    Args:
-      folder: receives the shards of text and the keys of the duplicates.
-      sample: draws the sentences.
-
-    Raises:
-      UserError: a source cannot be read, or a document is bad and bad documents stop the preparation.
-    """
-    all_sources = sources_of(config)
-    bad = BadRecords(config.on_bad_document, "documents")
-    size = sum(part.size for source in all_sources for part in source.parts)
-    with open_dropped(config, folder / "store") as dropped:
-        with tqdm(total=size, desc="reading", unit="B", unit_scale=True, disable=None) as bar:
-            entries = _read(all_sources, bar.update, bad)
-            processes = workers.number(config.workers)
-            shard_bytes = write(entries, config, all_sources, folder, sample, dropped, processes)
-        return compared(config, folder, all_sources, sample, dropped, bad.skipped, shard_bytes)
 
 
 def is_cleaned(config: DataConfig) -> bool:
@@ -128,6 +107,7 @@ def write(
     folder: Path,
     sample: Sample,
     dropped: Dropped | None,
+    ledger: Ledger,
     processes: int,
 ) -> tuple[int, ...]:
     """Clean documents, offer them to the sample, write them to shards of text, and write what is compared.
@@ -151,29 +131,71 @@ def write(
     ):
         if dropped:
             names = [source.name for source in all_sources]
-            entries = cleaned(entries, Cleaner(config.filters, near), processes, dropped, names)
-        documents = _grouped(entries, all_sources, config.heldout_share)
+            entries = cleaned(entries, Cleaner(config.filters, near), processes, dropped, ledger, names)
+        documents = _grouped(entries, all_sources, config)
         documents = _sampled(documents, sample, is_train)
         documents = _recorded(documents, records, near_records)
-        used = _in_share(documents, config.share, is_train)
-        return shards.write_texts(folder, map(_to_shard, used))
+        # Documents outside of the share end here.
+        return shards.write_texts(folder, (_to_shard(entry) for entry in documents if entry.is_used))
 
 
 def compared(
     config: DataConfig,
     folder: Path,
     all_sources: list[Source],
-    sample: Sample,
     dropped: Dropped | None,
     skipped: dict[str, int],
     shard_bytes: tuple[int, ...],
-) -> tuple[Reading, list[str]]:
-    """Find the duplicates among all documents that `write` has recorded, and return what `read` returns."""
+    ledger: Ledger,
+) -> Reading:
+    """Find the duplicates among all documents that `write` has recorded, and return the result of the first pass.
+
+    Held-out files come first, so a training document that equals a held-out one is the duplicate.
+
+    Args:
+      folder: has `documents.bin` and `near.bin` of the corpus, and receives the keys of the duplicates.
+      ledger: what was read, filtered and skipped; receives what else is left out.
+    """
     groups = groups_of(all_sources)
-    kept, copies, cleaning = _find_duplicates(config, folder, groups, all_sources, dropped)
-    is_duplicate = Duplicates(duplicates.path(folder)).__contains__
-    sentences = sample.sentences(config.splitter, is_duplicate)
-    return Reading(groups, kept, copies, skipped, shard_bytes, cleaning), sentences
+    kept, copies, cleaning, near = _find_duplicates(config, folder, groups, all_sources, dropped)
+    _account(folder, groups, near, ledger)
+    return Reading(groups, kept, copies, skipped, shard_bytes, cleaning, ledger.numbers)
+
+
+def is_duplicate(folder: Path) -> Callable[[Key], bool]:
+    """Return a function that returns whether a document is dropped as a duplicate or near-duplicate."""
+    return Duplicates(duplicates.path(folder)).__contains__
+
+
+def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray, ledger: Ledger) -> None:
+    """Add the documents that are in a shard of text or outside of the share, but not in the store.
+
+    Args:
+      near: packed keys of the near-duplicates, sorted.
+    """
+    dropped = Duplicates(duplicates.path(folder))
+    for block in duplicates.blocks(folder / DOCUMENTS):
+        is_dropped = dropped.contain_packed(block["key"])
+        is_near = are_among(block["key"], near)
+        for entry, is_here in (
+            ("duplicates", is_dropped & ~is_near),
+            ("near_duplicates", is_near),
+            ("outside_share", ~is_dropped & ~block["is_used"]),
+        ):
+            here = block[is_here]
+            for group in np.unique(here["group"]).tolist():
+                characters = here["characters"][here["group"] == group]
+                ledger.add(groups[group][1], entry, len(characters), int(characters.sum()))
+
+
+def save_sample(texts: Iterable[str], folder: Path) -> None:
+    """Write the texts that a tokenizer trains on."""
+    storage.write_text(folder / SAMPLE, json.dumps(list(texts), ensure_ascii=False))
+
+
+def load_sample(folder: Path) -> list[str]:
+    """Return what `save_sample` wrote."""
+    return json.loads((folder / SAMPLE).read_text(encoding="utf-8"))
 
 
 def _find_duplicates(
@@ -182,11 +204,15 @@ def _find_duplicates(
     groups: tuple[tuple[str, str], ...],
     all_sources: list[Source],
     dropped: Dropped | None,
-) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
-    """Return `Reading.kept`, `duplicates` and `cleaning`; the keys of what is dropped are on disk then."""
+) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], np.ndarray]:
+    """Return `Reading.kept`, `duplicates` and `cleaning`, and the packed keys of the near-duplicates, sorted.
+
+    The keys of all that is dropped are on disk then.
+    """
+    near = np.zeros(0, duplicates.PACKED_KEY)
     kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
     if not dropped:
-        return kept, copies, {}
+        return kept, copies, {}, near
     _write_exact(dropped, folder, all_sources)
     cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
     if config.near_duplicates.drop:
@@ -196,8 +222,9 @@ def _find_duplicates(
         duplicates.add(duplicates.path(folder), clusters.dropped)
         dropped_G = np.bincount(clusters.groups, minlength=len(groups))
         kept = tuple((np.array(kept) - dropped_G).tolist())
+        near = clusters.dropped
         cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
-    return kept, copies, cleaning
+    return kept, copies, cleaning, near
 
 
 def _write_exact(dropped: Dropped, folder: Path, all_sources: list[Source]) -> None:
@@ -230,12 +257,15 @@ def _name(packed: bytes, all_sources: list[Source]) -> tuple[str, str]:
     """Return the source and the id of the document with a packed key."""
     key = Key.unpacked(packed)
     source = all_sources[key.source]
-    return source.name, f"{source.parts[key.part].name}:{key.number}"
+    return source.name, f"{source.parts[key.part].name}:{key.line}"
 
 
 def sources_of(config: DataConfig) -> list[Source]:
     """Return the sources in the order of the corpus."""
-    named = [(name, sources.parts(source.corpus, source.text_field)) for name, source in config.named_sources.items()]
+    named = [
+        (name, sources.parts(source.corpus, source.text_field, source.group_field))
+        for name, source in config.named_sources.items()
+    ]
     if not config.heldout:
         return [Source(name, parts, SPLITS, index * len(SPLITS)) for index, (name, parts) in enumerate(named)]
     heldout = Source(HELDOUT_FILE, sources.parts(config.heldout, config.text_field), ("heldout",), 0)
@@ -247,13 +277,6 @@ def groups_of(all_sources: list[Source]) -> tuple[tuple[str, str], ...]:
     return tuple((split, source.name) for source in all_sources for split in source.splits)
 
 
-def _read(all_sources: list[Source], on_read: OnRead, bad: BadRecords) -> Iterator[Entry]:
-    for index, source in enumerate(all_sources):
-        on_bad = functools.partial(bad.add, source.name)
-        for part_index in range(len(source.parts)):
-            yield from read_part(all_sources, index, part_index, on_read, on_bad)
-
-
 def read_part(all_sources: list[Source], source: int, part: int, on_read: OnRead, on_bad: OnBad) -> Iterator[Entry]:
     """Yield the documents of a part; see `Part.documents`.
 
@@ -262,40 +285,36 @@ def read_part(all_sources: list[Source], source: int, part: int, on_read: OnRead
       part: index of the part among those of the source.
     """
     is_filtered = all_sources[source].name != HELDOUT_FILE
-    for document in all_sources[source].parts[part].documents(on_read, on_bad):
-        yield Entry(Key(source, part, document.number), document, is_filtered)
+    for number, document in enumerate(all_sources[source].parts[part].documents(on_read, on_bad), start=1):
+        yield Entry(Key(source, part, number, document.number), document, is_filtered)
 
 
-def _grouped(documents: Iterable[Entry], all_sources: list[Source], heldout_share: float) -> Iterator[_Grouped]:
+def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: DataConfig) -> Iterator[_Grouped]:
     for key, document, _, buckets in documents:
-        digest, source = steps.digest(document.text), all_sources[key.source]
-        split = source.splits[0] if len(source.splits) == 1 else steps.split_of(digest, heldout_share)
-        yield _Grouped(key, document, digest, source.first_group + source.splits.index(split), buckets)
+        content, source = steps.content(document.text), all_sources[key.source]
+        decides = steps.digest(document.unit) if document.unit else content.digest
+        split = source.splits[0] if len(source.splits) == 1 else steps.split_of(decides, config.heldout_share)
+        is_used = split != "train" or config.share == 1 or steps.is_in_share(content.digest, config.share)
+        yield _Grouped(key, document, content, source.first_group + source.splits.index(split), is_used, buckets)
 
 
 def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
     """Offer the training documents to the sample on their way."""
     for entry in documents:
         if is_train(entry.group):
-            sample.add(entry.key, entry.digest, entry.document.text)
+            sample.add(entry.key, entry.content.digest, entry.content.text)
         yield entry
 
 
 def _recorded(documents: Iterable[_Grouped], records: IO[bytes], near_records: IO[bytes] | None) -> Iterator[_Grouped]:
     """Write what is compared to find duplicates and near-duplicates."""
     for entry in documents:
-        records.write(duplicates.record(entry.digest, entry.key, entry.group))
+        characters = len(entry.document.text)
+        records.write(duplicates.record(entry.content.words, entry.key, entry.group, characters, entry.is_used))
         if near_records:
-            text = entry.document.text.encode()
-            near_records.write(near_duplicates.record(entry.key, entry.digest, entry.group, text, entry.buckets))
+            text, digest = entry.document.text.encode(), entry.content.digest
+            near_records.write(near_duplicates.record(entry.key, digest, entry.group, text, entry.buckets))
         yield entry
-
-
-def _in_share(documents: Iterable[_Grouped], share: float, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
-    """Leave out the training documents outside of the share."""
-    for entry in documents:
-        if not is_train(entry.group) or steps.is_in_share(entry.digest, share):
-            yield entry
 
 
 def _to_shard(entry: _Grouped) -> ShardDocument:

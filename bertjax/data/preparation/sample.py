@@ -2,9 +2,10 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from bertjax.data.config import DataConfig
 from bertjax.data.preparation.steps import sample_priority
 from bertjax.data.text.sentences import split
 from bertjax.errors import UserError
@@ -107,7 +108,11 @@ class Sample:
         return sample
 
     def sentences(self, splitter: str, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
-        """Return the sentences of the sample in the order of the corpus, without those of duplicates.
+        """Return the sentences of `texts`."""
+        return [sentence for text in self.texts(is_duplicate) for sentence in split(text, splitter)]
+
+    def texts(self, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
+        """Return the texts of the sample in the order of the corpus, without those of duplicates.
 
         Args:
           is_duplicate: whether the document with this key is dropped.
@@ -115,8 +120,35 @@ class Sample:
         stretches = sorted(entry[1:] for entry in self._heap if not is_duplicate(entry[1]))
         # Adjacent stretches of a document are joined, so a cut between them leaves no trace.
         runs = itertools.groupby(enumerate(stretches), key=lambda entry: (entry[1][0], entry[1][1] - entry[0]))
-        texts = ("".join(text for _, (_, _, text) in run) for _, run in runs)
-        return [sentence for text in texts for sentence in split(text, splitter)]
+        return ["".join(text for _, (_, _, text) in run) for _, run in runs]
+
+
+def shares_of(config: DataConfig, sizes: Mapping[str, int]) -> dict[str, float] | None:
+    """Return the share of each source in the sample; None if sources are drawn by size, as they are in training.
+
+    A vocabulary is learned from what the model will read: multilingual BERT smoothed the sizes of its languages for the
+    vocabulary as for the rows (google-research/bert, multilingual.md).
+
+    Args:
+      sizes: characters of each source.
+    """
+    sources = config.named_sources
+    if config.tokenizer.model or not is_stated(config):
+        return None
+    draws = {
+        name: source.token_share or source.weight * sizes[name] ** config.smoothing
+        for name, source in sources.items()
+        if sizes[name]
+    }
+    total = sum(draws.values())
+    return {name: draw / total for name, draw in draws.items()}
+
+
+def is_stated(config: DataConfig) -> bool:
+    """Return whether weights, smoothing or shares of tokens state how often the sources of a corpus are drawn."""
+    sources = config.named_sources.values()
+    is_weighted = len({(source.weight, source.token_share) for source in sources}) > 1
+    return len(sources) > 1 and (is_weighted or config.smoothing < 1 or any(source.token_share for source in sources))
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:

@@ -35,14 +35,31 @@ def tokens_path(folder: Path, index: int) -> Path:
 
 
 def write_texts(folder: Path, documents: Iterable[ShardDocument]) -> tuple[int, ...]:
-    """Write documents as shards of text and return the bytes of text in each shard."""
+    """Write documents as shards of text and return the bytes of text in each shard.
+
+    Raises:
+      RunFailed: the keys of the documents do not ascend. Duplicates are dropped by key, so both of two documents with
+        one key would be dropped.
+    """
     sizes = []
-    for index, run in enumerate(_runs(documents)):
+    for index, run in enumerate(_runs(_ascending(documents))):
         texts = [document.text for document in run]
         header = {"documents": [[*document.key, document.id, document.group, len(document.text)] for document in run]}
         _write(text_path(folder, index), header, texts)
         sizes.append(sum(map(len, texts)))
     return tuple(sizes)
+
+
+def _ascending(documents: Iterable[ShardDocument]) -> Iterator[ShardDocument]:
+    before = None
+    for document in documents:
+        if before and document.key <= before.key:
+            raise RunFailed(
+                f"documents {before.id} and {document.id} have the keys {tuple(before.key)} and {tuple(document.key)}, "
+                "which do not ascend; no store is made: this is a fault of bertjax, report it"
+            )
+        before = document
+        yield document
 
 
 def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
@@ -66,8 +83,8 @@ def read_text(folder: Path, index: int) -> list[ShardDocument]:
     """
     header, payload = _read(text_path(folder, index))
     documents, start = [], 0
-    for source, part, number, name, group, size in header["documents"]:
-        documents.append(ShardDocument(Key(source, part, number), name, group, payload[start : start + size]))
+    for *key, name, group, size in header["documents"]:
+        documents.append(ShardDocument(Key(*key), name, group, payload[start : start + size]))
         start += size
     return documents
 

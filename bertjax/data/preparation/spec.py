@@ -10,13 +10,16 @@ from typing import Any
 from etils import epath
 
 from bertjax import storage
-from bertjax.data import remote, sources, store, tokenizer
+from bertjax.data import remote, sources, tokenizer
 from bertjax.data.config import DataConfig
+from bertjax.data.preparation.sample import is_stated
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, shorten
 
 LONGEST_NAME = 80
+# Raised when the same corpus and settings give another store.
+VERSION = 3
 
 
 def spec_of(config: DataConfig) -> dict[str, Any]:
@@ -33,7 +36,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
         return manifest["spec"]
     settings = config.tokenizer
     return {
-        "format_version": store.FORMAT_VERSION,
+        "format_version": VERSION,
         "sources": {
             name: [_fingerprint(source.corpus, source.text_field), source.text_field]
             for name, source in config.named_sources.items()
@@ -42,6 +45,8 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
         # A store of the whole corpus keeps the name that it had before there were shares.
         **({"share": config.share} if config.share < 1 else {}),
         **_cleaning(config),
+        **_groups(config),
+        **_sample(config),
         "on_bad_document": config.on_bad_document,
         "splitter": config.splitter,
         "tokenizer": tokenizer.from_model(settings.model, settings.lowercase).fingerprint
@@ -58,6 +63,20 @@ def _cleaning(config: DataConfig) -> dict[str, Any]:
     if near.drop:
         spec["near_duplicates"] = {"ngram": near.ngram, "buckets": near.buckets, "hashes": near.hashes}
     return json.loads(json.dumps(spec))  # tuples become lists, as in a manifest
+
+
+def _groups(config: DataConfig) -> dict[str, Any]:
+    """Return the fields that hold the units of documents, if there are any."""
+    fields = {name: source.group_field for name, source in config.named_sources.items() if source.group_field}
+    return {"group_fields": fields} if fields else {}
+
+
+def _sample(config: DataConfig) -> dict[str, Any]:
+    """Return how often each source is drawn for the text that a tokenizer trains on, if that is stated."""
+    if config.tokenizer.model or not is_stated(config):
+        return {}
+    draws = {name: [source.weight, source.token_share] for name, source in config.named_sources.items()}
+    return {"sample": {"smoothing": config.smoothing, "draws": draws}}
 
 
 def _trained(settings: TokenizerConfig) -> dict[str, Any]:
@@ -140,6 +159,7 @@ def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
             {name: field for name, (_, field) in spec["sources"].items()},
         ),
         "share": (config.share, spec.get("share", 1.0)),
+        "sources.NAME.group_field": (_groups(config).get("group_fields", {}), spec.get("group_fields", {})),
         **{name: (_cleaning(config).get(name, {}), spec.get(name, {})) for name in ("filters", "near_duplicates")},
         "on_bad_document": (config.on_bad_document, spec["on_bad_document"]),
         "splitter": (config.splitter, spec["splitter"]),

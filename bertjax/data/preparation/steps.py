@@ -6,6 +6,7 @@ where and when the steps run.
 
 import dataclasses
 import hashlib
+import re
 import struct
 import unicodedata
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ from bertjax.data.tokenizer import Tokenizer
 # Runs of all seeds share a store, so its sample depends on a fixed name and on content, and not on a seed.
 SAMPLE_NAME = b"bertjax/sample"
 LONGEST = 10
+_KEY = struct.Struct(">IIQQ")
+PACKED_BYTES = _KEY.size
+_BLANK_LINES = re.compile("\n{3,}")
 LENGTH = np.dtype("<i4")
 
 
@@ -29,26 +33,60 @@ class Key(NamedTuple):
     Attributes:
       source: index of its source; that of a held-out file is 0.
       part: index of its part among the parts of the source.
-      number: its number within the part, see `sources.Document`.
+      number: its ordinal among the documents of the part, from 1. It is not the number of its line: documents between
+        the line ends of old Macs share one.
+      line: number of its first line, or of its record, for messages; it follows from the other three.
     """
 
     source: int
     part: int
     number: int
+    line: int = 0
 
     def packed(self) -> bytes:
-        """Return the key as 16 bytes."""
-        return struct.pack(">IIQ", *self)
+        """Return the key as `PACKED_BYTES` bytes."""
+        return _KEY.pack(*self)
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "Key":
         """Return the inverse of `packed`; zero bytes at the end may be missing, as numpy leaves them out."""
-        return cls(*struct.unpack(">IIQ", packed.ljust(16, b"\0")))
+        return cls(*_KEY.unpack(packed.ljust(PACKED_BYTES, b"\0")))
+
+
+class Content(NamedTuple):
+    """What identifies a document.
+
+    Attributes:
+      text: the document in NFC, with single spaces within its lines and at most one blank line between two.
+      digest: the `digest` of this text, which chooses its split.
+      words: that of the same text without line ends. Documents with equal ones are duplicates: their tokens are equal,
+        and only the ends of sentences may differ.
+    """
+
+    text: str
+    digest: bytes
+    words: bytes
+
+
+def content(text: str) -> Content:
+    """Return what identifies a document.
+
+    A store keeps neither the kind of white space, blank lines nor another form than NFC, so texts that differ in these
+    only would be the same rows, perhaps in both splits.
+    """
+    lines = "\n".join(" ".join(line.split()) for line in unicodedata.normalize("NFC", text).splitlines())
+    text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
+    split_by = _hash(text)
+    return Content(text, split_by, _hash(" ".join(text.split())) if "\n" in text else split_by)
 
 
 def digest(text: str) -> bytes:
-    """Return 16 bytes for the content of a document: the first half of the SHA-256 of its NFC form in UTF-8."""
-    return hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16]
+    """Return 16 bytes for a text: the first half of the SHA-256 of its NFC form in UTF-8."""
+    return _hash(unicodedata.normalize("NFC", text))
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def split_of(digest: bytes, heldout_share: float) -> str:
@@ -93,15 +131,24 @@ class EncodedShard:
     Attributes:
       counts: group -> `COUNTS` of its documents that hold a token.
       longest: (tokens, group, document id) of the longest documents, longest first.
-      skipped: (group, error message) of each document without a token.
+      skipped: (group, error message, characters) of each document without a token.
       arrays: split -> tokens (uint16 or uint32), lengths of the sentences in tokens (int32, none of them 0), lengths of
         the documents in sentences (int32).
     """
 
     counts: dict[int, list[int]]
     longest: list[tuple[int, int, str]]
-    skipped: list[tuple[int, str]]
+    skipped: list[tuple[int, str, int]]
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+    def with_groups(self, groups: Sequence[int]) -> "EncodedShard":
+        """Return the shard with group `groups[g]` in place of g."""
+        return dataclasses.replace(
+            self,
+            counts={groups[group]: counts for group, counts in self.counts.items()},
+            longest=[(tokens, groups[group], name) for tokens, group, name in self.longest],
+            skipped=[(groups[group], *rest) for group, *rest in self.skipped],
+        )
 
 
 def encode_shard(
@@ -117,7 +164,7 @@ def encode_shard(
     ids, texts = [document.id for document in documents], [document.text for document in documents]
     group_D = np.array([document.group for document in documents], np.int64)
     sentences = encode(texts, tokenizer, splitter)
-    columns = sentences.counts([len(text) for text in texts], tokenizer.unk_id)
+    columns = sentences.counts(texts, tokenizer.unk_id)
     has_tokens_D, tokens_D, sentences_D = columns["documents"], columns["tokens"], columns["sentences"]
     split_D = np.array([SPLITS.index(split) for split in split_of_group])[group_D]
     return EncodedShard(
@@ -131,7 +178,11 @@ def encode_shard(
             if has_tokens_D[d]
         ],
         skipped=[
-            (int(group_D[d]), f"document {ids[d]} holds no token: {str(texts[d], 'utf-8')[:40]!r}; remove it")
+            (
+                int(group_D[d]),
+                f"document {ids[d]} holds no token: {str(texts[d], 'utf-8')[:40]!r}; remove it",
+                int(columns["characters"][d]),
+            )
             for d in np.flatnonzero(~has_tokens_D)
         ],
         arrays={

@@ -5,6 +5,7 @@ a script needs no `if __name__ == "__main__"`, and they end with the process tha
 """
 
 import collections
+import contextlib
 import itertools
 import os
 import pickle
@@ -12,15 +13,32 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from bertjax.data.worker_signals import ignore_stop_signals, stop_signals_blocked
 from bertjax.errors import RunFailed
 
+CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
 
 def number(setting: int | None) -> int:
-    """Return the processes that `data.workers` asks for: one per core by default."""
-    return (os.cpu_count() or 1) if setting is None else setting
+    """Return the processes that `data.workers` asks for: by default one per core that this process may use."""
+    return cores() if setting is None else setting
+
+
+def cores() -> int:
+    """Return the cores that this process may use, at least 1.
+
+    A batch system, `taskset` or a container allows fewer than the machine has: by the affinity of the process, or by a
+    share of time of its control group (Linux, cgroup-v2.rst, cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD").
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = CPU_MAX.read_text().split()
+        if quota != "max":
+            count = min(count, max(1, round(int(quota) / int(period))))
+    return count
 
 
 def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) -> Iterator[tuple[int, Any]]:

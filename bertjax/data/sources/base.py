@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from etils import epath
@@ -17,7 +17,27 @@ WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
 # The first bytes of ZIP (.docx, .xlsx) and OLE (.doc, .xls), and of text in UTF-16 with its byte order mark.
 _OFFICE = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+# Byte order marks; that of UTF-32 in little-endian order starts with that of UTF-16.
+_MARKS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+# Other formats by their first bytes, with the suffix that reads them; None if bertjax does not read them.
+_ARCHIVES = {
+    b"\x1f\x8b": ("gz", ".gz"),
+    b"\x28\xb5\x2f\xfd": ("zst", ".zst"),
+    b"\xfd7zXZ\x00": ("xz", ".xz"),
+    b"BZh": ("bzip2", None),
+    b"%PDF": ("PDF", None),
+    b"PAR1": ("Parquet", ".parquet"),
+}
+# Text in UTF-16 has a zero byte in every Latin character, and UTF-32 three; in UTF-8, NUL is a rare control character.
+MOST_ZEROS = 0.25
+
+GROUP_FIELD = "data.sources.NAME.group_field"
 
 OnRead = Callable[[int], object]
 OnBad = Callable[[UserError], object]
@@ -31,11 +51,13 @@ class Document:
       part: name of its part.
       number: number of its first line, or of its record, within the part, from 1.
       text: never blank; newlines separate its paragraphs; control characters, NUL too, stay as they are.
+      unit: what it is a part of, such as a book; empty if it is a unit of its own.
     """
 
     part: str
     number: int
     text: str
+    unit: str = ""
 
     @property
     def id(self) -> str:
@@ -106,8 +128,8 @@ class Part:
             for document in self.format.documents(self, progress, bad):
                 empty = False
                 yield document
-        except Damaged as error:
-            bad(error)
+        except Damaged as error:  # what follows it cannot be read; the size is that on disk
+            bad(sized(error, max(0, self.size - used)))
         if empty:
             on_bad(UserError(f"{self.path} is empty; remove it from the corpus or fill it"))
         progress(self.size)
@@ -128,6 +150,43 @@ class Part:
                 file.seek(offset)
                 digest.update(file.read(WHOLE_BYTES if whole else MIB))
         return digest.hexdigest()
+
+
+def unread(message: str, size: int) -> UserError:
+    """Return the error of a document that is not read, with the bytes of it as `size`."""
+    error = UserError(message)
+    error.size = size
+    return error
+
+
+def sized(error: UserError, size: int) -> UserError:
+    """Return the error of a bad document with its bytes as `size`."""
+    error.size = size
+    return error
+
+
+def check_encoding(head: bytes, where: str) -> None:
+    """Raise `Damaged` if the first bytes of a file of text show that all of it is in another encoding.
+
+    Its line ends are others too, so no line of it could be read alone.
+
+    Args:
+      head: the first line.
+      where: file and line, for the error message.
+    """
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            raise Damaged(
+                f"{where} is not UTF-8: its byte 0 is {head[0]:#04x}; it starts like {name}, so nothing of the file is "
+                f"read; convert it: iconv -f {name} -t UTF-8 OLD > NEW"
+            )
+    if len(head) > 1 and head.count(0) > MOST_ZEROS * len(head):
+        width = 32 if head.count(0) > 0.6 * len(head) else 16
+        name = f"UTF-{width}{'BE' if head[:1] == bytes(1) else 'LE'}"
+        raise Damaged(
+            f"{where} is not UTF-8: {head.count(0):,} of {len(head):,} bytes are zero, as in {name} without a byte "
+            f"order mark, so nothing of the file is read; convert it: iconv -f {name} -t UTF-8 OLD > NEW"
+        )
 
 
 def text_of(value: Any, where: str, field: str = "") -> str:
@@ -175,8 +234,13 @@ def _conversion(content: bytes) -> str:
     """Return how content becomes UTF-8, as its first bytes tell."""
     if content.startswith(_OFFICE):
         return "it starts like a .docx, .xlsx or .doc; save it as plain text in UTF-8"
-    if content.startswith(_UTF16):
-        return "it starts like UTF-16; convert the file: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+    for mark, name in _MARKS.items():
+        if content.startswith(mark):
+            return f"it starts like {name}; convert the file: iconv -f {name} -t UTF-8 OLD > NEW"
+    for mark, (name, suffix) in _ARCHIVES.items():
+        if content.startswith(mark):
+            remedy = f"end its name with {suffix}" if suffix else "extract it"
+            return f"it starts like a file in the {name} format; {remedy}"
     encodings = "ENCODING may be WINDOWS-1252, or CP949 for Korean"
     return f"convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, and read NEW; {encodings}"
 
@@ -233,7 +297,20 @@ def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
     return record
 
 
-def no_field(where: str, field: str, fields: list[str]) -> UserError:
-    """Return the error of a record or a table without the field `field`."""
+def no_field(where: str, field: str, fields: list[str], setting: str = "data.text_field") -> UserError:
+    """Return the error of a record or a table without the field `field`, which `setting` names."""
     names = ", ".join(repr(name)[1:-1] for name in fields[:20]) or "none"
-    return UserError(f"{where} has no field {field!r} (it has {names}); set data.text_field")
+    return UserError(f"{where} has no field {field!r} (it has {names}); set {setting}")
+
+
+def unit_of(record: Mapping[str, Any], field: str, where: str) -> str:
+    """Return what a document is a part of, from the field `field` of its record; empty if there is no such setting.
+
+    Raises:
+      UserError: the record has no such field, or nothing in it.
+    """
+    if not field:
+        return ""
+    if record.get(field) in (None, ""):
+        raise no_field(where, field, [name for name in record if record[name] not in (None, "")], GROUP_FIELD)
+    return str(record[field])

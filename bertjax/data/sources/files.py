@@ -25,7 +25,8 @@ KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
 def parts(corpus: str, text_field: str) -> list[Part]:
     """Return the readable files of a file, folder or glob; names are relative to their deepest common folder.
 
-    Links to folders are followed. Files of other kinds are left out, and one line on stderr counts them.
+    Links to folders are followed. Files of other kinds are left out, and one line on stderr counts them. Files and
+    folders whose names start with a dot (`.git`, `.ipynb_checkpoints`) are left out as globs leave them out.
 
     Raises:
       UserError: there is no file, or none of a known kind, or a folder cannot be read.
@@ -127,12 +128,16 @@ def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[epath.Pa
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(name for name in os.listdir(folder) if not _is_hidden(name)):
         path = os.path.join(folder, name)
         if os.path.isdir(path):
             yield from _below(path, (*above, here))
         else:
             yield epath.Path(path)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
 
 
 def _remote(corpus: str) -> Iterator[epath.Path]:
@@ -150,6 +155,8 @@ def _remote(corpus: str) -> Iterator[epath.Path]:
 def _members(folder: epath.Path) -> Iterator[epath.Path]:
     """Yield all files below a folder of an object store. Such a folder may list itself."""
     for path in folder.iterdir():
+        if path != folder and _is_hidden(path.name):
+            continue
         if path.is_dir():
             if path != folder:
                 yield from _members(path)

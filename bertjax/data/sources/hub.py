@@ -1,17 +1,70 @@
-"""`hf:NAME[:SPLIT]`: a data set of the Hugging Face hub, or of a local folder, through the `datasets` library."""
+"""`hf:NAME[:SPLIT]`: a data set of the Hugging Face hub, or of a local folder.
 
+Parquet files are read where they are, and only the column with the text: a data set of a terabyte needs no disk, and a
+store starts after the first file. Files of other formats are converted by the `datasets` library first.
+"""
+
+import dataclasses
+import functools
+import hashlib
 import os
+from pathlib import PurePosixPath
+from typing import IO
 
+import fsspec
 from etils import epath
 
+from bertjax import storage
 from bertjax.data.sources.access import extra, foreign
 from bertjax.data.sources.base import Part, no_field
-from bertjax.data.sources.tables import ArrowStream
+from bertjax.data.sources.tables import ArrowStream, Parquet
 from bertjax.errors import UserError
+
+REMEDY = "name hf:OWNER/NAME[/CONFIG][:SPLIT] or hf:FOLDER[:SPLIT]"
+
+
+@dataclasses.dataclass(frozen=True)
+class HubFile:
+    """A file under a URL of `fsspec`, such as `hf://datasets/OWNER/NAME@REVISION/FILE`. Ranges of it are fetched."""
+
+    url: str
+
+    def __fspath__(self) -> str:
+        return self.url
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.url).suffix
+
+    def open(self, mode: str = "rb") -> IO[bytes]:
+        """Open the file; its failures are those of the library of its scheme."""
+        system, path = fsspec.core.url_to_fs(self.url)
+        return system.open(path, mode)
+
+    @functools.cached_property
+    def information(self) -> dict:
+        """Return what the listing has of the file: `size`, and on the hub `blob_id`, a hash of its content."""
+        system, path = fsspec.core.url_to_fs(self.url)
+        return system.info(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class HubPart(Part):
+    """A file of the hub, which knows the hash of its content: nothing is fetched for its fingerprint."""
+
+    checksum: str = ""
+
+    def fingerprint(self) -> str:
+        if not self.checksum:
+            return super().fingerprint()
+        return hashlib.sha256(f"{self.name}\0{self.size}\0{self.checksum}".encode()).hexdigest()
 
 
 def parts(name: str, text_field: str) -> list[Part]:
-    """Return the files of a split in the cache of `datasets`, which downloads them first if needed.
+    """Return the files of a split.
 
     Args:
       name: `OWNER/NAME[/CONFIG][:SPLIT]`, or `FOLDER[:SPLIT]` for a local folder; the default split is
@@ -26,15 +79,41 @@ def parts(name: str, text_field: str) -> list[Part]:
     path, config = _path_and_config(name)
     with extra(corpus):
         import datasets
-    with foreign(f"{corpus} cannot be loaded", "name hf:OWNER/NAME[/CONFIG][:SPLIT] or hf:FOLDER[:SPLIT]"):
+        from datasets.packaged_modules.parquet.parquet import Parquet as ParquetBuilder
+    with foreign(f"{corpus} cannot be loaded", REMEDY):
+        builder = datasets.load_dataset_builder(path, config)
+        if isinstance(builder, ParquetBuilder) and builder.config.data_files:
+            files = {str(name): list(urls) for name, urls in builder.config.data_files.items()}
+            _require_split(corpus, split, list(files))
+            return _parquet_parts(files[split], text_field)
         splits = datasets.load_dataset(path, config)
-    if split not in splits:
-        raise UserError(f"{corpus} has no split {split!r}; it has {', '.join(splits)}")
+    _require_split(corpus, split, list(splits))
     if text_field not in splits[split].column_names:
         raise no_field(corpus, text_field, splits[split].column_names)
     files = [epath.Path(file["filename"]) for file in splits[split].cache_files]
     names = [f"{split}-{index:05d}-of-{len(files):05d}.arrow" for index in range(len(files))]
     return [Part(file, name, file.stat().length, ArrowStream(text_field)) for file, name in zip(files, names)]
+
+
+def _require_split(corpus: str, split: str, splits: list[str]) -> None:
+    if split not in splits:
+        raise UserError(f"{corpus} has no split {split!r}; it has {', '.join(splits)}")
+
+
+def _parquet_parts(files: list[str], text_field: str) -> list[Part]:
+    """Return Parquet files, named relative to their deepest common folder."""
+    root, parts = os.path.commonpath([PurePosixPath(file).parent for file in files]), []
+    for file in files:
+        name = PurePosixPath(file).relative_to(root).as_posix()
+        if "://" not in file:
+            path = epath.Path(file)
+            parts.append(Part(path, name, path.stat().length, Parquet(text_field)))
+            continue
+        path = HubFile(file)
+        information = storage.retry(lambda path=path: path.information, path)
+        checksum = str(information.get("blob_id") or "")
+        parts.append(HubPart(path, name, information["size"], Parquet(text_field), checksum))
+    return parts
 
 
 def _path_and_config(name: str) -> tuple[str, str | None]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bertjax.data.sources.access import MIB, extra, open_file
-from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.data.sources.base import GROUP_FIELD, Document, OnBad, OnRead, Part, no_field, sized, text_of, unit_of
 from bertjax.errors import Damaged, UserError
 from bertjax.storage import reason_of
 
@@ -17,9 +17,10 @@ PARQUET_ROWS = 256  # read at once; documents may be long
 
 @dataclasses.dataclass(frozen=True)
 class Parquet:
-    """A Parquet file. Only the column `text_field` is read; a row is a document."""
+    """A Parquet file. Only the columns `text_field` and `group_field` are read; a row is a document."""
 
     text_field: str
+    group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         with extra("a .parquet file"):
@@ -31,11 +32,11 @@ class Parquet:
                 table = pyarrow.parquet.ParquetFile(
                     file, buffer_size=MIB, pre_buffer=False, page_checksum_verification=True
                 )
-                _require_text(table.schema_arrow, part, self.text_field)
+                columns = _columns(table.schema_arrow, part, self.text_field, self.group_field)
                 rows = table.metadata.num_rows
                 seen = 0
-                for batch in table.iter_batches(PARQUET_ROWS, columns=[self.text_field], use_threads=False):
-                    yield from _documents(batch.column(0), seen, part, self.text_field, on_bad)
+                for batch in table.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
+                    yield from _documents(batch, seen, part, columns, on_bad)
                     seen += len(batch)
                     progress(part.size * min(seen, rows) // max(rows, 1))  # a damaged footer may count less
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -47,6 +48,7 @@ class ArrowStream:
     """A file of the cache of the `datasets` library, memory-mapped; a row is a document."""
 
     text_field: str
+    group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         with extra("a data set of Hugging Face"):
@@ -54,18 +56,22 @@ class ArrowStream:
         try:
             with pyarrow.memory_map(str(part.path)) as file:
                 batches = pyarrow.ipc.open_stream(file)
-                _require_text(batches.schema, part, self.text_field)
+                columns = _columns(batches.schema, part, self.text_field, self.group_field)
                 seen = 0
                 for batch in batches:
-                    yield from _documents(batch.column(self.text_field), seen, part, self.text_field, on_bad)
+                    yield from _documents(batch, seen, part, columns, on_bad)
                     seen += len(batch)
                     progress(file.tell())
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise _damaged(part, "Arrow", error) from None
 
 
-def _require_text(schema: "pyarrow.Schema", part: Part, field: str) -> None:
-    """Raise UserError unless there is a column of text or bytes with this name."""
+def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str) -> list[str]:
+    """Return the names of the columns that are read.
+
+    Raises:
+      UserError: there is no column of text or bytes with the name `field`, or none with `group_field`.
+    """
     from pyarrow import types
 
     if field not in schema.names:
@@ -76,22 +82,33 @@ def _require_text(schema: "pyarrow.Schema", part: Part, field: str) -> None:
         types.is_binary(value) or types.is_large_binary(value)
     ):
         raise UserError(f"{part.path}: column {field!r} is of type {kind}, not text; set data.text_field")
+    if group_field and group_field not in schema.names:
+        raise no_field(str(part.path), group_field, schema.names, GROUP_FIELD)
+    return [field, group_field] if group_field else [field]
 
 
-def _documents(column: "pyarrow.Array", seen: int, part: Part, field: str, on_bad: OnBad) -> Iterator[Document]:
-    """Yield the documents of a column. Its first row has the number `seen` + 1."""
+def _documents(
+    batch: "pyarrow.RecordBatch", seen: int, part: Part, columns: list[str], on_bad: OnBad
+) -> Iterator[Document]:
+    """Yield the documents of rows. The first row has the number `seen` + 1."""
     import pyarrow
 
+    field, *group_fields = columns
+    column, path = batch.column(field), str(part.path)
+    units = [batch.column(name).to_pylist() for name in group_fields]
     if pyarrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     # As bytes: Arrow does not check that its strings are UTF-8.
     for number, value in enumerate(column.cast(pyarrow.large_binary()), start=seen + 1):
+        where = f"{path}:{number}"
         try:
-            text = text_of(value.as_py(), f"{part.path}:{number}", field)
+            text, unit = text_of(value.as_py(), where, field), ""
+            for name, values in zip(group_fields, units, strict=True):
+                unit = unit_of({name: values[number - seen - 1]}, name, where)
         except UserError as error:
-            on_bad(error)
+            on_bad(sized(error, len(value.as_py() or b"")))
         else:
-            yield Document(part.name, number, text)
+            yield Document(part.name, number, text, unit)
 
 
 def _damaged(part: Part, kind: str, error: Exception) -> Damaged:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.data.sources.access import extra, foreign
-from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, text_of
+from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, sized, text_of, unit_of
 from bertjax.errors import Damaged, UserError
 from bertjax.storage import reason_of
 
@@ -23,6 +23,7 @@ class ArrayRecords:
       first: number of the first record within the split, from 0.
       count: number of records.
       text_field: the feature that holds the document.
+      group_field: the feature that holds its unit; empty if there is none.
     """
 
     dataset: str
@@ -30,6 +31,7 @@ class ArrayRecords:
     first: int
     count: int
     text_field: str
+    group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         source = _open(self.dataset, self.split)
@@ -43,13 +45,14 @@ class ArrayRecords:
             if b"" in records:  # what that reader returns for a file that was cut between two blocks
                 raise _damaged(part, "a record is missing")
             for number, record in enumerate(records, start=start + 1):
-                value = features.deserialize_example_np(record)[self.text_field]
+                example, where = features.deserialize_example_np(record), f"{part.path}:{number}"
+                value = example[self.text_field]
                 try:
-                    text = text_of(value, f"{part.path}:{number}", self.text_field)
+                    text, unit = text_of(value, where, self.text_field), unit_of(example, self.group_field, where)
                 except UserError as error:
-                    on_bad(error)
+                    on_bad(sized(error, len(value) if isinstance(value, bytes) else 0))
                 else:
-                    yield Document(part.name, number, text)
+                    yield Document(part.name, number, text, unit)
             progress(part.size * stop // self.count)
 
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from bertjax.data import random
 from bertjax.data.examples import Vocabulary
+from bertjax.data.formats import trimming
 from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.formats.sentence_distance import SentenceDistance
@@ -226,3 +228,39 @@ def test_pickles_by_path_even_after_use(examples):
     copied = pickle.loads(pickled := pickle.dumps(examples))
     assert len(pickled) < 20_000
     np.testing.assert_array_equal(copied.take(np.arange(5)).tokens, examples.take(np.arange(5)).tokens)
+
+
+def counted_bits(monkeypatch):
+    """Return a list that receives how many words of random bits each call of the coins draws."""
+    drawn = []
+
+    def bits(*arguments):
+        words = random.bits(*arguments)
+        drawn.append(words.size)
+        return words
+
+    monkeypatch.setattr(trimming, "bits", bits)
+    return drawn
+
+
+def test_coins_are_those_of_one_after_the_other(monkeypatch):
+    monkeypatch.setattr(trimming, "WORDS_AT_ONCE", 7)
+    tosses = np.array([0, 1, 31, 32, 33, 0, 1000, 64])
+    keys = np.arange(len(tosses)) * 3
+    heads = trimming._heads(5, "pairs/trim_a", keys, tosses)
+    for pair, count in enumerate(tosses):
+        words = random.bits(5, "pairs/trim_a", 0, keys[pair], np.arange(-(-count // 32)))
+        coins = [int(word) >> place & 1 for word in words for place in range(32)][:count]
+        assert heads[pair] == sum(coins)
+
+
+@pytest.mark.parametrize("examples", [SegmentPairs(), SentenceOrder(), SentencePairs()], ids=lambda e: e.kind)
+def test_one_long_line_costs_as_much_as_its_tokens(monkeypatch, examples):
+    """A log or a table of 1 MB is a line without a full stop; the other pairs must not pay for it."""
+    drawn = counted_bits(monkeypatch)
+    sizes = [[20] * 12 for _ in range(300)]
+    made(examples, split_of(sizes), 128)
+    without = sum(drawn)
+    drawn.clear()
+    made(examples, split_of([*sizes[:150], [20, 200_000, 20], *sizes[150:]]), 128)
+    assert sum(drawn) <= without + 10 * 200_000 / 32

@@ -38,7 +38,7 @@ def in_a_process(config, before="", afterward="", shard_bytes=shards.SHARD_BYTES
 
 def publish_nothing():
     """Make this process wait where it would publish the store, so that whoever kills it cannot be too late."""
-    storage.publish = lambda *_: _wait()
+    storage.publish = lambda *_: wait()
 
 
 def pause_after(number, resume=""):
@@ -49,11 +49,11 @@ def pause_after(number, resume=""):
         for count, answer in enumerate(unordered(work, tasks, processes), 1):
             yield answer
             if count == number:
-                _wait(resume)
+                wait(resume)
 
     workers.unordered = paused
 
 
-def _wait(resume=""):
+def wait(resume=""):
     while not os.path.exists(resume):
         time.sleep(0.01)

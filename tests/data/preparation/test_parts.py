@@ -17,7 +17,7 @@ from bertjax.data import remote
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
-from bertjax.data.preparation import parts, sample, shards
+from bertjax.data.preparation import parts, pieces, sample, shards
 from bertjax.data.preparation.beam import Beam
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.sample import Sample
@@ -107,11 +107,11 @@ def test_failed_and_repeated_steps_change_nothing(config, tmp_path, monkeypatch,
 
 def test_what_two_writers_of_a_part_leave_is_that_of_one(tmp_path):
     target = tmp_path / "part"
-    with parts.whole_folder(target) as first:
-        (first / parts.SEAL).write_text("{}")
-        with parts.whole_folder(target) as second:
-            (second / parts.SEAL).write_text("{}")
-    assert content(tmp_path) == {target.relative_to(tmp_path) / parts.SEAL: b"{}"}
+    with pieces.whole_folder(target) as first:
+        (first / pieces.SEAL).write_text("{}")
+        with pieces.whole_folder(target) as second:
+            (second / pieces.SEAL).write_text("{}")
+    assert content(tmp_path) == {target.relative_to(tmp_path) / pieces.SEAL: b"{}"}
 
 
 def test_a_stopped_preparation_resumes_and_a_damaged_shard_starts_from_scratch(config, tmp_path, monkeypatch, capsys):
@@ -122,12 +122,12 @@ def test_a_stopped_preparation_resumes_and_a_damaged_shard_starts_from_scratch(c
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(parts.PartEncoder, "__call__", _interrupt)
         prepare(config, runner)
-    [seal] = temp.rglob(parts.SEAL)
+    [seal] = temp.rglob(pieces.SEAL)
     before = seal.stat().st_mtime_ns
     [text, *_] = temp.rglob("text/000000")
     text.write_bytes(text.read_bytes()[:-1] + b"\xff")
     with monkeypatch.context() as patch:
-        patch.setattr(parts.PartReader, "__call__", _interrupt)
+        patch.setattr(pieces.PartReader, "__call__", _interrupt)
         with pytest.raises(KeyboardInterrupt):  # not at the first pass, which is complete, but after the damage
             prepare(config, runner)
     assert "differs from what was written" in capsys.readouterr().err and not seal.exists()

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from bertjax import cli, locks
-from bertjax.data.preparation import building, shards, workers
+from bertjax.data.preparation import building, pieces, shards, workers
 from bertjax.data.preparation import prepare as prepare_module
+from bertjax.data.preparation.pieces import PartReader
 from bertjax.data.preparation.prepare import prepare, store_path
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
@@ -214,3 +215,52 @@ def test_a_process_that_fails_removes_its_leftovers_before_the_next_one_starts(c
     with pytest.raises(UserError, match="the same again"):
         prepare(config)
     assert [path.suffix for path in locked] == [".partial"]
+
+
+def test_what_was_read_serves_another_tokenizer(config, tmp_path, monkeypatch, capsys):
+    """Also if the first one could not be trained, which is known only after all text was read."""
+    other = dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_size=500), workers=1)
+    expected = content(prepare(dataclasses.replace(other, store=config.store + "2")).path)
+    pause = "from bertjax.data import tokenizer\ntokenizer.train = lambda *_: corpora.wait()"
+    process = in_a_process(config, before=pause)
+    wait_until(lambda: list((tmp_path / "stores").glob("*.partial/reading.json")), process)
+    _kill(process)
+    with pytest.raises(UserError, match="ask for at most"):
+        prepare(dataclasses.replace(other, tokenizer=dataclasses.replace(config.tokenizer, vocab_size=9000)))
+    capsys.readouterr()
+    monkeypatch.setattr(PartReader, "__call__", lambda *_: pytest.fail("the corpus is read again"))
+    assert content(prepare(other).path) == content(prepare(other).path) == expected
+    assert "which has read the same" in capsys.readouterr().err
+    assert not list((tmp_path / "stores").glob("*.partial"))
+
+
+def test_pieces_that_were_read_before_a_kill_are_not_read_again(config, tmp_path, monkeypatch, capsys):
+    (tmp_path / "corpus").mkdir()
+    for seed in range(6):
+        write_corpus(tmp_path / "corpus" / f"{seed}.txt", documents=40, seed=seed)
+    config = dataclasses.replace(config, corpus=str(tmp_path / "corpus"), workers=2)
+    whole = content(prepare(dataclasses.replace(config, store=config.store + "2")).path)
+    pause = "from bertjax.data.preparation import pieces\npieces.PIECE_BYTES = 1\ncorpora.pause_after(3)"
+    process = in_a_process(config, before=pause)
+    seals = lambda: sorted((tmp_path / "stores").glob("*.partial/reading/*/part.json"))  # noqa: E731
+    wait_until(lambda: len(seals()) >= 3, process)
+    _kill(process)
+    before = len(seals())
+    capsys.readouterr()
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
+    assert content(prepare(config).path) == whole
+    assert f"{before} of 6 pieces are read" in capsys.readouterr().err
+
+
+def test_an_unfinished_preparation_is_named_with_its_size_and_the_command_that_removes_it(config, tmp_path, capsys):
+    stale = tmp_path / "stores" / "corpus-0123456789ab.partial"
+    stale.mkdir(parents=True)
+    (stale / "text").write_bytes(bytes(2_500_000))
+    prepare(config)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "unfinished" in line]
+    assert line == (
+        f"{stale} is an unfinished preparation of 2.5 MB; its command continues it, and rm -r {stale} removes it"
+    )
+    with locks.lock_or_fail(stale.with_name("corpus-0123456789ab.lock"), ""):
+        prepare(config)
+    assert "unfinished" not in capsys.readouterr().err

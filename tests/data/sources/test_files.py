@@ -256,3 +256,18 @@ def test_an_unknown_scheme_and_a_missing_library(monkeypatch):
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gcs", raising=False)
     monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "_get_filesystem", lambda self, name: filesystem(name))
     assert "pip install '.[data,gcs,tfds]'" in error_of("gs://bucket/a.txt")
+
+
+def test_hidden_files_and_folders_are_not_corpora(tmp_path):
+    for name in (
+        "a.txt",
+        ".hidden.txt",
+        ".git/x.txt",
+        ".ipynb_checkpoints/a-checkpoint.txt",
+        "sub/.b.txt",
+        "sub/c.txt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert texts(tmp_path) == texts(tmp_path / "**" / "*") == ["a.txt", "sub/c.txt"]
+    assert texts(tmp_path / ".hidden.txt") == [".hidden.txt"]  # named by itself, it is meant

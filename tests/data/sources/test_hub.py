@@ -1,12 +1,17 @@
 """Data sets through the `datasets` library, from folders that the tests write."""
 
+import io
 import json
+import os
 
 import datasets
+import fsspec
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from bertjax.data import sources
-from bertjax.data.sources import Document
+from bertjax.data.sources import Document, hub
 from tests.data.sources.reading import error_of, read, skipping, texts
 
 
@@ -82,3 +87,58 @@ def test_a_cache_file_that_is_cut_short(folder):
     errors = []
     left = list(part.documents(on_bad=errors.append))
     assert 0 < len(left) < 2500 and len(errors) == 1 and "is cut short, damaged" in str(errors[0])
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A data set of two Parquet files, whose column `image` is most of it."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for index in range(2):
+        images = [os.urandom(20_000) for _ in range(50)]
+        table = pyarrow.table({"image": images, "body": [f"{index} {row} é" for row in range(50)]})
+        pyarrow.parquet.write_table(table, folder / f"train-{index:05d}-of-00002.parquet")
+    return folder
+
+
+EXPECTED = [f"{index} {row} é" for index in range(2) for row in range(50)]
+
+
+def test_parquet_files_are_read_where_they_are(shards, tmp_path):
+    documents = read(f"hf:{shards}", "body")
+    assert documents[0] == Document("train-00000-of-00002.parquet", 1, "0 0 é")
+    assert [document.text for document in documents] == EXPECTED
+    assert not list((tmp_path / "cache").rglob("*.arrow")), "the data set was converted"
+    assert "has no field 'text' (it has image, body)" in error_of(f"hf:{shards}")
+    assert "has no split 'dev'; it has train" in error_of(f"hf:{shards}:dev", "body")
+
+
+def test_only_the_column_of_the_text_is_fetched(shards, monkeypatch):
+    """From another file system, as that of the hub is: fsspec has a class for each."""
+    memory = fsspec.filesystem("memory")
+    for path in shards.iterdir():
+        memory.pipe(f"/set/{path.name}", path.read_bytes())
+    files = [f"memory://set/{path.name}" for path in sorted(shards.iterdir())]
+    parts = hub._parquet_parts(files, "body")
+    assert [part.name for part in parts] == [path.name for path in sorted(shards.iterdir())]
+    fetched = []
+    read_some = io.BytesIO.readinto
+
+    class Counting(type(memory.open("/set/" + parts[0].name))):
+        def readinto(self, buffer):
+            fetched.append(read_some(self, buffer))
+            return fetched[-1]
+
+    monkeypatch.setattr(
+        type(memory), "_open", lambda self, path, *_, **__: Counting(self, path, self.store[path].getvalue())
+    )
+    assert [document.text for part in parts for document in part.documents()] == EXPECTED
+    assert 0 < sum(fetched) < 0.2 * sum(part.size for part in parts)
+
+
+def test_the_hash_that_the_hub_knows_is_the_fingerprint():
+    file = hub.HubFile("memory://set/a.parquet")
+    one, same, other = (
+        hub.HubPart(file, "a.parquet", 7, hub.Parquet("text"), checksum) for checksum in ("1f", "1f", "2e")
+    )
+    assert one.fingerprint() == same.fingerprint() != other.fingerprint()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.sources import Document
+from bertjax.errors import UserError
 from tests.data.sources.reading import error_of, read, skipping, texts
 
 COMPRESS = {
@@ -132,3 +133,66 @@ def test_a_damaged_archive_is_named_and_read_up_to_the_damage(tmp_path, suffix, 
 def test_an_empty_archive_file_is_named(tmp_path, suffix):
     (tmp_path / f"a.txt{suffix}").write_bytes(b"")
     assert f"a.txt{suffix} is" in error_of(tmp_path)
+
+
+def zstd_frame(content, window):
+    """A frame of zstd with one raw block, and a window of 2**window bytes (RFC 8878, 3.1.1)."""
+    block = (1 | len(content) << 3).to_bytes(3, "little") + content
+    return b"\x28\xb5\x2f\xfd" + bytes([0, (window - 10) << 3]) + block
+
+
+def test_a_zst_file_with_a_long_window_is_read_or_named_but_not_called_damaged(tmp_path):
+    """The Pile and the dumps of Reddit are compressed with zstd --long=31."""
+    good, bad = tmp_path / "good.jsonl.zst", tmp_path / "bad.txt.zst"
+    good.write_bytes(zstd_frame(b'{"text": "One."}\n', 27))
+    assert texts(good) == ["One."]
+    bad.write_bytes(zstd_frame(b"One.\n", 31))
+    message = error_of(bad)
+    assert "recompress it with --long=27 or less: zstd -dc --long=31 OLD" in message and "damaged" not in message
+    with pytest.raises(UserError, match="window of more than 128 MiB"):  # skipping it would lose all of its documents
+        skipping(bad)
+
+
+@pytest.mark.parametrize("suffix", ARCHIVES)
+def test_what_is_wrong_with_an_archive_is_told_apart(tmp_path, suffix):
+    whole = COMPRESS[suffix](b"".join(b"Sentence %d of a text.\n\n" % number for number in range(5000)))
+    path = tmp_path / f"a.txt{suffix}"
+    middle = len(whole) - 8 if suffix == ".gz" else len(whole) // 2  # the checksum of gz; garbage before may end early
+    flipped = whole[:middle] + bytes(255 - byte for byte in whole[middle : middle + 4]) + whole[middle + 4 :]
+    other = ".xz" if suffix == ".gz" else ".gz"
+    for content, expected in (
+        (whole[: len(whole) // 2], "(it is cut short: "),
+        (flipped, "(it is damaged: "),
+        (b"Plain text.\n" * 100, f"if it is plain text, remove {suffix} from its name"),
+        (COMPRESS[other](b"One.\n"), f"(it starts like a {other} file); end its name with {other}"),
+    ):
+        path.write_bytes(content)
+        if suffix == ".zst" and content is flipped:
+            continue  # it has no checksum
+        assert expected in error_of(path)
+
+
+@pytest.mark.parametrize(
+    "encoding, expected",
+    [
+        ("utf-16", "it starts like UTF-16"),
+        ("utf-16-le", "as in UTF-16LE without a byte order mark"),
+        ("utf-16-be", "as in UTF-16BE without a byte order mark"),
+        ("utf-32", "it starts like UTF-32"),
+        ("utf-32-le", "as in UTF-32LE without a byte order mark"),
+    ],
+)
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_another_encoding_is_named_and_not_one_document_of_it_is_read(write, kind, encoding, expected):
+    """Its lines, divided at the bytes of UTF-8, would be text with a zero byte in each character."""
+    path = write(kind, "\n".join('{"text": "Some text."}\n' for _ in range(3)).encode(encoding))
+    message = error_of(path)
+    assert f"{path}:1 is not UTF-8" in message and expected in message and "iconv -f UTF-" in message
+    assert skipping(path) == ([], [message])
+
+
+@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
+def test_an_archive_without_its_suffix_is_named(tmp_path, kind):
+    for suffix in ARCHIVES:
+        (tmp_path / f"a{kind}").write_bytes(COMPRESS[suffix](b"Words. " * 99))
+        assert f"format; end its name with {suffix}" in error_of(tmp_path / f"a{kind}")

@@ -1,0 +1,257 @@
+"""The first pass by pieces: consecutive files of a source, which any process reads, in any order and more than once.
+
+A piece has a folder with `documents.bin`, `near.bin`, `dropped.jsonl.gz`, `sample.jsonl`, `text/` and, written last,
+`part.json`. What a stopped preparation has finished is not read again. `merged` makes the first pass of the corpus of
+its pieces, so the number of processes and where the corpus is cut have no effect on a store.
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from etils import epath
+
+from bertjax import storage
+from bertjax.data import remote
+from bertjax.data.config import DataConfig
+from bertjax.data.preparation import reading
+from bertjax.data.preparation.dropped import NAME as DROPPED
+from bertjax.data.preparation.ledger import READ, SKIPPED, Ledger
+from bertjax.data.preparation.reading import Reading, Source
+from bertjax.data.preparation.sample import Sample, Stretch, shares_of
+from bertjax.data.preparation.steps import Key
+from bertjax.data.sources import OnRead
+from bertjax.data.sources.access import open_file
+from bertjax.data.sources.bad import LISTED, BadRecords
+from bertjax.errors import UserError
+
+SEAL, _SAMPLE = "part.json", "sample.jsonl"
+# A piece ends at the first file after so many bytes: small files are read together, and a process has enough to do.
+PIECE_BYTES = 64 << 20
+STRETCHES_A_LINE = 1000
+
+
+class Piece(NamedTuple):
+    """Consecutive parts of a source: its index, the first part, and the one after the last."""
+
+    source: int
+    first: int
+    stop: int
+
+
+def pieces_of(all_sources: list[Source]) -> list[Piece]:
+    """Return the pieces of a corpus. Those of a source stay as they are if parts are added behind them."""
+    pieces = []
+    for index, source in enumerate(all_sources):
+        first, size = 0, 0
+        for part, file in enumerate(source.parts):
+            size += file.size
+            if size >= PIECE_BYTES or part == len(source.parts) - 1:
+                pieces.append(Piece(index, first, part + 1))
+                first, size = part + 1, 0
+    return pieces
+
+
+def folder_name(piece: Piece) -> str:
+    """Return the name of the folder of a piece."""
+    return f"{piece.source:03}-{piece.first:06}"
+
+
+def size_of(piece: Piece, all_sources: list[Source]) -> int:
+    """Return the bytes of the files of a piece."""
+    return sum(part.size for part in all_sources[piece.source].parts[piece.first : piece.stop])
+
+
+def ignore(size: int) -> None:
+    """Take no notice of bytes that were read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PartReader:
+    """Reads pieces of the corpus; picklable with the default `on_read`.
+
+    Attributes:
+      work: the folder that receives the folders of the pieces.
+      on_read: called with the number of bytes that were read since the last call.
+      processes: processes that clean the documents of a piece, see `cleaning.cleaned`.
+    """
+
+    config: DataConfig
+    sources: list[Source]
+    parts: list[Piece]
+    work: epath.Path
+    on_read: OnRead = ignore
+    processes: int = 0
+
+    def __call__(self, number: int) -> None:
+        """Write the folder of a piece, unless it is there.
+
+        Raises:
+          UserError: a part cannot be read, or a document is bad and bad documents stop the preparation.
+        """
+        piece = self.parts[number]
+        target, name = self.work / folder_name(piece), self.sources[piece.source].name
+        if storage.exists(target / SEAL):
+            return
+        messages, ledger = [], Ledger()
+
+        def on_bad(error: UserError) -> None:
+            if self.config.on_bad_document == "stop":
+                raise error
+            ledger.add(name, SKIPPED, 1, getattr(error, "size", 0))
+            if len(messages) < LISTED:
+                messages.append(str(error))
+
+        sample = Sample(self.config.tokenizer.sample_characters)
+        with whole_folder(target) as folder:
+            (folder / "text").mkdir()
+            with reading.open_dropped(self.config, folder) as dropped:
+                entries = itertools.chain.from_iterable(
+                    reading.read_part(self.sources, piece.source, part, self.on_read, on_bad)
+                    for part in range(piece.first, piece.stop)
+                )
+                entries = _counted(entries, ledger, name)
+                sizes = reading.write(
+                    entries, self.config, self.sources, folder, sample, dropped, ledger, self.processes
+                )
+            stretches = sample.stretches()
+            # Many stretches a line, as encoding a line has a cost of its own.
+            starts = range(0, len(stretches), STRETCHES_A_LINE)
+            lines = [sample.limit, *(stretches[start : start + STRETCHES_A_LINE] for start in starts)]
+            content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            (folder / _SAMPLE).write_bytes(content.encode())
+            changes = dropped.changes if dropped else {}
+            seal = {"shard_bytes": sizes, "messages": messages, "changes": changes, "ledger": ledger.numbers}
+            (folder / SEAL).write_text(json.dumps(seal), encoding="utf-8")
+
+
+def _counted(entries: Iterator[reading.Entry], ledger: Ledger, source: str) -> Iterator[reading.Entry]:
+    documents = characters = 0
+    for entry in entries:
+        documents += 1
+        characters += len(entry.document.text)
+        yield entry
+    ledger.add(source, READ, documents, characters)
+
+
+def read_seal(folder: epath.Path) -> dict[str, Any]:
+    """Return what `PartReader` counts in a piece.
+
+    Returns:
+      `shard_bytes` of each shard, `messages` about the first bad documents, `changes` (see `Dropped`), and `ledger`
+      (see `Ledger.numbers`).
+    """
+    return json.loads(storage.read_bytes(folder / SEAL))
+
+
+def merged(
+    config: DataConfig, partial: Path, all_sources: list[Source], pieces: Sequence[Piece], work: epath.Path
+) -> Reading:
+    """Make the first pass of the corpus of that of its pieces: find duplicates, and write what a tokenizer trains on.
+
+    Args:
+      partial: the unfinished preparation, see `building`.
+      work: the folder with the folders of the pieces.
+    """
+    folders = [work / folder_name(piece) for piece in pieces]
+    seals = [read_seal(folder) for folder in folders]
+    bad, ledger = BadRecords(config.on_bad_document, "documents"), Ledger()
+    for piece, seal in zip(pieces, seals, strict=True):
+        source = all_sources[piece.source].name
+        ledger.add_all(seal["ledger"])
+        skipped, _ = seal["ledger"].get(source, {}).get(SKIPPED, (0, 0))
+        for _, message in itertools.zip_longest(range(skipped), seal["messages"]):
+            bad.add(source, UserError(message))
+    for name in (reading.DOCUMENTS, *([reading.NEAR] if config.near_duplicates.drop else [])):
+        with open(partial / name, "wb") as file:
+            for folder in folders:
+                file.write(storage.read_bytes(folder / name))
+    with reading.open_dropped(config, partial / "store") as dropped:
+        if dropped:
+            for folder, seal in zip(folders, seals, strict=True):
+                dropped.add_all(storage.read_bytes(folder / DROPPED), seal["changes"])
+        sizes = tuple(itertools.chain.from_iterable(seal["shard_bytes"] for seal in seals))
+        read = reading.compared(config, partial, all_sources, dropped, bad.skipped, sizes, ledger)
+    _write_sample(config, partial, all_sources, pieces, folders, ledger)
+    return read
+
+
+def _write_sample(
+    config: DataConfig,
+    partial: Path,
+    all_sources: list[Source],
+    pieces: Sequence[Piece],
+    folders: Sequence[epath.Path],
+    ledger: Ledger,
+) -> None:
+    """Write the texts that a tokenizer trains on, in the order of the corpus.
+
+    If `data` states how often sources are drawn, each has its share of the sample. A source that is smaller than its
+    share is repeated, as training repeats it.
+    """
+    is_duplicate = reading.is_duplicate(partial)
+    characters = {source.name: ledger.numbers.get(source.name, {}).get(READ, (0, 0))[1] for source in all_sources}
+    shares = shares_of(config, characters)
+    limit = config.tokenizer.sample_characters
+    if shares is None:
+        drawn = Sample.merged(limit, map(_read_sample, folders))
+        reading.save_sample(drawn.texts(is_duplicate), partial)
+        return
+    limit = min(limit, sum(characters[name] for name in shares))
+    texts: list[str] = []
+    for index, source in enumerate(all_sources):
+        if source.name not in shares:
+            continue
+        quota = max(1, round(limit * shares[source.name]))
+        of_source = [folder for piece, folder in zip(pieces, folders, strict=True) if piece.source == index]
+        texts += _repeated(Sample.merged(quota, map(_read_sample, of_source)).texts(is_duplicate), quota)
+    reading.save_sample(texts, partial)
+
+
+def _repeated(texts: list[str], characters: int) -> list[str]:
+    """Return texts, again from the first one until they have about so many characters."""
+    result, left = [], characters
+    for text in itertools.cycle(texts):
+        if result and left < len(text) / 2:
+            return result
+        result.append(text)
+        left -= len(text)
+    return result
+
+
+def _read_sample(folder: epath.Path) -> tuple[Iterator[Stretch], int]:
+    """Return the stretches of a piece, lowest priority first, and the limit of its sample."""
+
+    def stretches() -> Iterator[Stretch]:
+        for line in file:
+            for priority, key, index, text in json.loads(line):
+                yield Stretch(priority, Key(*key), index, text)
+
+    file = open_file(folder / _SAMPLE)
+    return stretches(), json.loads(file.readline())
+
+
+@contextlib.contextmanager
+def whole_folder(target: epath.Path) -> Iterator[Path]:
+    """Make an empty local folder; `target` has its files when the block ends, the seal last, or had them before."""
+    if storage.is_remote(target):
+        with tempfile.TemporaryDirectory() as name:
+            yield Path(name)
+            remote.upload(Path(name), target, SEAL)
+        return
+    Path(target.parent).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".", ignore_cleanup_errors=True) as name:
+        draft = Path(name, "piece")
+        draft.mkdir()
+        yield draft
+        storage.flush_folder(draft)
+        try:
+            draft.rename(target)
+        except OSError:  # another process has written the same
+            if not storage.exists(target / SEAL):
+                raise

@@ -1,0 +1,159 @@
+"""Nothing is lost unseen: all that is read is in the store, or counted as left out, in documents and characters."""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+
+from bertjax.data import sources
+from bertjax.data.config import TokenizerConfig
+from bertjax.data.preparation import duplicates, shards
+from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates
+from bertjax.data.preparation.ledger import READ, SKIPPED, WAYS, check
+from bertjax.data.preparation.local import Local
+from bertjax.data.preparation.prepare import prepare
+from bertjax.data.preparation.steps import Key, ShardDocument, content
+from bertjax.data.sources import lines
+from bertjax.data.store import SPLITS
+from bertjax.errors import RunFailed
+from tests.data.preparation.corpora import write_corpus
+from tests.data.preparation.test_parts import CLEANING, mixed
+
+
+def documents_of(store, split):
+    """The tokens of each document of a split."""
+    part = store.split(split)
+    ends = part.sentences[part.documents]
+    return [part.tokens[start:stop].tobytes() for start, stop in zip(ends[:-1], ends[1:], strict=True)]
+
+
+def entry(store, name, source="corpus"):
+    return store.manifest["ledger"][source].get(name, [0, 0])
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r", "\r\n"])
+def test_a_copy_costs_no_other_document_of_its_line(config, tmp_path, line_end, capsys):
+    """Lines end at a lone CR too, so all documents of a file of an old Mac are in its first line."""
+    texts = [document.text for document in sources.documents(config.corpus, "text")]
+    (tmp_path / "corpus.txt").unlink()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "a.txt").write_text("\n\n".join(texts[:100]))
+    last = (2 * line_end).join(text.replace("\n", line_end) for text in [*texts[100:], texts[3], texts[150]])
+    (tmp_path / "old" / "b.txt").write_bytes(last.encode())
+    store = prepare(dataclasses.replace(config, corpus=str(tmp_path / "old")))
+    assert sum(len(documents_of(store, split)) for split in SPLITS) == len(texts) == 200
+    assert store.manifest["duplicates"] == {"corpus": 2} and entry(store, "duplicates")[0] == 2
+    assert "read 202 documents (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("settings", [{}, CLEANING, {"share": 0.5}], ids=["all", "cleaned", "share"])
+def test_what_is_read_is_what_is_kept_and_left_out(config, tmp_path, settings, capsys):
+    config = mixed(tmp_path, tokenizer=config.tokenizer, **settings)
+    store = prepare(config)
+    for name, source in config.sources.items():
+        errors = []
+        read = list(sources.documents(source.corpus, "text", on_bad=errors.append))
+        assert entry(store, READ, name) == [len(read), sum(len(document.text) for document in read)]
+        assert entry(store, SKIPPED, name) == [len(errors), sum(error.size for error in errors)]
+        sums = np.sum([entry(store, way, name) for way in WAYS], axis=0)
+        assert entry(store, READ, name) == sums.tolist()
+        assert entry(store, "filtered", name)[0] == (1 if name == "web" and settings is CLEANING else 0)
+        assert (entry(store, "outside_share", name)[0] > 0) == ("share" in settings)
+    check(store.manifest["ledger"])
+    assert "not read: 3 bad documents, at least 9 bytes" in capsys.readouterr().out
+
+
+class Losing(Local):
+    """A runner that loses a document of the store."""
+
+    def encode(self, config, partial, read, trained, token_dtype):
+        [first, *_] = shards.read_text(partial, 0)
+        duplicates.add(duplicates.path(partial), np.array([first.key.packed()], PACKED_KEY))
+        return super().encode(config, partial, read, trained, token_dtype)
+
+
+def test_a_store_that_lacks_a_document_is_not_made(config):
+    with pytest.raises(RunFailed, match="of source corpus, 200 documents with .* were read, and 199 with .* no store"):
+        prepare(config, Losing())
+
+
+def test_keys_that_do_not_ascend_are_refused(tmp_path):
+    (tmp_path / "text").mkdir()
+    documents = [ShardDocument(Key(0, 0, 1, 1), f"a.txt:{number}", 0, b"text") for number in (1, 2)]
+    with pytest.raises(RunFailed, match=r"a.txt:1 and a.txt:2 have the keys .* which do not ascend"):
+        shards.write_texts(tmp_path, documents)
+
+
+SPELLINGS = {
+    "windows": lambda text: text.replace("\n", "\r\n") + "\r\n",
+    "blank lines": lambda text: "\n" + text.replace("\n", "\n\n \n"),
+    "no-break spaces": lambda text: text.replace(" ", "\xa0 "),
+    "composed": lambda text: unicodedata.normalize("NFD", text),
+    "broken lines": lambda text: "\n".join(text.split()),
+    "separators": lambda text: text.replace("\n", "\u2028"),
+}
+
+
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+def test_another_spelling_of_a_document_is_a_copy(config, tmp_path, spell):
+    """Else the same tokens would be in both splits."""
+    texts = [f"{document.text} caf\u00e9" for document in sources.documents(config.corpus, "text")]
+    records = [{"text": text} for text in [*texts, *map(spell, texts)]]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    store = prepare(dataclasses.replace(config, corpus=str(tmp_path / "corpus.jsonl"), heldout_share=0.3))
+    assert store.manifest["duplicates"] == {"corpus": 200}
+    train, heldout = (documents_of(store, split) for split in SPLITS)
+    assert len(train) + len(heldout) == 200 and not set(train) & set(heldout)
+
+
+def test_the_split_does_not_depend_on_the_kind_of_white_space():
+    for name in ("windows", "no-break spaces", "composed", "separators"):
+        for text in ("One caf\u00e9.\nTwo.", "Three.\n\nFour."):
+            assert content(SPELLINGS[name](text)) == content(text)
+    assert content("One. Two.").words == content("One.\nTwo.").words != content("One.Two.").words
+
+
+def test_the_held_out_documents_of_the_embedded_corpus_are_those_of_published_results():
+    documents = [document.text for document in sources.documents("embedded:en", "text")]
+    expected = [hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16] for text in documents]
+    assert [content(text).digest for text in documents] == expected
+
+
+def long_corpus(tmp_path):
+    """Good documents around a line, a document and a line in a document that are too long: name -> texts to keep."""
+    write_corpus(tmp_path / "corpus.txt", documents=40)
+    good = (tmp_path / "corpus.txt").read_text().split("\n\n")[:40]
+    long = ["word " * 900, "A sentence of words.\n" * 200 + "Its end.", "Start.\n" + "word " * 900 + "\nEnd."]
+    texts = good[:20]
+    for bad, more in zip(long, (good[20:25], good[25:30], good[30:]), strict=True):
+        texts = [*texts, bad, *more]
+    (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
+    objects = [json.dumps({"text": text}) for text in texts]
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress("\n".join(objects).encode()))
+    return good, long
+
+
+@pytest.mark.parametrize("name", ["corpus.txt", "corpus.jsonl.gz"])
+def test_a_document_that_is_too_long_is_skipped_alone_with_its_bytes(config, tmp_path, monkeypatch, name, capsys):
+    monkeypatch.setattr(lines, "LONGEST_BYTES", 3000)
+    good, long = long_corpus(tmp_path)
+    config = dataclasses.replace(config, corpus=str(tmp_path / name), heldout_share=0.3, on_bad_document="skip")
+    store = prepare(dataclasses.replace(config, tokenizer=TokenizerConfig(kind="char", vocab_size=400), workers=0))
+    assert sum(len(documents_of(store, split)) for split in SPLITS) == len(good)
+    number, size = entry(store, SKIPPED)
+    least = sum(len(text.encode()) - text.count("\n") for text in long)
+    assert number == 3 and least <= size <= least + 600
+    output = capsys.readouterr()
+    assert f"not read: 3 bad documents, at least {size:,} bytes" in output.out
+    assert output.err.count(" has more than 3,000 bytes (4,") >= 2 and "and is not read; " in output.err
+
+
+def test_keys_with_lines_are_found(tmp_path):
+    keys = [Key(0, 0, number, 1) for number in (1, 2, 3)]
+    (tmp_path / "d").write_bytes(b"".join(key.packed() for key in keys[::2]))
+    assert Duplicates(tmp_path / "d").contain(keys).tolist() == [True, False, True]
+    assert [Key.unpacked(key.packed()) for key in keys] == keys
