@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from bertjax import private_paths
 from bertjax.config import from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
@@ -108,6 +109,7 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     own = {"norm_epsilon": 1e-6} | OWN[kind] | ({"direction": "left_to_right"} if "clm" in parts else {})
     config = from_dict(
         {
+            "data": {"corpus": private_paths.EMBEDDED},  # files of transformers do not name the corpus
             "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,
             "tasks": tasks or next((_TASKS[part] for part in _TASKS if part in parts), _MLM),
             "stages": [{"seq_len": min(128, (SIZES | own)["max_positions"])}],
