@@ -87,8 +87,9 @@ def run(
       name: name of the configuration file, by which the reference curve is found.
       longer: allows more steps in the last stage than when the workdir was started.
       other_versions: allows other versions of JAX and the libraries that compute than at the last start.
-      should_stop: function that is called between steps; once it returns True, the state is saved and the call
-        returns. With several processes it must return the same in all of them: see `processes.StopTogether`.
+      should_stop: function that is called between steps, and between the batches of an evaluation; once it returns
+        True, the state is saved and the call returns. With several processes it must return the same in all of them:
+        see `processes.StopTogether`.
       profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
       on_event: command that the writer runs at each event, see `Notifier`.
 

@@ -58,6 +58,7 @@ def submit(folder: Path, codes: str, **environment: str) -> tuple[int, bool]:
     training = f"{folder / 'tools' / 'training'} -m bertjax.train --distributed --config=configs/tiny.py"
     assert calls[0] == f"srun --kill-on-bad-exit=0 --wait=0 {training} --workdir={folder / 'run'}", output
     assert calls[1:] in ([], ["scontrol requeue 17"]), output
+    assert not list(ROOT.glob("bertjax-17-*")), "the codes of the tasks"
     return process.returncode, len(calls) == 2
 
 
@@ -108,6 +109,7 @@ def test_near_the_time_limit_it_saves_and_requeues_even_if_it_hangs(tmp_path, an
     process.send_signal(signal.SIGUSR1)
     assert process.wait(timeout=LIMIT_SECONDS) == code
     assert (tmp_path / "calls").read_text().splitlines()[1:] == ["scontrol requeue 17"]
+    assert not list(ROOT.glob("bertjax-17-*"))
     if answer == ":":
         os.kill(int(pid.read_text()), signal.SIGKILL)  # as Slurm does when it requeues a job
 
