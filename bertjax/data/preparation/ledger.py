@@ -27,18 +27,19 @@ WAYS = {
 
 
 class Ledger:
-    """Counts documents and characters by source and entry.
-
-    Attributes:
-      numbers: see `Numbers`.
-    """
+    """Counts documents and characters by source and entry."""
 
     def __init__(self) -> None:
-        self.numbers: Numbers = {}
+        self._numbers: Numbers = {}
+
+    @property
+    def numbers(self) -> Numbers:
+        """The counts, sorted: workers finish in any order, and the manifest of a store does not show in which."""
+        return {source: dict(sorted(entries.items())) for source, entries in sorted(self._numbers.items())}
 
     def add(self, source: str, entry: str, documents: int, characters: int) -> None:
         """Add documents to an entry of a source."""
-        counts = self.numbers.setdefault(source, {}).setdefault(entry, [0, 0])
+        counts = self._numbers.setdefault(source, {}).setdefault(entry, [0, 0])
         counts[0] += documents
         counts[1] += characters
 

@@ -90,7 +90,7 @@ BAD = [
     ("tsv", "text label\nabc yes\n", "has no column 'text'"),
     ("tsv", "text\tlabel\nabc\t \n", "has no label in 'label' in any record"),
     ("tsv", "text\tlabel\nabc\tcab\tyes\n", ":2 has 3 fields, not 2; remove a tab that is inside of a field"),
-    ("tsv", b"\x00" * 1000, "has no column 'text'"),
+    ("tsv", b"\x00" * 1000, "is not UTF-8: 1,000 of 1,000 bytes are zero"),
     ("tsv", "\n\n\n", "has no rows"),
     ("jsonl", "", "has no rows"),
     ("jsonl", "[]\n", ":1 is not a JSON object"),
