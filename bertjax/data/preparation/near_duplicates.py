@@ -60,7 +60,7 @@ def record(key: Key, digest: bytes, group: int, text: bytes, buckets_B: np.ndarr
 def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[bool]) -> Clusters:
     """Return the near-duplicates among documents that are no exact duplicates.
 
-    Memory is about 40 bytes a document, and 350 if all are in clusters; the signatures stay on disk.
+    Memory is about 40 bytes a document, and 390 if all are in clusters; the signatures stay on disk.
 
     Args:
       documents: a file of `document_dtype`, in any order.

@@ -106,7 +106,7 @@ def test_no_documents(tmp_path):
     assert clusters.number == 0 and clusters.largest == [] and not len(clusters.dropped)
 
 
-@pytest.mark.parametrize("share, most", [(0.02, 50), (1.0, 350)])
+@pytest.mark.parametrize("share, most", [(0.02, 50), (1.0, 390)])
 def test_memory_is_what_the_docstring_says(tmp_path, monkeypatch, share, most):
     """All records would take 250 bytes a document, and they stay on disk."""
     monkeypatch.setattr(near_duplicates, "DOCUMENTS_PER_READ", 1 << 12)
