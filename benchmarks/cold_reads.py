@@ -6,8 +6,8 @@
 
 Arms, each in a process of its own, so that its counters are its own:
 
-- `rows`: batches of 256 random rows of a plan of a store of --gb gigabytes that is not in the page cache, read as
-  training reads them (`Feed.batch`). Bytes are those that the kernel fetched from the disk for this process (Linux,
+- `rows`: batches of 256 random rows of full sentences of a store of --gb gigabytes that is not in the page cache, read as
+  training reads them (`Feed.batch`). A row is at three places: in rows, ranges and tokens. Bytes are those that the kernel fetched from the disk for this process (Linux,
   `read_bytes` of /proc/self/io). `rows, no advice` is the same without `store.at_random`.
 - `planning`: the plan of a block of sentences, and of the same block with one line of 1 MB without a full stop; seconds
   of processor time and their ratio.
@@ -36,6 +36,7 @@ from bertjax.data import plan, store, tokenizer
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
+from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed
@@ -89,8 +90,8 @@ def write_store(folder: Path, sentences: int, long_line: int = 0) -> TokenStore:
 
 
 def make_plan(made: TokenStore) -> Plan:
-    """Return the plan of the training split."""
-    return plan.open_or_make(made, Spec("train", SegmentPairs(), SEQ_LEN, seed=0))
+    """Return a plan of the training split whose rows are each one run of tokens."""
+    return plan.open_or_make(made, Spec("train", FullSentences(), SEQ_LEN, seed=0))
 
 
 def no_features(placed: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:

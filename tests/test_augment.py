@@ -2,12 +2,15 @@
 
 import functools
 import json
+import re
 
+import numpy as np
 import pytest
 
 from bertjax import augment, cli
 from bertjax.data.text.augmentation import MASK, Augmentation
 from bertjax.errors import UserError
+from bertjax.inference import refill
 
 TEXTS = ["one two three four five six seven", "eight nine ten", "eleven"]
 
@@ -96,3 +99,32 @@ def test_a_text_that_cannot_change_is_refused(tmp_path):
     (tmp_path / "texts.txt").write_text("one\n")
     with pytest.raises(UserError, match="has no text that changes"):
         augment.run(str(tmp_path / "texts.txt"), str(tmp_path / "m.jsonl"), ("text",), Augmentation(mask=0.0))
+
+
+def test_what_is_not_replaced_stays_as_it_is_written(undisturbed, tmp_path, capsys):
+    """Also behind the first T tokens, and in a spelling that the tokenizer does not know."""
+    words = [f"hid{'  ' if n % 7 else chr(9)}J\u00fcg!\u4e2d" for n in range(60)]
+    text = "   ".join(["ABC", *words, "the very End."])
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    arguments = [str(tmp_path / "texts.jsonl"), f"--model={undisturbed / 'export'}", "--copies=4", "--mask=0.1"]
+    arguments += ["--ngrams=0", f"--to={tmp_path / 'more.jsonl'}", "--platform=cpu"]
+    assert cli.exit_code_of(functools.partial(augment.main, arguments)) == 0
+    lines = (tmp_path / "more.jsonl").read_text().splitlines()
+    variants = Augmentation(copies=4, mask=0.1, ngrams=0.0).variants([[text]])
+    assert len(lines) == len(variants) == 4
+    for line, (masked,) in zip(lines, variants, strict=True):
+        filled = json.loads(line)["text"]
+        kept = [re.escape(part) for part in masked.split(MASK)]
+        assert len(kept) > 2 and re.fullmatch(r"(\S+)".join(kept), filled), (masked, filled)
+
+
+@pytest.mark.parametrize("room", [4, 7, 30])
+def test_windows_have_each_mask_once_with_text_around_it(room):
+    for length in (1, 5, 29, 100):
+        for every in (1, 3, 17):
+            masks = np.arange(0, length, every)
+            windows = list(refill._windows(masks, length, room))
+            np.testing.assert_array_equal(np.concatenate([inside for _, inside in windows]), masks)
+            for start, inside in windows:
+                assert 0 <= start <= inside[0] and inside[-1] < min(length, start + room)
+                assert inside[-1] < start + room - room // 4 or start + room >= length

@@ -6,6 +6,7 @@ can read.
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import sys
@@ -40,8 +41,9 @@ def exists(folder: epath.Path) -> bool:
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
-    """Return the path of the local copy of a remote folder."""
-    return Path(cache_dir).expanduser().absolute() / folder.name
+    """Return the path of the local copy of a remote folder, after all of its URL: names repeat in other buckets."""
+    place = hashlib.sha256(os.fspath(folder.parent).encode()).hexdigest()
+    return Path(cache_dir).expanduser().absolute() / f"{folder.name}-{place[:8]}"
 
 
 def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -> Path:

@@ -6,6 +6,7 @@ number of the copy and the text.
 """
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from bertjax.data.random import bits, uniform
 from bertjax.errors import UserError
 
 MASK = "[MASK]"
+_WORD = re.compile(r"\S+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,15 +61,17 @@ class Augmentation:
             length = min(1 + int(of_length * self.longest), len(words))
             place = int(of_place * (len(words) - length + 1))
             return " ".join(words[place : place + length])
-        is_masked = uniform(self.seed, f"{stream}/mask", copy, number, np.arange(len(words))) < self.mask
-        return " ".join(MASK if masked else word for word, masked in zip(words, is_masked))
+        is_masked = iter(uniform(self.seed, f"{stream}/mask", copy, number, np.arange(len(words))) < self.mask)
+        # White space and the other words stay as they are written.
+        return _WORD.sub(lambda word: MASK if next(is_masked) else word[0], text)
 
     def variants(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return the variants of records of one or several texts, without repetitions and without the records.
 
         Of a pair, a variant changes the first text, the second or both, in turns (Tang et al., 2019).
         """
-        seen, variants = {tuple(" ".join(text.split()) for text in record) for record in texts}, []
+        variants: list[list[str]] = []
+        seen = {tuple(" ".join(text.split()) for text in record) for record in texts} | {tuple(each) for each in texts}
         for number, record in enumerate(texts):
             for copy in range(self.copies):
                 only = copy % (len(record) + 1) if len(record) > 1 else len(record)

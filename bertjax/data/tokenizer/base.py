@@ -129,14 +129,18 @@ class Tokenizer(abc.ABC):
         The text around it is encoded as if a piece there had been masked: a space before it belongs to the piece, and
         text that follows without a space continues its word.
         """
-        symbol = re.compile("|".join(sorted(map(re.escape, {"[MASK]", self.piece(self.mask_id)}))))
-        encoded = self.encode(texts)
+        symbol, encoded = self.mask_symbol, self.encode(texts)
         for row, text in enumerate(texts):
             first, *others = symbol.split(text)
             if others:
                 after = ([self.mask_id, *self._after_mask(part)] for part in others)
                 encoded[row] = list(itertools.chain(self._before_mask(first), *after))
         return encoded
+
+    @property
+    def mask_symbol(self) -> re.Pattern[str]:
+        """A pattern for what `encode_masked` reads as [MASK]."""
+        return re.compile("|".join(sorted(map(re.escape, {"[MASK]", self.piece(self.mask_id)}))))
 
     def _before_mask(self, text: str) -> list[int]:
         text = text.strip()
