@@ -202,7 +202,10 @@ def _labeled(
     files = Feeds(config, source)
     try:
         for name in config.tasks:
-            _ = files.store_of(name).train  # the baselines are those of the training file
+            labeled = files.store_of(name)
+            _ = labeled.train  # the baselines are those of the training file
+            for line in report.metric_lines(labeled, config.tasks[name].objective):
+                say(line, file=sys.stderr)
     except UserError as error:
         raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
     return files.store

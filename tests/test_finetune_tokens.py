@@ -1,12 +1,14 @@
 """Tagging and question answering from the command line, by their recipes made small."""
 
+import contextlib
 import copy
+import io
 import json
 
 import pytest
 
 import bertjax
-from bertjax import evaluate, predict
+from bertjax import cli, evaluate, predict
 from bertjax.config_file import load
 from bertjax.inference.ensemble import Ensemble
 from bertjax.opening import SavedModel
@@ -47,24 +49,71 @@ def course(workdir, name):
     return [record[name] for record in runs.records(workdir / "metrics.jsonl") if name in record]
 
 
-def test_names_are_learned(tmp_path):
-    files = labeled_files.conll(tmp_path / "train.txt", 160), labeled_files.conll(tmp_path / "dev.txt", 60, seed=1)
-    assert finetune("ner.py:smoke", "ner", *files, tmp_path / "run") == 0
-    figures = json.loads((tmp_path / "run" / "summary.json").read_text())
-    losses = course(tmp_path / "run", "train/tagging_loss")
-    scores = course(tmp_path / "run", "eval/heldout/f1")
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory):
+    """A folder with a tagged file, dev.txt, the run that learned its tags, and what the run printed."""
+    folder = tmp_path_factory.mktemp("names")
+    files = labeled_files.conll(folder / "train.txt", 160), labeled_files.conll(folder / "dev.txt", 60, seed=1)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert finetune("ner.py:smoke", "ner", *files, folder / "run") == 0
+    (folder / "printed.txt").write_text(printed.getvalue())
+    return folder
+
+
+def test_names_are_learned(tagger):
+    figures = json.loads((tagger / "run" / "summary.json").read_text())
+    losses = course(tagger / "run", "train/tagging_loss")
+    scores = course(tagger / "run", "eval/heldout/f1")
     assert losses[-1] < losses[0] / 5 and scores == sorted(scores) and scores[0] < scores[-1] > 0.95
     assert figures["eval"]["token_accuracy"] > figures["baseline"]["majority_accuracy"] + 0.3
-    predictions = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")
+    assert "train.txt: 3 classes, the rarest first: B-LOC" in (tagger / "printed.txt").read_text()
+    predictions = runs.records(tagger / "run" / "predictions" / "heldout.jsonl")
     assert len(predictions) == 60 and all(len(answer["prediction"]) == len(answer["words"]) for answer in predictions)
     text = "ada fed " * 40  # more than the model reads at once
-    answers = bertjax.predictor(tmp_path / "run" / "export").predict([text, "jed abc cadiz"])
+    answers = bertjax.predictor(tagger / "run" / "export").predict([text, "jed abc cadiz"])
     assert answers[0]["words"] == text.split() and len(answers[0]["prediction"]) == 80
     assert answers[1] == {
         "text": "jed abc cadiz",
         "words": ["jed", "abc", "cadiz"],
         "prediction": ["B-PER", "O", "B-LOC"],
     }
+
+
+def test_files_of_a_tagger(tagger, tmp_path, capsys):
+    """Columns are predicted as sentences, answers come back as a column, and other columns are scored."""
+    export, dev, out = tagger / "run" / "export", tagger / "dev.txt", tmp_path / "out.txt"
+    call = [str(export), "--platform=cpu"]
+
+    def predicted(*flags) -> int:
+        return cli.exit_code_of(lambda: predict.main([*call, *map(str, flags)]))
+
+    assert predicted(f"--file={dev}", f"--out={out}") == 0
+    assert "dev.txt is read as 60 sentences with a word in each line" in capsys.readouterr().err
+    rows = [line.split() for line in out.read_text().splitlines()]
+    gold = [line.split() for line in dev.read_text().splitlines()]
+    assert [row[:3] for row in rows] == gold and {len(row) for row in rows} == {0, 4}
+    words = [row for row in rows if row]
+    assert sum(row[2] == row[3] for row in words) > 0.95 * len(words)
+    own = runs.records(tagger / "run" / "predictions" / "heldout.jsonl")
+    pairs = [pair for record in own for pair in zip(record["words"], record["prediction"])]
+    assert sorted((row[0], row[3]) for row in words) == sorted(pairs)
+    assert predicted(f"--file={dev}", f"--out={tmp_path / 'out.jsonl'}") == 0
+    records = runs.records(tmp_path / "out.jsonl")
+    assert [tag for record in records for tag in record["prediction"]] == [row[3] for row in words]
+
+    treebank = labeled_files.conllu(tmp_path / "a.conllu", 3)
+    assert predicted(f"--file={treebank}") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == len(treebank.read_text().splitlines()) and any("\tNER=B-PER" in line for line in printed)
+
+    other = tmp_path / "other.txt"
+    other.write_text("".join(f"{row[2]} {row[0]}\n" if row else "\n" for row in gold))
+    scores = evaluate.run(str(export), str(other), columns={"word": 1, "tag": 0})["eval"]
+    assert scores["f1"] == pytest.approx(json.loads((tagger / "run" / "summary.json").read_text())["eval"]["f1"])
+    code = cli.exit_code_of(lambda: evaluate.main([*call, f"--corpus={other}", "--label=x"]))
+    assert code == 2 and "--label=x has no effect on a model of examples.kind=tagged" in capsys.readouterr().err
+    assert cli.exit_code_of(lambda: evaluate.main([*call, "--tag=0"])) == 2
+    assert "--tag=0 names a column of a labeled file; add --corpus=FILE" in capsys.readouterr().err
 
 
 def test_parts_of_speech_are_learned(tmp_path):

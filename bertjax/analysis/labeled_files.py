@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from bertjax.data.labeled import glue, labels
+from bertjax.data.labeled import glue, labels, tagged_objects
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
@@ -43,9 +43,10 @@ def format_of(path: str) -> LabeledFormat:
     """Return the format of a labeled file for a model that was not fine-tuned.
 
     Tables have columns `sentence` and `label`, the fields of `LabeledText`. Other files have a word and its tag in each
-    line, or are CoNLL-U.
+    line, are CoNLL-U, or have lists of words and tags in JSON lines.
     """
-    return LabeledText(heldout=path) if path.endswith(_TABLES) else Tagged(heldout=path)
+    is_tagged = path.endswith(".jsonl") and tagged_objects.read_words(path) is not None
+    return LabeledText(heldout=path) if path.endswith(_TABLES) and not is_tagged else Tagged(heldout=path)
 
 
 def classes_of(format: LabeledFormat, records: list[Record]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class Refill(Fill):
         chosen: dict[int, list[str]] = {}
         for window, position, ids_G in zip(windows, examples.positions_MK[is_used_MK], outputs["pieces"][is_used_MK]):
             record = examples.texts.records[window]
-            # A piece such as ##ing cannot replace a word. SentencePiece's space is a piece that starts one, without text.
+            # A piece such as ##ing cannot replace a word. SentencePiece's space starts one, but has no text.
             words = [text for piece in ids_G[is_word_V[ids_G]] if (text := tokenizer.decode([piece]).strip())]
             words = words or [tokenizer.decode([ids_G[0]]).strip()]
             best = self.augmentation.candidate(record["number"], record["start"] + int(position), len(words))

@@ -47,7 +47,7 @@ class ChoiceFormat(LabeledFormat):
     def class_counts(self, records: list[Record]) -> Counter[str]:
         """Return how often each choice is correct, by its number; 0 for choices that never are."""
         counts = Counter({str(number): 0 for number in range(len(self.choices_of(records[0])))})
-        counts.update(str(int(record[self.label])) for record in records)
+        counts.update(labels.class_of(record[self.label]) for record in records)
         return counts
 
     def encode(
@@ -66,7 +66,7 @@ class ChoiceFormat(LabeledFormat):
         first = [ids for ids in contexts for _ in range(count)]
         second = tokenizer.encode([text for record in records for text in self.second_segments(record)])
         first, second, notes = truncate(first, second, longest, tokenizer.pair_separators)
-        numbers = np.array([int(record.get(self.label, 0)) for record in records], np.int32)
+        numbers = np.array([int(labels.class_of(record.get(self.label, 0))) for record in records], np.int32)
         return LabeledExamples(
             ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"choice": np.repeat(numbers, count)}),
             records=records,

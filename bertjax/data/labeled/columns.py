@@ -34,10 +34,20 @@ class ColumnFile:
 
     @functools.cached_property
     def lines(self) -> list[tuple[int, str]]:
-        """All lines, numbered from 1."""
-        return [
-            (number, decoded(line, f"{self.path}:{number}")) for number, line in numbered_lines(epath.Path(self.path))
-        ]
+        """All lines, numbered from 1.
+
+        Raises:
+          UserError: the file cannot be read, is not UTF-8, or has the line ends of old Macs.
+        """
+        lines = []
+        for number, line in numbered_lines(epath.Path(self.path)):
+            if b"\r" in line:
+                raise UserError(
+                    f"{self.path}:{number} has a carriage return inside of a line; end lines with a line feed: "
+                    "tr '\\r' '\\n' < OLD > NEW"
+                )
+            lines.append((number, decoded(line, f"{self.path}:{number}")))
+        return lines
 
     @functools.cached_property
     def separator(self) -> str:

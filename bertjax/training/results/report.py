@@ -228,20 +228,23 @@ def heldout_line(feed: Feed, task: str = "") -> str:
 
 def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") -> list[str]:
     """Return what is remarkable about labeled files: their classes, how they are scored, and repeated texts."""
-    lines = [f"{_of(task)}{line}" for line in files.class_lines]
-    if isinstance(objective, Tagging) and not objective.marks_entities:
-        lines.append(
-            f"{_of(task)}the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only "
-            "token_accuracy is reported, and no F1 of entities"
-        )
-    if isinstance(files.format, Questions):
-        lines += [f"{_of(task)}{line}" for line in squad_metrics.lines(files.heldout)]
+    lines = [f"{_of(task)}{line}" for line in (*files.class_lines, *metric_lines(files, objective))]
     if count := files.repeated():
         lines.append(
             f"warning: {_of(task)}{count:,} held-out records have texts that the training file has too; they score "
             "higher than new texts would"
         )
     return lines
+
+
+def metric_lines(files: LabeledSource, objective: Objective) -> list[str]:
+    """Return what the metrics of labeled files count, where that depends on the files."""
+    if isinstance(objective, Tagging) and not objective.marks_entities:
+        return [
+            "the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only token_accuracy is "
+            "reported, and no F1 of entities"
+        ]
+    return squad_metrics.lines(files.heldout) if isinstance(files.format, Questions) else []
 
 
 def _of(task: str) -> str:

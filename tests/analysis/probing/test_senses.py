@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from bertjax.analysis.probing import senses
+from bertjax.data import tokenizer
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError
 
 
@@ -78,3 +81,20 @@ def test_a_table_of_senses_is_known_by_its_columns(tmp_path):
     assert senses.is_senses(write(tmp_path / "a.tsv", [("bank", "river", "The bank.")]))
     (tmp_path / "b.tsv").write_text("sentence\tlabel\nThe bank.\t1\n")
     assert not senses.is_senses(str(tmp_path / "b.tsv")) and not senses.is_senses("c.conllu")
+
+
+def test_a_word_has_the_pieces_of_its_sentence():
+    """Also for a byte-level BPE that puts no space before a text, and for a word that a prefix precedes."""
+    corpus = ["the old harbour, the harbour of the unharbour"] * 20
+    trained = tokenizer.train(corpus, TokenizerConfig(kind="byte_bpe", vocab_size=285))
+    published = HuggingFaceTokenizer(_without_prefix_space(trained.model))
+    sentence = "the old harbour, the unharbour"
+    records = [{"word": word, "sense": "x", "sentence": sentence} for word in ("the", "harbour", "unharbour")]
+    ragged, places = senses.encode(records, published, longest=64)
+    running = published.encode_flat([records[0]["sentence"]])[0].tolist()
+    for number, record in enumerate(records):
+        start, stop = ragged.offsets[number] + 1, ragged.offsets[number + 1] - 1
+        assert ragged.tokens[start:stop].tolist() == running
+        word = f" {record['word']}"
+        assert published.decode(ragged.tokens[places[number] : stop]).startswith(word.strip())
+        assert published.piece(ragged.tokens[places[number]]).startswith("\u0120")

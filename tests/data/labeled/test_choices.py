@@ -133,3 +133,12 @@ def test_bad_records_are_left_out_and_counted_if_configured(store, tmp_path, cap
     labeled = source((path, path), store, on_bad_record="skip")
     assert [record["context"] for record in labeled.train] == ["abc"] * 2 and labeled.classes == ("0", "1", "2")
     assert "4 of 6 records skipped" in capsys.readouterr().err
+
+
+def test_the_number_of_a_choice_may_be_written_as_pandas_writes_it(tmp_path, store):
+    """A column with a missing value holds floats: 1.0."""
+    path = tmp_path / "a.csv"
+    path.write_text("context,a,b,label\nabc,cab,bad,1.0\nabc,cab,bad, 0\n")
+    labeled = source((path, path), store, choices=("a", "b"))
+    choices = labeled.examples("train", 64, labeled.classes).ragged.labels["choice"]
+    assert labeled.classes == ("0", "1") and choices.tolist() == [1, 1, 0, 0]

@@ -186,6 +186,11 @@ def test_a_field_of_tags_is_chosen(feeds):
         (".txt", PLAIN.replace("fed", "new york"), "train.txt:2 has 3 columns between spaces, and most lines have 2"),
         (".txt", PLAIN.replace(" ", "\t").replace("fed\tO", "fed O"), "train.txt:2 has 1 columns between tabs"),
         (".txt", PLAIN + "\n\u200b\n", "train.txt:8 has 1 columns"),
+        (
+            ".txt",
+            PLAIN.replace("\n", "\r"),
+            "train.txt:1 has a carriage return inside of a line; end lines with a line",
+        ),
         (".csv", PLAIN.replace(" ", ","), "is a .csv, and tags are read from lines with a word and its tag"),
         (".txt", "word,tag\n" + PLAIN.replace(" ", ","), "separate columns by tabs or spaces, not by ','"),
         (".txt", UNIVERSAL * 2 + "3\tx\n", "train.txt:9 has 2 columns between tabs, and most lines have 10"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bertjax.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
+from bertjax.data.examples import Vocabulary
 from bertjax.data.masking import PhraseMasking, mask
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import words_of
@@ -19,6 +20,7 @@ from bertjax.data.store import TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.data.text.words import Words
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
 from tests.ragged import SEP, VOCABULARY, first_epoch, of, one_a_row
@@ -194,3 +196,15 @@ def test_a_phrase_is_replaced_as_a_whole():
         assert set(hidden[:, phrase].mean(axis=1)) == {0.0, 1.0}
         assert hidden[:, phrase].mean() == pytest.approx(4 / 7 * 0.8, abs=0.03)
     assert len(words_of(placed).starts) == 7 * 4000
+
+
+def test_a_phrase_has_the_pieces_of_running_text(tmp_path):
+    """A published byte-level BPE puts no space before a text; inside of a text, a phrase follows one."""
+    trained = tokenizer.train(["the old harbour of the town"] * 20, TokenizerConfig(kind="byte_bpe", vocab_size=280))
+    published = HuggingFaceTokenizer(_without_prefix_space(trained.model))
+    path = tmp_path / "phrases.txt"
+    path.write_text("old harbour\n")
+    tokens, vocabulary = published.encode_flat(["the old harbour of old town"])[0], Vocabulary.of(published)
+    words = Words.of(tokens, np.arange(len(tokens)) == 0, vocabulary)
+    assert len(words.starts) == 6
+    assert lexicon.read(path, published).units(words, tokens, vocabulary.size).tolist() == [0, 1, 3, 4, 5]
