@@ -133,6 +133,8 @@ def _text(summary: Summary) -> str:
         next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
     elif (summary.target / sentence_transformers.MODULES).exists():
         next_step = f"SentenceTransformer({target!r}).encode(texts), see {summary.target / card.FILE}"
+    elif summary.kind == "transformers" and summary.task == task_heads.SPAN:
+        next_step = f"AutoModelForQuestionAnswering.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.kind == "transformers":
         next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.kind == "onnx":

@@ -10,10 +10,12 @@ from flax.traverse_util import flatten_dict
 from bertjax.errors import UserError, printable, reason
 from bertjax.export import Export
 from bertjax.interop.family import Family
-from bertjax.interop.task_heads import PIPELINES
+from bertjax.interop.task_heads import PIPELINES, SPAN
 from bertjax.private_paths import base_name
 
 FILE = "README.md"
+# Tags of the Hub for heads without a pipeline of their own here.
+_TAGS = {"mlm": "fill-mask", SPAN: "question-answering"}
 _HEAD = "| | |\n|---|---|\n"
 _CARD = """---
 library_name: transformers
@@ -70,6 +72,18 @@ pipeline("{task}", model="{folder}")
 
 """
 
+# transformers 5 has no pipeline for questions.
+_QUESTIONS = """The most probable answer to a question, without a limit of its length:
+
+```python
+inputs = tokenizer("question", "context", return_tensors="pt")
+outputs = model(**inputs)
+start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
+```
+
+"""
+
 _FLAX = """Flax, with a transformers that still has it (4.57):
 
 ```python
@@ -122,9 +136,9 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
         model_type=family.model_type,
         auto=auto,
         folder=folder,
-        header=_header(about, task or ("fill-mask" if "mlm" in parts else ""), mask),
+        header=_header(about, task or next((tag for part, tag in _TAGS.items() if part in parts), ""), mask),
         license=f"License: {about.license}." if about.license else "No license is given.",
-        pipeline=_PIPELINE.format(task=task, folder=folder) if task else "",
+        pipeline=_PIPELINE.format(task=task, folder=folder) if task else _QUESTIONS if SPAN in parts else "",
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),

@@ -5,6 +5,7 @@ import functools
 import glob
 import importlib.resources
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -20,6 +21,10 @@ from bertjax.errors import UserError, shorten
 
 EMBEDDED = ("en", "ko")
 KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
+# Names of published corpora: BabyLM's splits are text, and the compressed .json of C4 and Dolma holds JSON lines. A
+# plain .json is mostly a file of settings.
+_TEXT_SUFFIXES = (".txt", ".train", ".dev", ".test", ".valid")
+_WIKI_EXTRACTOR = re.compile(r"wiki_\d{2,}")
 
 
 def parts(corpus: str, text_field: str) -> list[Part]:
@@ -34,9 +39,9 @@ def parts(corpus: str, text_field: str) -> list[Part]:
     paths = _paths(corpus)
     readable = [(path, format) for path in paths if (format := _format(path.name, text_field))]
     if not readable:
-        raise UserError(f"corpus {corpus!r} holds no {KINDS} file; name one that does")
+        raise UserError(f"corpus {corpus!r} holds no {KINDS} file; {_remedy([path.name for path in paths])}")
     if others := [path.name for path in paths if not _format(path.name, text_field)]:
-        _report(f"corpus {corpus!r}: {_count(others)} left out; {KINDS} files are read")
+        _report(f"corpus {corpus!r}: {_count(others)} left out; {KINDS} files are read{_hint(others)}")
     root = os.path.commonpath([PurePosixPath(path).parent for path, _ in readable])
     parts = []
     for path, format in readable:
@@ -68,6 +73,21 @@ def _count(names: list[str]) -> str:
     return f"{len(names):,} file{'s' * (len(names) > 1)} of other kinds ({shorten(kinds)})"
 
 
+def _remedy(names: list[str]) -> str:
+    """Return what to do with a corpus without a file of a known kind."""
+    return _hint(names).removeprefix("; ") or "name one that does, or rename text to .txt and JSON lines to .jsonl"
+
+
+def _hint(names: list[str]) -> str:
+    """Return how files of published corpora have to be named, for the first kind among those that are left out."""
+    stems = (os.path.splitext(name)[0] for name in names)
+    if wiki := next(filter(_WIKI_EXTRACTOR.fullmatch, stems), None):
+        return f"; {wiki} is WikiExtractor's: extract with --json, and name its files {wiki}.jsonl"
+    if plain := next((name for name in names if name.endswith(".json")), None):
+        return f"; name {plain} {plain}l if each of its lines is a JSON object"
+    return ""
+
+
 def _suffix(name: str) -> str:
     stem, suffix = os.path.splitext(name)
     return (os.path.splitext(stem)[1] if suffix in COMPRESSIONS else "") + suffix or name
@@ -96,7 +116,11 @@ def _format(name: str, text_field: str) -> Format | None:
     if suffix == ".parquet":
         return Parquet(text_field)
     kind = os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix
-    return {".txt": Text(), ".jsonl": JsonLines(text_field)}.get(kind)
+    if kind in _TEXT_SUFFIXES:
+        return Text()
+    if kind == ".jsonl" or (kind == ".json" and suffix in COMPRESSIONS):
+        return JsonLines(text_field)
+    return None
 
 
 def _paths(corpus: str) -> list[epath.Path]:

@@ -14,12 +14,14 @@ from typing import IO
 import fsspec
 from etils import epath
 
-from bertjax import storage
+from bertjax import storage, untrusted
 from bertjax.data.sources.access import extra, foreign
 from bertjax.data.sources.base import Part, no_field
 from bertjax.data.sources.tables import ArrowStream, Parquet
 from bertjax.errors import UserError
 
+# A file of the folders that `Dataset.save_to_disk` writes.
+_STATE = "state.json"
 REMEDY = "name hf:OWNER/NAME[/CONFIG][:SPLIT] or hf:FOLDER[:SPLIT]"
 
 
@@ -74,9 +76,11 @@ def parts(name: str, text_field: str) -> list[Part]:
       UserError: there is no such data set, configuration, split or field.
     """
     corpus = f"corpus 'hf:{name}'"
-    name, _, split = name.partition(":")
-    split = split or "train"
+    name, _, named_split = name.partition(":")
+    split = named_split or "train"
     path, config = _path_and_config(name)
+    if os.path.exists(os.path.join(path, _STATE)):
+        return _saved_parts(path, corpus, named_split, text_field)
     with extra(corpus):
         import datasets
         from datasets.packaged_modules.parquet.parquet import Parquet as ParquetBuilder
@@ -114,6 +118,22 @@ def _parquet_parts(files: list[str], text_field: str) -> list[Part]:
         checksum = str(information.get("blob_id") or "")
         parts.append(HubPart(path, name, information["size"], Parquet(text_field), checksum))
     return parts
+
+
+def _saved_parts(folder: str, corpus: str, split: str, text_field: str) -> list[Part]:
+    """Return the files of one split that `Dataset.save_to_disk` wrote, which `datasets.load_dataset` does not open."""
+    with foreign(f"{corpus} cannot be loaded", f"save the data set again, or delete {_STATE}"):
+        state = untrusted.read_json(os.path.join(folder, _STATE))
+        names = [str(entry["filename"]) for entry in state["_data_files"]]
+        if state.get("_indices_data_files"):
+            raise ValueError("its rows are a selection; save it after flatten_indices()")
+        if odd := [name for name in names if os.path.basename(name) != name]:
+            raise ValueError(f"{odd[0]!r} is not a file in it")
+        files = [epath.Path(os.path.join(folder, name)) for name in names]
+        sizes = [file.stat().length for file in files]
+    if split and split != (own := state.get("_split") or "train"):
+        raise UserError(f"{corpus} has no split {split!r}; it has {own}")
+    return [Part(file, file.name, size, ArrowStream(text_field)) for file, size in zip(files, sizes, strict=True)]
 
 
 def _path_and_config(name: str) -> tuple[str, str | None]:

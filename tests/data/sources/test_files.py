@@ -58,11 +58,11 @@ def test_links_to_folders_are_followed_and_circles_end(tmp_path):
 
 
 def test_files_of_other_kinds_are_counted_in_one_line(tmp_path, capsys):
-    write(tmp_path, "a.txt", "b.json.gz", "c.json.gz", "README.md", "Makefile", "d.csv", "e.tsv", "f.TXT")
+    write(tmp_path, "a.txt", "b.raw.gz", "c.raw.gz", "README.md", "Makefile", "d.csv", "e.tsv", "f.TXT")
     for _ in range(2):
         assert texts(tmp_path) == ["a.txt"]
     kinds = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet files are read"
-    others = "2 .json.gz, 1 Makefile, 1 .md, 1 .csv and 2 more"
+    others = "2 .raw.gz, 1 Makefile, 1 .md, 1 .csv and 2 more"
     assert capsys.readouterr().err == (
         f"corpus {str(tmp_path)!r}: 7 files of other kinds ({others}) left out; {kinds}\n"
     )
@@ -124,6 +124,33 @@ def test_missing_corpus(tmp_path):
     assert "does not exist" in error_of(tmp_path / "none.txt")
     assert "does not exist" in error_of(tmp_path / "*.txt")
     assert "choose one of en, ko" in error_of("embedded:xx")
+
+
+def test_corpora_under_the_names_under_which_they_are_published(tmp_path):
+    """BabyLM's splits, and C4's and Dolma's compressed JSON lines."""
+    write(tmp_path / "babylm", "gutenberg.train", "childes.dev", "bnc_spoken.test")
+    assert texts(tmp_path / "babylm") == ["bnc_spoken.test", "childes.dev", "gutenberg.train"]
+    (tmp_path / "c4").mkdir()
+    with gzip.open(tmp_path / "c4" / "c4-train.00000-of-00001.json.gz", "wt") as file:
+        file.write('{"text": "One."}\n{"text": "Two."}\n')
+    assert texts(tmp_path / "c4") == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("wiki_00", "wiki_00 is WikiExtractor's: extract with --json, and name its files wiki_00.jsonl"),
+        ("wiki_117.bz2", "wiki_117 is WikiExtractor's: extract with --json"),
+        ("fineweb.json", "name fineweb.json fineweb.jsonl if each of its lines is a JSON object"),
+        ("text.raw", "name one that does, or rename text to .txt and JSON lines to .jsonl"),
+    ],
+)
+def test_published_names_that_are_not_read_have_the_name_to_give_them(tmp_path, capsys, name, hint):
+    write(tmp_path, name)
+    assert hint in error_of(tmp_path)
+    write(tmp_path, "a.txt")
+    assert texts(tmp_path) == ["a.txt"]
+    assert (hint in capsys.readouterr().err) == (name != "text.raw")
 
 
 def test_no_file_of_a_known_kind(tmp_path):

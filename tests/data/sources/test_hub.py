@@ -39,6 +39,19 @@ def test_a_local_folder(folder):
     assert texts(f"hf:{folder}:test", "body") == ["test 0 é", "test 1 é"]
 
 
+def test_a_folder_of_save_to_disk(tmp_path):
+    """A single split, which `datasets.load_dataset` does not open, and several."""
+    data = datasets.Dataset.from_dict({"body": [f"text {number}" for number in range(900)]})
+    data.save_to_disk(tmp_path / "one", num_shards=2)
+    assert texts(f"hf:{tmp_path / 'one'}", "body") == data["body"][:]
+    assert "has no split 'test'; it has train" in error_of(f"hf:{tmp_path / 'one'}:test", "body")
+    assert "has no field 'text'" in error_of(f"hf:{tmp_path / 'one'}")
+    datasets.DatasetDict({"train": data, "test": data.select(range(3))}).save_to_disk(tmp_path / "two")
+    assert texts(f"hf:{tmp_path / 'two'}", "body") == data["body"][:]
+    data.shuffle(seed=0).save_to_disk(tmp_path / "shuffled")
+    assert sorted(texts(f"hf:{tmp_path / 'shuffled'}", "body")) == sorted(data["body"][:])
+
+
 def test_bytes_read_add_up_to_the_size(folder):
     steps = []
     (part,) = sources.parts(f"hf:{folder}", "body")
