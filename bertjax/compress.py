@@ -202,11 +202,10 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
             f"--layers={listed} does not fit a model of {encoder.layers} layers; list different layers from 0 to "
             f"{encoder.layers - 1} in ascending order"
         )
-    every = encoder.global_every
-    if moved := [layer for place, layer in enumerate(cuts.layers) if (place % every == 0) != (layer % every == 0)]:
+    if moved := cut.moved(encoder, cuts.layers):
         raise UserError(
-            f"--layers={listed} moves layer {moved[0]} between places of local and global layers "
-            f"(model.global_every={every}); choose layers that keep the pattern"
+            f"--layers={listed} moves layer {moved[1]} between places of local and global layers "
+            f"(model.global_every={encoder.global_every}); choose layers that keep the pattern"
         )
     for flag, count, most, unit in (
         ("--heads", cuts.heads, encoder.heads, "heads"),

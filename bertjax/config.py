@@ -28,6 +28,7 @@ from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.teacher_losses import TEACHER_LOSSES
 from bertjax.task import Task
+from bertjax.training import depths
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.pruning import PruningConfig
@@ -81,7 +82,7 @@ class Config:
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         self._check_numbers()
-        self._check_init_layers()
+        depths.check_init_layers(self.init_from, self.init_layers, self.model, self.layers_at(0))
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
@@ -93,7 +94,7 @@ class Config:
                 f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
-        self._check_depths()
+        depths.check_stages(self.model, self.stages, [self.layers_at(index) for index in range(len(self.stages))])
         self._check_tasks()
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
@@ -131,38 +132,6 @@ class Config:
                 f"stages.{len(self.stages) - 1}.steps"
             )
 
-    def _check_init_layers(self) -> None:
-        if not self.init_layers:
-            return
-        listed = f"init_layers={list(self.init_layers)}"
-        if not self.init_from:
-            raise UserError(f"{listed} selects layers of init_from, which is empty; set init_from, or init_layers=[]")
-        if len(self.init_layers) != self.layers_at(0):
-            raise UserError(
-                f"{listed} has {len(self.init_layers)} entries and the run starts with {self.layers_at(0)} layers; "
-                f"list {self.layers_at(0)}, or set model.layers={len(self.init_layers)}"
-            )
-
-    def _check_depths(self) -> None:
-        depths = [self.layers_at(index) for index in range(len(self.stages))]
-        for index, (stage, depth) in enumerate(zip(self.stages, depths)):
-            if stage.frozen_layers > depth:
-                raise UserError(
-                    f"stages.{index}.frozen_layers={stage.frozen_layers} exceeds the {depth} layers of the encoder; "
-                    f"lower it, {depth} freezes them all"
-                )
-        for index, (before, after) in enumerate(zip(depths, depths[1:]), 1):
-            if after not in (before, 2 * before):
-                raise UserError(
-                    f"stages.{index} has {after} layers and the stage before has {before}; set "
-                    f"stages.{index}.layers to {before} or {2 * before}"
-                )
-        if depths[-1] != self.model.layers:
-            raise UserError(
-                f"stages.{len(depths) - 1}.layers={depths[-1]} must equal model.layers={self.model.layers}: the last "
-                "stage trains the whole model"
-            )
-
     def _check_tasks(self) -> None:
         if not self.tasks:
             raise UserError("tasks is empty; give at least one, with an objective and examples")
@@ -180,6 +149,12 @@ class Config:
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
                     f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all its examples with each "
                     "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
+                )
+            if task.objective.reads_all_layers and self.layers_at(0) != self.model.layers:
+                raise UserError(
+                    f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
+                    f"stages.0.layers={self.layers_at(0)} starts with fewer than model.layers={self.model.layers}; set "
+                    f"tasks.{name}.objective.reads=last, or leave stages.N.layers out"
                 )
             rates = self.model.dropout, self.model.attention_dropout
             if task.objective.needs_dropout and not any(map(drops, rates)):

@@ -29,6 +29,58 @@ def test_chosen_layers_need_a_source():
         from_dict({"init_layers": [0], "model": {"layers": 1}})
 
 
+LOCAL = {"layers": 6, "window": 8, "global_every": 2, "positions": "rotary"}
+MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples": {"kind": "labeled_text"}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 1, 3]},
+            "init_layers=[0, 1, 3] puts layer 3 of init_from in place 2, and model.global_every=2 makes one of them "
+            "local and the other global; list a multiple of 2 in place 2",
+        ),
+        (
+            {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 4, 2]},
+            "puts layer 4 of init_from in place 1, .*; list a number that is not a multiple of 2 in place 1",
+        ),
+        (
+            {"model": LOCAL, "stages": [{"layers": 3}, {}]},
+            "stages.1 stacks 3 layers to 6, and model.global_every=2 makes one of layer 0 and its copy 3 local and the "
+            "other global; set stages.0.layers=6",
+        ),
+        (
+            {"model": {"layers": 8, "sharing": "attention", "sharing_groups": 2}, "stages": [{"layers": 4}, {}]},
+            "stages.1 stacks 4 layers to 8, and model.sharing_groups=2 would give them the parameters of other groups; "
+            "set model.sharing_groups=1, or stages.0.layers=8",
+        ),
+        (
+            {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 2}, {}]},
+            "tasks.a.objective reads a mix of all layers, which has a weight for each, and stages.0.layers=2 starts "
+            "with fewer than model.layers=4; set tasks.a.objective.reads=last",
+        ),
+    ],
+)
+def test_layers_that_would_not_compute_what_they_were_trained_for(settings, message):
+    with pytest.raises(UserError, match=re.escape(message).replace(r"\.\*", ".*")):
+        from_dict(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 3, 4]},
+        {"model": LOCAL | {"layers": 4}, "stages": [{"layers": 2}, {}]},
+        {"model": LOCAL, "stages": [{}, {}]},
+        {"model": {"layers": 8, "sharing": "attention"}, "stages": [{"layers": 4}, {}]},
+        {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 4}, {}]},
+    ],
+)
+def test_layers_that_keep_what_they_compute(settings):
+    assert from_dict(settings)
+
+
 def test_bits_of_layers_need_the_same_layers_in_all_stages():
     config = {"model": {"layers": 2}, "quantization": {"bits": 8, "layer_bits": [4, 2]}}
     assert from_dict(config | {"stages": [{"layers": 2}, {}]})

@@ -41,10 +41,12 @@ ALLOWED = {
     "training.quantization": "errors int8 models",
     "training.model_params": "training.lora training.pruning training.quantization",
     "training.stages": "data training.config training.schedules",
+    "training.depths": "errors models training.config",
     "row_lengths": "errors renames typed data models training.config",
     "task": "errors data objectives",
     "config": "errors registry renames row_lengths task typed data models objectives "
-    "training.config training.lora training.pruning training.quantization training.schedules training.stages",
+    "training.config training.depths training.lora training.pruning training.quantization training.schedules "
+    "training.stages",
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",

@@ -107,7 +107,8 @@ class EncoderConfig:
       dropout: rate on embeddings, attention and feed-forward outputs, rounded to a multiple of 1/256 (below 1/512: 0).
       attention_dropout: rate on the attention probabilities, rounded in the same way.
       norm_epsilon: epsilon in every layer norm.
-      init_stddev: standard deviation of the truncated normal (cut at two deviations) for kernels and embeddings.
+      init_stddev: standard deviation of the normal that kernels and embeddings are drawn from. As in BERT's code, it is
+        cut at two deviations, which leaves 0.88 of the deviation.
       execution: how the encoder is computed; not part of the architecture.
     """
 

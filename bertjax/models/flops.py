@@ -58,8 +58,13 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
     if head.kind is DetectionHead:
         return width * (width + 1)
     if head.kind is PairHead:  # with the pooler before it
-        return width * (width + head.options.get("classes", PairHead.classes))
+        return pooler_products(config) + width * head.options.get("classes", PairHead.classes)
     return 0
+
+
+def pooler_products(config: EncoderConfig) -> int:
+    """Return the pooler's multiply-adds per example; a siamese LSTM's pooler reads 4 D channels."""
+    return (4 if config.pairs == "siamese" else 1) * config.width**2
 
 
 def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:

@@ -45,8 +45,8 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # xlnet_*: Yang et al. (2019), arXiv 1906.08237, section 3.1.
 # mobilebert*, ib_bert_large (its teacher): Sun et al. (2020), arXiv 2004.02984, table 1; dropout from their code.
 # bilstm: one layer, as wide as its embeddings, with ReLU on the last states, as in the students of Tang et al. (2019),
-# arXiv 1903.12136. PyTorch's LSTM with 150 channels starts from uniform values below 1 / sqrt(150); init_stddev matches
-# their standard deviation.
+# arXiv 1903.12136. PyTorch's LSTM with 150 channels starts from uniform values between +-1 / sqrt(150), whose standard
+# deviation is 0.047. Ours starts from a normal of that deviation, cut at two deviations, which leaves 0.041.
 # modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A; their first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),

@@ -15,7 +15,8 @@ between mentions taps, so they work with every objective.
 
 `captured` receives values from every layer, stacked on L: all of `NAMES` by default. To capture only some, pass
 `"captured": {"encoder": dict.fromkeys(["hidden", "keys"])}` among the variables. With `dict.fromkeys(["hidden",
-"keys"], (5, 11))`, only layers 5 and 11 (counted from 0) are captured, and L is 2.
+"keys"], (5, 11))`, only layers 5 and 11 (counted from 0) are captured, and L is 2. With `sharing_groups` above 1, only
+all layers can be captured.
 - `hidden` [L + 1, B, T, D]: the embeddings, then each layer's output.
 - `attention` [L, B, H, T, T]: probabilities before dropout; needs `attention="plain"`.
 - `queries`, `keys`, `values`, `context` [L, B, T, H, D / H]: queries and keys as multiplied, after rotary positions;
@@ -105,6 +106,8 @@ def layers_of(encoder: nn.Module, config: EncoderConfig, read_BQ: jax.Array | No
         raise ValueError(f"captured has the layers {first}; pass increasing numbers below {config.layers}")
     if read_BQ is not None:
         raise ValueError("read_BK leaves values of the last layer out, and captured layers are chosen; drop one")
+    if len(first) == config.layers:
+        return None
     if config.sharing_groups > 1:
         raise ValueError("captured layers cannot be chosen if groups of layers share parameters; capture all of them")
     return first

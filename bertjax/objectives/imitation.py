@@ -67,10 +67,17 @@ def captures_of(losses: Losses) -> tuple[str, ...]:
 
 
 def layers_of(losses: Losses, student: EncoderConfig, teacher: EncoderConfig) -> tuple[tuple[int, ...], ...]:
-    """Return the student's and the teacher's layers that the losses read, counted from 0, increasing."""
+    """Return the student's and the teacher's layers to capture for the losses, counted from 0, increasing."""
     pairs = [pair for loss in losses.values() if loss.captures for pair in loss.pairs(student, teacher)]
+    if not pairs:
+        return (), ()
     # Embeddings (layer 0) always come with the hidden states, but a capture must name at least one layer.
-    return tuple(tuple(sorted({max(layer - 1, 0) for layer in layers})) for layers in zip(*pairs)) or ((), ())
+    read = (sorted({max(layer - 1, 0) for layer in layers}) for layers in zip(*pairs))
+    # Groups of layers that share parameters run as one scan, which captures every layer or none.
+    return tuple(
+        tuple(layers if config.sharing_groups == 1 else range(config.layers))
+        for layers, config in zip(read, (student, teacher))
+    )
 
 
 def init(losses: Losses, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:

@@ -18,6 +18,7 @@ import numpy as np
 from bertjax.data.batch import Draw
 from bertjax.data.random import bits
 from bertjax.errors import UserError
+from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.model import Model
@@ -88,12 +89,12 @@ def predecessor_config(objective: Any, successor: EncoderConfig) -> EncoderConfi
             f"objective.replacing has no effect on layers that share parameters (model.sharing={successor.sharing}); "
             "use objective.teacher_losses"
         )
-    size, every = predecessor.layers // successor.layers, successor.global_every
-    # Local or global attention depends on a layer's index, which differs between the successor and the mixed model.
-    if moved := [layer for layer in range(successor.layers) if (layer % every == 0) != (layer * size % every == 0)]:
+    size = predecessor.layers // successor.layers
+    # A layer's place in the mixed model is that of its module's first layer.
+    if moved := cut.moved(successor, range(0, predecessor.layers, size)):
         raise UserError(
-            f"objective.replacing trains layer {moved[0]} of the successor in place {moved[0] * size} of the "
-            f"predecessor, and model.global_every={every} makes one of them local and the other global; choose a "
+            f"objective.replacing trains layer {moved[0]} of the successor in place {moved[1]} of the predecessor, and "
+            f"model.global_every={successor.global_every} makes one of them local and the other global; choose a "
             "model.layers that keeps the pattern"
         )
     return dataclasses.replace(successor, layers=predecessor.layers)

@@ -76,11 +76,22 @@ def _check(objective: Objective) -> None:
         for problem, remedy in (
             (has_own_terms, f"has no effect with objective.kind={kind}, which computes its own losses; remove it"),
             (losses, f"and {named} do not go together; remove one of them"),
+            (
+                objective.own_factor != 1.0,
+                f"and objective.own_factor={objective.own_factor} do not go together: the objective's own loss is the "
+                "only one; set objective.own_factor=1",
+            ),
             (not objective.teacher, "needs a teacher; set objective.teacher to an export folder"),
         ):
             if problem:
                 raise UserError(f"objective.replacing {remedy}")
         return
+    # Terms of an objective's own can read a teacher's parameters only from its own `frozen_params`.
+    if objective.teacher and has_own_terms and type(objective).frozen_params is Objective.frozen_params:
+        raise UserError(
+            f"objective.teacher={objective.teacher} has no effect with objective.kind={kind}, which computes its own "
+            "losses; remove it, or set objective.kind=distillation"
+        )
     if objective.teacher and not losses and not has_own_terms:
         raise UserError(
             f"objective.teacher={objective.teacher} has no effect without losses; set "

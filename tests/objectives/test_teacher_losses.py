@@ -281,9 +281,9 @@ def bound(objective, losses, teacher_config=None):
     return dataclasses.replace(objective, teacher="a/teacher", teacher_losses=losses).bind_teacher(teacher)
 
 
-def loss_of(objective, params):
-    model, batch = objective.model(ENCODER), BATCH_OF_MODEL | FEATURES
-    sums, _ = objective.terms(model, params, objective.frozen_params(ENCODER), batch, None, False)
+def loss_of(objective, params, encoder=ENCODER):
+    model, batch = objective.model(encoder), BATCH_OF_MODEL | FEATURES
+    sums, _ = objective.terms(model, params, objective.frozen_params(encoder), batch, None, False)
     weights = objective.all_weights(batch)
     return {name: sums[name] / weights[name] for name in sums}
 
@@ -305,6 +305,26 @@ def test_every_objective_has_every_loss(kind):
     assert np.all(np.isfinite(before)) and float(jnp.abs(gradient["projections"]["states"]["kernel"]).max()) > 0
     after, _ = total(jax.tree.map(lambda leaf, slope: leaf - 1e-3 * slope, params, gradient))
     assert after < before
+
+
+@pytest.mark.parametrize("names", [["soft"], list(LOSSES)], ids=["head", "all"])
+def test_groups_of_layers_learn_what_layers_with_copies_of_their_parameters_learn(names):
+    """In both models, whose heads read a mix of all layers."""
+    grouped = dataclasses.replace(ENCODER, layers=4, sharing="all", sharing_groups=2)
+    single = dataclasses.replace(grouped, sharing="none", sharing_groups=1)
+    shared = bound(OBJECTIVES["mix"], {name: LOSSES[name] for name in names}, grouped)
+    params = batches.filled(batches.param_shapes(shared, grouped, BATCH_OF_MODEL | FEATURES), scale=0.2)
+
+    def copied(params):
+        layers = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), params["encoder"]["layers"])
+        return params | {"encoder": params["encoder"] | {"layers": layers}}
+
+    teacher = dataclasses.replace(shared.bound_teacher, config=single, params=copied(shared.bound_teacher.params))
+    parts = jax.jit(lambda params: loss_of(shared, params, grouped))(params)
+    expected = jax.jit(lambda params: loss_of(shared.bind_teacher(teacher), params, single))(copied(params))
+    assert set(names) <= parts.keys()
+    for name in expected:
+        np.testing.assert_allclose(parts[name], expected[name], rtol=1e-5, err_msg=name)
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it():

@@ -114,6 +114,14 @@ def test_the_formula_counts_the_products_of_other_architectures(changes):
     assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 
 
+@pytest.mark.parametrize("kind", ["classification", "bert"])
+def test_the_formula_counts_the_pooler_of_a_pair_that_is_read_separately(kind):
+    """Its input is four times as wide as the states. One layer and a short row, or it would not be seen."""
+    siamese = {"layer_type": "lstm", "positions": "none", "pairs": "siamese", "layers": 1, "max_positions": 8}
+    made = program(kind, dataclasses.replace(SMALL, vocab_size=128, **siamese))
+    assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+
+
 def test_a_frozen_encoder_has_no_backward_pass():
     whole, frozen = (
         program("classification", SMALL, optimizer=OptimizerConfig(frozen=paths)) for paths in ((), ("^encoder/",))

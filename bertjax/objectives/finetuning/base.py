@@ -14,7 +14,7 @@ from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.flops import FlopsPart
+from bertjax.models.flops import FlopsPart, pooler_products
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
@@ -84,7 +84,7 @@ class ExampleObjective(Objective):
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         if self._reads_mean:
             return (FlopsPart(config, {"examples": config.width * self.num_outputs}),)
-        return (FlopsPart(config, {"examples": config.width * (config.width + self.num_outputs)}, read=0.0),)
+        return (FlopsPart(config, {"examples": pooler_products(config) + config.width * self.num_outputs}, read=0.0),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return `labels_BN` and `weights_BN`; with unlabeled examples, whose weight is 0, also `soft_weights_BN`."""

@@ -7,6 +7,7 @@ with min L_MLM + 50 L_disc; no gradient passes through the sampling. They share 
 The discriminator is the exported encoder. The generator is saved with the heads; only further pretraining needs it.
 """
 
+import contextlib
 import dataclasses
 import math
 from typing import ClassVar
@@ -38,8 +39,8 @@ class Electra(MaskedLM):
     with an encoder's `mlm`. A sampled token that equals the original counts as original (section 2).
 
     Attributes:
-      generator_share: the generator's width, feed-forward width and number of heads relative to the encoder's (appendix
-        A: 1/4 for the small and large models, 1/3 for the base model). Depth is the same.
+      generator_share: the generator's widths (hidden, inner and feed-forward) and number of heads relative to the
+        encoder's (appendix A: 1/4 for the small and large models, 1/3 for the base model). Depth is the same.
       rtd_coefficient: weight of the discriminator's loss (section 2).
     """
 
@@ -68,25 +69,23 @@ class Electra(MaskedLM):
         """Return the generator's architecture.
 
         Raises:
-          UserError: its width is not divisible by its number of heads, or embeddings are as wide as the encoder.
+          UserError: there is no such encoder, or embeddings are as wide as the encoder.
         """
         if config.words != "single":
             raise UserError(
                 f"objective.kind=electra shares embeddings of another width than the generator's, and model.words="
                 f"{config.words} makes them as wide as the encoder; set model.words=single"
             )
-        sizes = {
-            field: max(1, round(getattr(config, field) * self.generator_share))
-            for field in ("width", "feedforward", "heads")
-        }
-        if sizes["width"] % sizes["heads"] and not config.head_width:
+        try:
+            scaled = _scaled(config, self.generator_share)
+        except UserError as error:
+            problem, _, _ = str(error).partition(";")  # its remedy changes the encoder
             raise UserError(
-                f"objective.generator_share={self.generator_share} makes a generator of width {sizes['width']} and "
-                f"{sizes['heads']} heads, which do not divide it; choose a share that model.width={config.width} and "
-                f"model.heads={config.heads} allow, such as {1 / config.heads:g}"
-            )
+                f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
+                f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
+            ) from error
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
-        return with_possible_attention(dataclasses.replace(config, embedding_width=config.embedded_width, **sizes))
+        return with_possible_attention(scaled)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead, on_generator=True), "rtd": HeadSpec(DetectionHead)}
@@ -140,6 +139,24 @@ class Electra(MaskedLM):
         generator, generator_metrics = self.terms_of({"mlm": logits_BKV}, batch)
         named = {name.replace("mlm_", "generator_"): value for name, value in generator_metrics.items()}
         return joined(rtd, ({"generator": generator["mlm"]}, named))
+
+
+def _scaled(config: EncoderConfig, share: float) -> EncoderConfig:
+    """Return the encoder with a share of its widths and heads, reading the embeddings of the whole one."""
+    fields = ("width", "feedforward", "heads", *(["inner_width"] if config.inner_width else []))
+    sizes = {field: max(1, round(getattr(config, field) * share)) for field in fields}
+    return dataclasses.replace(config, embedding_width=config.embedded_width, **sizes)
+
+
+def _possible_share(config: EncoderConfig, share: float) -> float:
+    """Return the share of an existing generator that is nearest to `share`; 1 always exists."""
+    # With a share of the heads, each keeps its width. An LSTM needs an even width.
+    parts = config.heads if config.has_attention else config.width // 2
+    for possible in sorted((float(f"{part / parts:g}") for part in range(1, parts)), key=lambda x: abs(x - share)):
+        with contextlib.suppress(UserError):
+            _scaled(config, possible)
+            return possible
+    return 1.0
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:

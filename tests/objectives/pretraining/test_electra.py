@@ -94,8 +94,37 @@ def test_a_generator_wider_than_the_discriminator_is_an_error():
         Electra(generator_share=1.5)
     with pytest.raises(UserError, match="^objective.rtd_coefficient=nan must be a number"):
         Electra(rtd_coefficient=float("nan"))
-    with pytest.raises(UserError, match="makes a generator of width 11 and 3 heads, which do not divide it"):
-        Electra(generator_share=0.7).generator(dataclasses.replace(batches.ENCODER, heads=4, width=16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "share", "problem", "possible"),
+    [
+        ({"heads": 4}, 0.7, "model.width=11 is not divisible by model.heads=3", 0.75),
+        ({"heads": 4, "width": 64, "inner_width": 28}, 0.6, "model.inner_width=17 is not divisible", 0.5),
+        (
+            {"heads": 8, "fixed_heads": ("current", "previous", "next", "left")},
+            0.25,
+            "model.fixed_heads has 4 patterns, and model.heads=2 leaves no learned head",
+            0.625,
+        ),
+        ({"layer_type": "lstm", "positions": "none", "width": 12}, 0.25, "needs an even model.width, not 3", 0.166667),
+        ({"heads": 4, "positions": "rotary"}, 0.7, "is not divisible", 0.75),
+        ({"heads": 4, "width": 20, "positions": "relative"}, 0.25, "needs an even model.width, not 5", 0.5),
+        ({"heads": 1, "width": 10, "positions": "relative"}, 0.5, "needs an even model.width, not 5", 1),
+    ],
+)
+def test_a_generator_that_cannot_exist_is_refused_with_a_share_that_can(changes, share, problem, possible):
+    encoder = dataclasses.replace(batches.ENCODER, **changes)
+    with pytest.raises(UserError, match=f"^objective.generator_share={share} .*{problem}") as caught:
+        Electra(generator_share=share).generator(encoder)
+    assert str(caught.value).endswith(f"; set objective.generator_share={possible:g}")
+    assert Electra(generator_share=possible).generator(encoder).layers == encoder.layers
+
+
+def test_a_bottleneck_of_the_generator_has_its_share_of_the_inner_width():
+    encoder = dataclasses.replace(batches.ENCODER, width=64, heads=4, inner_width=16, embedding_width=16)
+    generator = Electra().generator(encoder)
+    assert (generator.width, generator.inner_width, generator.heads, generator.embedded_width) == (16, 4, 1, 16)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,81 @@
+"""Checks of layers that start a run (`init_layers`) or that a stage adds to the encoder (progressive stacking)."""
+
+from collections.abc import Sequence
+
+from bertjax.errors import UserError
+from bertjax.models import cut
+from bertjax.models.config import EncoderConfig
+from bertjax.training.config import Stage
+
+
+def check_init_layers(init_from: str, init_layers: Sequence[int], model: EncoderConfig, depth: int) -> None:
+    """Raise UserError if `init_layers` cannot be the first layers of a run.
+
+    Args:
+      init_from: the setting.
+      init_layers: the setting, layers of the source.
+      model: architecture of the run.
+      depth: number of layers in the first stage.
+    """
+    if not init_layers:
+        return
+    listed = f"init_layers={list(init_layers)}"
+    if not init_from:
+        raise UserError(f"{listed} selects layers of init_from, which is empty; set init_from, or init_layers=[]")
+    if len(init_layers) != depth:
+        raise UserError(
+            f"{listed} has {len(init_layers)} entries and the run starts with {depth} layers; list {depth}, or set "
+            f"model.layers={len(init_layers)}"
+        )
+    if moved := cut.moved(model, init_layers):
+        (place, layer), every = moved, model.global_every
+        wanted = f"a multiple of {every}" if place % every == 0 else f"a number that is not a multiple of {every}"
+        raise UserError(
+            f"{listed} puts layer {layer} of init_from in place {place}, and model.global_every={every} makes one of "
+            f"them local and the other global; list {wanted} in place {place}"
+        )
+
+
+def check_stages(model: EncoderConfig, stages: Sequence[Stage], depths: Sequence[int]) -> None:
+    """Raise UserError if the stages do not lead to the whole model by stacking copies of all layers.
+
+    Args:
+      model: architecture at the end of the run.
+      stages: stages of the run.
+      depths: number of layers in each stage.
+    """
+    for index, (stage, depth) in enumerate(zip(stages, depths)):
+        if stage.frozen_layers > depth:
+            raise UserError(
+                f"stages.{index}.frozen_layers={stage.frozen_layers} exceeds the {depth} layers of the encoder; "
+                f"lower it, {depth} freezes them all"
+            )
+    for index, (before, after) in enumerate(zip(depths, depths[1:]), 1):
+        if after not in (before, 2 * before):
+            raise UserError(
+                f"stages.{index} has {after} layers and the stage before has {before}; set "
+                f"stages.{index}.layers to {before} or {2 * before}"
+            )
+        if after > before:
+            _check_growth(model, index, before, after)
+    if depths[-1] != model.layers:
+        raise UserError(
+            f"stages.{len(depths) - 1}.layers={depths[-1]} must equal model.layers={model.layers}: the last "
+            "stage trains the whole model"
+        )
+
+
+def _check_growth(model: EncoderConfig, index: int, before: int, after: int) -> None:
+    """Raise UserError if the layers on top would not compute what the layers that they copy compute."""
+    grows, whole = f"stages.{index} stacks {before} layers to {after}", f"stages.{index - 1}.layers={after}"
+    # A group is L / G consecutive layers, so doubling L regroups them: 0 1 becomes 0 0 1 1, not 0 1 0 1.
+    if model.sharing_groups > 1:
+        raise UserError(
+            f"{grows}, and model.sharing_groups={model.sharing_groups} would give them the parameters of other groups; "
+            f"set model.sharing_groups=1, or {whole}"
+        )
+    if moved := cut.moved(model, [*range(before), *range(before)]):
+        raise UserError(
+            f"{grows}, and model.global_every={model.global_every} makes one of layer {moved[1]} and its copy "
+            f"{moved[0]} local and the other global; set {whole}"
+        )
