@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,6 @@ _ACCOUNTS = {
     "evaluation": "evaluation",
     "checkpoint": "checkpoints",
 }
-_FREE = ("eval", "runtime")
 
 
 def sections_of(path: str, trust_code: bool = False) -> list[Section]:
@@ -58,7 +57,7 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
         _guesses(read_jsonl(workdir.samples)),
         run_data.section_of(workdir, record),
         _speed(run, status),
-        _settings(record.config),
+        _settings(record.config, record.identity),
         _environment(starts),
     ]
 
@@ -245,22 +244,40 @@ def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
     return Table(caption, ("", "seconds", "share"), tuple(rows))
 
 
-def _settings(config: Config) -> Section:
+def _settings(config: Config, identity: Mapping[str, Any]) -> Section:
     changes = changes_of(config)
     blocks = []
     for caption, is_identity in (
-        ("What is trained: a workdir is resumed only with the same of these.", True),
-        ("How the run is evaluated and executed.", False),
+        ("What is trained: a workdir is resumed only with the same values.", True),
+        (
+            "How the run is evaluated and executed, and where files are: a workdir is resumed with other values, too. "
+            "Files that the training depends on must have the same content.",
+            False,
+        ),
     ):
         rows = tuple(
             (name, _setting(value), _setting(default))
             for name, (value, default) in changes.items()
-            if is_identity != name.startswith(_FREE)
+            if is_identity == _is_compared(name, identity)
         )
         if rows:
             blocks.append(Table(caption, ("setting", "value", "default"), rows))
     paragraph = f"{len(changes)} settings differ from their defaults. The names are those of --config.NAME=value."
     return Section("settings", "Settings that differ from the defaults", (paragraph,), tuple(blocks))
+
+
+def _is_compared(name: str, identity: Mapping[str, Any]) -> bool:
+    """Return whether a setting is in the identity of a run (`Config.identity`)."""
+    # The one compared setting of `runtime`, `skip_rows`, has its own entry there.
+    value: Any = identity
+    for part in name.removeprefix("runtime.").split("."):
+        if isinstance(value, Mapping) and part in value:
+            value = value[part]
+        elif isinstance(value, Sequence) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return False
+    return True
 
 
 def _setting(value: Any) -> str:

@@ -59,8 +59,8 @@ def curve_of(runs: Sequence[Run], key: str, axis: str) -> Curve | None:
     """Return mean, minimum and maximum of a metric over runs with different seeds.
 
     Held-out metrics and their x are averaged evaluation by evaluation, because an epoch may have one more step with
-    another seed. Training metrics are averaged at equal steps, with linear interpolation between a run's steps. The
-    curve ends with the shortest run.
+    another seed. An evaluation that a run lacks, or whose value is not finite, is left out. Training metrics are
+    averaged at equal steps, with linear interpolation between a run's steps. The curve ends with the shortest run.
 
     Args:
       runs: the runs; runs without the metric are left out.
@@ -70,21 +70,42 @@ def curve_of(runs: Sequence[Run], key: str, axis: str) -> Curve | None:
     Returns:
       The curve, or None if no run has both keys or the runs have no steps in common.
     """
-    points = [np.array(values, np.float64) for run in runs if (values := points_of(run.records, "step", axis, key))]
-    # Held-out points are aligned by their number, training points by their step.
-    positions = [np.arange(len(values)) if key.startswith(HELDOUT) else values[:, 0] for values in points]
-    if not points or (first := max(of_run[0] for of_run in positions)) > (
-        last := min(of_run[-1] for of_run in positions)
-    ):
+    runs = [run for run in runs if points_of(run.records, "step", axis, key)]
+    if not runs:
         return None
-    # All positions that some run has, within the range that all runs cover.
-    grid = np.unique(np.concatenate(positions))
+    xs, ys = (_at_evaluations if key.startswith(HELDOUT) else _at_steps)(runs, key, axis)
+    return Curve(xs.mean(0), ys.mean(0), ys.min(0), ys.max(0)) if xs.size else None
+
+
+def _at_steps(runs: Sequence[Run], key: str, axis: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and a metric at all steps of any run within the range that all runs cover; [runs, points]."""
+    points = [np.array(points_of(run.records, "step", axis, key), np.float64) for run in runs]
+    grid = np.unique(np.concatenate([values[:, 0] for values in points]))
+    first, last = max(values[0, 0] for values in points), min(values[-1, 0] for values in points)
     grid = grid[(grid >= first) & (grid <= last)]
-    xs, ys = (
-        np.stack([np.interp(grid, of_run, values[:, column]) for of_run, values in zip(positions, points)])
-        for column in (1, 2)
-    )
-    return Curve(xs.mean(0), ys.mean(0), ys.min(0), ys.max(0))
+    xs, ys = (np.stack([np.interp(grid, values[:, 0], values[:, column]) for values in points]) for column in (1, 2))
+    return xs, ys
+
+
+def _at_evaluations(runs: Sequence[Run], key: str, axis: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return x and a metric at the evaluations that all runs have with finite values; [runs, points]."""
+    # A value that was not finite is None here, then NaN. Its evaluation still takes part in the matching of steps.
+    points = [
+        np.array([[record["step"], record.get(axis), record[key]] for record in run.records if key in record], float)
+        for run in runs
+    ]
+    matches = np.stack([_matched(points[0][:, 0], values[:, 0]) for values in points])
+    matches = matches[:, (matches >= 0).all(axis=0)]
+    values = np.stack([of_run[indices] for of_run, indices in zip(points, matches)])
+    values = values[:, np.isfinite(values).all(axis=(0, 2))]
+    return values[..., 1], values[..., 2]
+
+
+def _matched(reference: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return for each reference step the index of the one in `steps` if each is the nearest to the other, else -1."""
+    distances = np.abs(reference[:, None] - steps)
+    nearest = distances.argmin(axis=1)
+    return np.where(distances.argmin(axis=0)[nearest] == np.arange(len(reference)), nearest, -1)
 
 
 def smoothed(values: np.ndarray, points: int) -> np.ndarray:

@@ -37,7 +37,8 @@ def _changes(value: Any, default: Any, path: str) -> Iterator[tuple[str, Any, An
     elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
         for index, entry in enumerate(value):
             # The default has one entry (one stage): each entry is compared with it.
-            yield from _changes(entry, default[0] if default else None, f"{path}.{index}")
+            standard = default[0] if isinstance(default, tuple) and default else None
+            yield from _changes(entry, standard, f"{path}.{index}")
     elif value != default:
         yield path, value, None if default is _UNSET else default
 

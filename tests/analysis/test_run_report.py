@@ -107,6 +107,23 @@ def test_accounts_add_up_to_the_wall_time(tmp_path):
     assert sum(float(row[0]) for name, row in rows.items() if name != "wall time") == 100.0
 
 
+def test_settings_are_in_the_table_that_tells_whether_a_resumed_run_must_have_them(tmp_path):
+    moved = {"corpus": "new.txt", "store": "stores", "workers": 2, "tokenizer": {"model": "my/bert"}}
+    settings = {
+        "data": moved | {"heldout_share": 0.3},
+        "init_from": "my/bert",
+        "eval": {"rows": 7},
+        "runtime": {"log_every": 3, "skip_rows": [[0, 8]]},
+        "stages": [{"steps": STEPS, "seq_len": 32, "batch": 8}],
+    }
+    root = write_run(tmp_path / "run", settings=settings)
+    section = {section.name: section for section in run_report.sections_of(str(root))}["settings"]
+    compared, free = (rows_of(section, table).keys() for table in (0, 1))
+    assert {"data.heldout_share", "runtime.skip_rows", "stages.0.batch", "model.layers"} <= compared
+    names = {f"data.{name}" for name in ("corpus", "store", "workers", "tokenizer.model")}
+    assert names | {"init_from", "eval.rows", "runtime.log_every"} == free
+
+
 def test_settings_that_differ_and_the_environment(sections):
     assert rows_of(sections["settings"])["seed"] == ("3", "0")
     rows = rows_of(sections["environment"])

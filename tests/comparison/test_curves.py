@@ -60,6 +60,27 @@ def test_evaluations_are_averaged_one_by_one(tmp_path):
     assert curve == [[19.5, 38.5], [5.0, 2.5], [4.0, 2.0], [6.0, 3.0]]
 
 
+def test_an_evaluation_that_is_not_finite_is_left_out_and_moves_no_other(tmp_path):
+    values = [4.0, 3.0, 2.0, 1.0]
+    first, second, third = ([record(10 * (i + 1), heldout=v) for i, v in enumerate(values)] for _ in range(3))
+    second[1]["eval/heldout/mlm_loss"] = None
+    third[2]["eval/heldout/mlm_loss"] = None
+    entry, _ = seeds(tmp_path, second, first, third)
+    curve = as_lists(curve_of(entry.runs, "eval/heldout/mlm_loss", "step"))
+    assert curve == [[10.0, 40.0], *[[4.0, 1.0]] * 3]
+
+
+def test_seeds_with_other_evaluations_are_averaged_at_those_in_common(tmp_path):
+    """`eval.every` may change when a run is resumed."""
+    entry, _ = seeds(
+        tmp_path,
+        [record(step, heldout=float(step)) for step in (20, 40, 60)],
+        [record(step, heldout=float(step)) for step in (10, 20, 30, 40, 50, 61)],
+    )
+    curve = as_lists(curve_of(entry.runs, "eval/heldout/mlm_loss", "step"))
+    assert curve == [[20.0, 40.0, 60.5], [20.0, 40.0, 60.5], [20.0, 40.0, 60.0], [20.0, 40.0, 61.0]]
+
+
 def test_a_single_run_is_its_points(tmp_path):
     entry, alone = seeds(tmp_path, [record(10, None), record(20, 4.0), record(30, 2.0)])
     assert as_lists(curve_of(entry.runs, "train/mlm_loss", "tokens"))[:2] == [[2000.0, 3000.0], [4.0, 2.0]]

@@ -1,7 +1,10 @@
 """The settings that differ from their defaults: by the name of their override, each with its own class's default."""
 
+import dataclasses
+
 from bertjax.comparison.defaults import changes_of
 from bertjax.config import Config, from_dict
+from bertjax.objectives.base import Objective
 
 
 def test_defaults_do_not_differ():
@@ -36,6 +39,29 @@ def test_a_kind_is_compared_with_the_defaults_of_its_class():
     assert changes == {
         "tasks.mine.objective.kind": ("mlm", "bert"),
         "tasks.mine.examples.kind": ("full_sentences", "segment_pairs"),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    size: int
+    rate: float = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class OfParts(Objective):
+    """An objective whose setting has no default."""
+
+    parts: tuple[Part, ...] = dataclasses.field(kw_only=True)
+
+
+def test_a_setting_without_a_default_is_compared_with_the_defaults_of_its_entries():
+    task = dataclasses.replace(Config().task, objective=OfParts(parts=(Part(1), Part(2, 0.1))))
+    changes = changes_of(dataclasses.replace(Config(), tasks={"mine": task}))
+    assert {name: change for name, change in changes.items() if ".parts." in name} == {
+        "tasks.mine.objective.parts.0.size": (1, None),
+        "tasks.mine.objective.parts.1.size": (2, None),
+        "tasks.mine.objective.parts.1.rate": (0.1, 0.5),
     }
 
 
