@@ -49,7 +49,8 @@ tasks.*.examples.cut tasks.*.examples.fewest tasks.*.examples.kind tasks.*.examp
 tasks.*.examples.label_columns tasks.*.examples.limit tasks.*.examples.limit_seed tasks.*.examples.max_question
 tasks.*.examples.max_tokens tasks.*.examples.on_bad_record tasks.*.examples.pair tasks.*.examples.question
 tasks.*.examples.quoted tasks.*.examples.random_next tasks.*.examples.reach tasks.*.examples.separator
-tasks.*.examples.short_seq_prob tasks.*.examples.stride tasks.*.examples.tag tasks.*.examples.text
+tasks.*.examples.short_seq_prob tasks.*.examples.skip_missing_labels tasks.*.examples.stride tasks.*.examples.tag
+tasks.*.examples.tag_field tasks.*.examples.text tasks.*.examples.units
 tasks.*.examples.trim tasks.*.examples.word
 tasks.*.objective.balanced tasks.*.objective.both_directions tasks.*.objective.class_weights
 tasks.*.objective.classes tasks.*.objective.cosine_coefficient tasks.*.objective.full_score

@@ -64,9 +64,10 @@ class ColumnFile:
 
     @functools.cached_property
     def is_conllu(self) -> bool:
-        """Whether the lines have the ten columns of CoNLL-U, whatever the name of the file is."""
+        """Whether most lines have the ten columns of CoNLL-U, whatever the name of the file is."""
         rows = [text.split("\t") for _, text in self.lines if text.strip() and not text.startswith("#")]
-        return bool(rows) and all(len(row) == len(conllu.COLUMNS) and conllu.NUMBER.fullmatch(row[0]) for row in rows)
+        right = sum(len(row) == len(conllu.COLUMNS) and bool(conllu.NUMBER.fullmatch(row[0])) for row in rows)
+        return 2 * right > len(rows)
 
     @functools.cached_property
     def sentences(self) -> list[list[tuple[int, list[str]]]]:

@@ -17,8 +17,8 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
 
     A question that its context does not answer (`is_impossible` in SQuAD 2.0) has an empty list of answers.
 
-    Read are the nested form of the authors, and the flat records of the package `datasets`, each a question with its
-    context and {`text`: [...], `answer_start`: [...]}: as JSON lines, an array, or the list `data`.
+    A file has the nested form of its authors, or the flat records of the package `datasets`: each is a question with
+    its context and {`text`: [...], `answer_start`: [...]}, in JSON lines, in an array or in the list `data`.
 
     Args:
       path: a .json or .jsonl file, plain, .gz, .zst or .xz.

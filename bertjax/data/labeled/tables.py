@@ -94,6 +94,12 @@ def _json_rows(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Rec
     return _objects(path, columns, on_bad)
 
 
+def has_column(path: str, column: str) -> bool:
+    """Return whether the first line of a .tsv or .csv names a column."""
+    kind = kind_of(path)
+    return kind in DELIMITERS and column.encode() in _first_line(path)[1].split(DELIMITERS[kind].encode())
+
+
 def is_table(path: str) -> bool:
     """Return whether `read` reads a file of this name."""
     return kind_of(path) in (*DELIMITERS, ".jsonl", ".json")

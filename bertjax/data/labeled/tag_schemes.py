@@ -26,7 +26,7 @@ def canonical_of(tags: Iterable[str]) -> Canonical | None:
 
     Args:
       tags: all tags of a file or of a model. They are in a scheme if all but `O` are spelled in one way, and an entity
-        can start. So parts of speech are in none, although some of them are single letters.
+        can start. Parts of speech are not in a scheme, although some of them are single letters.
     """
     tags = [tag for tag in tags if tag.upper() != OUTSIDE]
     for spelling in _SPELLINGS:

@@ -28,6 +28,8 @@ UNITS = WORDS, CHARACTERS, CHARACTERS_AND_SPACES = ("words", "characters", "char
 # A file to predict has a word in each line if this share of its lines has as many columns, and blank lines end
 # sentences of this many words on average.
 _MOST, _FEWEST_WORDS = 0.9, 2
+# Names of a column of words in the first line of a file that is a header, which files in columns do not have.
+_HEADERS = ("word", "words", "token", "tokens", "form", "text")
 # Share of words of one character from which on a training file is one of tagged characters.
 _MOSTLY_CHARACTERS = 0.8
 # Kinds of files.
@@ -135,7 +137,7 @@ class Tagged(LabeledFormat):
                 raise UserError(f"examples.{field}={value} has no effect on {file}; remove it")
 
     def _check_columns(self, file: ColumnFile) -> None:
-        """Raise UserError unless the file has a column for words, and another one for tags."""
+        """Raise UserError unless the file has a column for words and another one for tags, and no header."""
         width, [(number, columns), *_] = file.width, file.sentences[0]
         for setting, column in (("word", self.word), ("tag", self.tag)):
             if not -width <= column < width:
@@ -151,6 +153,13 @@ class Tagged(LabeledFormat):
                 f"{file.path}:{number} has {width} columns, so examples.word={self.word} and examples.tag={self.tag} "
                 f"are the same one; {remedy}"
             )
+        if len(columns) == width and columns[self.word].casefold() in _HEADERS:
+            tags = {row[-1] for sentence in file.sentences for line, row in sentence if line != number}
+            if tags and columns[-1] not in tags:
+                raise UserError(
+                    f"{file.path}:{number} has the tag {columns[-1]!r}, as no other line has, and looks like the names "
+                    "of the columns; remove the line"
+                )
 
     def _record(self, sentence: list[tuple[int, list[str]]], file: ColumnFile) -> Record:
         file.check_width(sentence)
@@ -168,6 +177,8 @@ class Tagged(LabeledFormat):
 
         A file is one of words if blank lines separate its sentences, or if its last column holds tags of the model.
         """
+        if self._is_table_of_texts(path):
+            return None
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
             return conllu.read_words(path)
@@ -188,6 +199,9 @@ class Tagged(LabeledFormat):
             records.append({"words": words, WHERE: f"{path}:{sentence[0][0]}"})
         return records
 
+    def _is_table_of_texts(self, path: str) -> bool:
+        return tables.kind_of(path) == ".csv" or tables.has_column(path, *self.inputs)
+
     @staticmethod
     def _holds_words(file: ColumnFile, classes: Collection[str]) -> bool:
         """Return whether most lines of a file are a word with its columns, and not a text."""
@@ -202,6 +216,8 @@ class Tagged(LabeledFormat):
 
         Columns have one more, the last. CoNLL-U has the tag where the training file had it.
         """
+        if self._is_table_of_texts(path):
+            return None
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
             return conllu.with_tags(path, "" if tag_schemes.canonical_of(classes) else self.conllu, tags)

@@ -156,6 +156,7 @@ def sentences(tokens: str, tags: str, numbers: bool = False) -> list[dict]:
         (".txt", PLAIN.replace(" ", "\t").replace("fed", "new york"), TAGS, ["ada", "new york", "cadiz"]),
         (".txt", "# id 7 domain=en\n" + PLAIN.replace(" ", " _ _ "), TAGS, ["ada", "fed", "cadiz"]),
         (".txt", "#begin document (a)\n" + PLAIN + "\n#end document\n", TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", "word O\n" + PLAIN, TAGS, ["word", "ada", "fed", "cadiz"]),
         (".txt", "# O\n#tag B-PER\n" + PLAIN, TAGS, ["#", "#tag", "ada", "fed", "cadiz"]),
         (".tsv", "## korean-00\t\n" + PLAIN.replace(" ", "\t"), TAGS, ["ada", "fed", "cadiz"]),
         (".txt", lines(*sentences("tokens", "ner_tags")), TAGS, ["ada", "fed", "cadiz"]),
@@ -193,7 +194,12 @@ def test_a_field_of_tags_is_chosen(feeds):
         ),
         (".csv", PLAIN.replace(" ", ","), "is a .csv, and tags are read from lines with a word and its tag"),
         (".txt", "word,tag\n" + PLAIN.replace(" ", ","), "separate columns by tabs or spaces, not by ','"),
-        (".txt", UNIVERSAL * 2 + "3\tx\n", "train.txt:9 has 2 columns between tabs, and most lines have 10"),
+        (".txt", UNIVERSAL * 2 + "3\tx\n", "train.txt:9 has 2 columns between tabs, not 10; correct the line"),
+        (
+            ".tsv",
+            "Word\tTag\n" + PLAIN.replace(" ", "\t"),
+            "train.tsv:1 has the tag 'Tag', as no other line has, and lo",
+        ),
     ],
 )
 def test_tagged_files_that_are_refused(feeds, name, content, complaint):

@@ -226,6 +226,20 @@ def test_files_to_predict(tmp_path, text, words):
     assert read_to_predict(tmp_path, text) == words
 
 
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("a.csv", "text\nann li\nto oslo\n"),
+        ("a.tsv", "id\ttext\n1\tann\n\n2\toslo\n3\tli\n4\tto\n"),
+        ("a.jsonl", '{"text": "ann li"}\n'),
+        ("a.json", '[{"text": "ann li"}]\n'),
+    ],
+)
+def test_tables_of_texts_are_no_words(tmp_path, name, text):
+    assert read_to_predict(tmp_path, text, name) is None
+    assert Tagged().with_answers(write(tmp_path, text, name), iter(()), CLASSES) is None
+
+
 def test_conllu_to_predict(tmp_path):
     lines = ["1-2\tannli" + "\t_" * 8, "1\tann" + "\t_" * 8, "2\tli" + "\t_" * 8]
     assert read_to_predict(tmp_path, "\n".join(lines) + "\n", "a.conllu") == [["ann", "li"]]
