@@ -19,10 +19,10 @@ from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.probing import senses, states, tasks
 from bertjax.analysis.subject import Subject
 from bertjax.data.tokenizer import tokenizer_json
+from bertjax.data.tokenizer.layout import template
 from bertjax.inference.embed import Embed
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.records import records_of
-from bertjax.interop.template import template
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder

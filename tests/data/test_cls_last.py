@@ -15,8 +15,8 @@ from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.labeled.questions import NO_ANSWER, Questions
 from bertjax.data.masking import SpanMasking
 from bertjax.data.tokenizer import tokenizer_json
+from bertjax.data.tokenizer.layout import template
 from bertjax.errors import UserError
-from bertjax.interop.template import template
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.span_boundary import SpanBoundary
 from bertjax.training.resolve import open_feeds
