@@ -1,6 +1,6 @@
 """Every family of transformers with every head: how far bertjax is from transformers, on texts and pairs.
 
-    python benchmarks/foreign_models.py --out=benchmarks/results/foreign_models.jsonl
+    python -m benchmarks.foreign_models --out=benchmarks/results/foreign_models.jsonl
 
 Each model has random weights and the tokenizer of its own kind. A line has the largest difference of the logits of
 the ONNX file (`onnx`) and of the folder that bertjax writes back (`back`), and of the answers of `bertjax.predict`
@@ -10,21 +10,17 @@ takes about 15 s on two cores.
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import transformers
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.interop import foreign
 
 
 def measured(family: str, head: str) -> dict:
     """Return the line of one family with one head."""
-    import transformers
-
-    from tests.interop import foreign
-
     with tempfile.TemporaryDirectory() as folder:
         made = foreign.make(family, head, Path(folder) / "theirs")
         reference = list(foreign.logits(made.tokenizer, made.model, head))
@@ -51,8 +47,6 @@ def _error(ours, theirs) -> float:
 
 
 def main() -> None:
-    from tests.interop import foreign
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, help="file to which lines are added")
     parser.add_argument("--families", nargs="*", default=list(foreign.FAMILIES))

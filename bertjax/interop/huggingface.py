@@ -183,6 +183,8 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     if not (folder / CONFIG).exists() and (other := weights.other_format(folder)):
         raise UserError(other)
     settings = foreign_settings.with_own_names(tokenizers.load_json(folder / CONFIG))
+    if embedder.activation and not embedder.is_embedder:
+        settings |= task_heads.of_cross_encoder(embedder.activation)
     family = families.of_config(settings)
     notes = foreign_settings.notes_of_config(settings, family.settings_read)
     encoder = family.encoder_config(settings)

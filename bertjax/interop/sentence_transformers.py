@@ -40,12 +40,12 @@ _PROMPTS = "config_sentence_transformers.json"
 _ENCODER_KEYS = {
     "max_seq_length": (),
     "do_lower_case": (),
-    "transformer_task": ("feature-extraction",),
-    "modality_config": (
-        {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-        {"text": {"method": "forward", "method_output_name": ["last_hidden_state"]}},
+    "transformer_task": ("feature-extraction", "sequence-classification"),
+    "modality_config": tuple(
+        {"text": {"method": "forward", "method_output_name": name}}
+        for name in ("last_hidden_state", ["last_hidden_state"], "logits")
     ),
-    "module_output_name": ("token_embeddings",),
+    "module_output_name": ("token_embeddings", "scores"),
     "unpad_inputs": (),
     "model_args": ({},),
     "config_args": ({},),
@@ -63,6 +63,7 @@ _POOLING_KEYS = {
 }
 _PROMPT_KEYS = {
     **dict.fromkeys(("__version__", "model_type", "similarity_fn_name", "prompts", "default_prompt_name"), ()),
+    "activation_fn": (),
     "truncate_dim": (None,),
 }
 
@@ -72,7 +73,8 @@ class Embedder(NamedTuple):
 
     Attributes:
       folder: the folder of the encoder.
-      is_embedder: whether the model is one of that library.
+      is_embedder: whether the model is one of that library, and not a cross-encoder, which version 6 stores alike.
+      activation: the function that a cross-encoder applies to its logits; empty if the file does not name it.
       max_tokens: the most tokens of a text, special tokens included; 0 for as many as the encoder takes.
       lowercase: whether texts are in lower case, whatever the tokenizer does.
       notes: what `bertjax.predict --do=embed` does in another way, one line each.
@@ -80,6 +82,7 @@ class Embedder(NamedTuple):
 
     folder: Path
     is_embedder: bool = False
+    activation: str = ""
     max_tokens: int = 0
     lowercase: bool = False
     notes: tuple[str, ...] = ()
@@ -178,7 +181,9 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     limit = settings.get("max_seq_length")
     if limit is not None and (type(limit) is not int or limit < 3):
         raise UserError(f"{file} has max_seq_length={quoted(limit)}; write the most tokens of a text, at least 3")
-    return Embedder(encoder, True, limit or 0, bool(settings.get("do_lower_case")), tuple(notes))
+    about = _json(folder / _PROMPTS)
+    is_embedder, activation = about.get("model_type") != "CrossEncoder", str(about.get("activation_fn") or "")
+    return Embedder(encoder, is_embedder, activation, limit or 0, bool(settings.get("do_lower_case")), tuple(notes))
 
 
 def _inside(folder: Path, path: str) -> Path:

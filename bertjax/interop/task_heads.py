@@ -133,7 +133,7 @@ def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]
     if term == REGRESSION:
         activation = objective.get("activation", "identity")
         settings = settings if activation == "identity" else {}  # a pipeline applies the sigmoid without it
-        settings |= {_CROSS_ENCODER: {"activation_fn": _ACTIVATION_FUNCTIONS[activation]}}
+        settings |= of_cross_encoder(_ACTIVATION_FUNCTIONS[activation])
     return settings | {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -237,6 +237,11 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
         }
         examples = examples | lengths
     return {"objective": objective, "examples": dict(examples)}
+
+
+def of_cross_encoder(activation: str) -> dict[str, Any]:
+    """Return the part of a `config.json` that names the function that a cross-encoder applies to its logits."""
+    return {_CROSS_ENCODER: {"activation_fn": activation}}
 
 
 def _has_one_label(config: Mapping[str, Any]) -> bool:

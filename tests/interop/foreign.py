@@ -19,6 +19,7 @@ from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
 from tests.interop import published
 
+LONGEST = 128
 TEXTS = ["The king was old.", "She said, no, and the whole company of travelers went away.", "No"]
 SIZES = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48}
 NARROW = {"embedding_size": 16}
@@ -77,16 +78,15 @@ def make(family: str, head: str, folder: Path) -> Foreign:
     stem, kind, sizes = FAMILIES[family]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    settings = {"tokenizer_class": f"{stem}Tokenizer", "model_max_length": 128}
+    settings = {"tokenizer_class": f"{stem}Tokenizer", "model_max_length": LONGEST}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     _write_vocabulary(kind, folder)
     opened = transformers.AutoTokenizer.from_pretrained(folder)
     opened.save_pretrained(folder)
     suffix = _OTHER_SUFFIXES.get((family, head), HEADS[head].suffix)
-    # RoBERTa counts positions from the row after that of its padding.
-    rows = (
-        {} if family == "xlnet" else {"max_position_embeddings": 128 + (opened.pad_token_id + 1) * (kind in _COUNTED)}
-    )
+    # RoBERTa counts positions from the row after that of its padding, and XLNet has none.
+    first = opened.pad_token_id + 1 if kind in _COUNTED else 0
+    rows = {} if family == "xlnet" else {"max_position_embeddings": LONGEST + first}
     config = getattr(transformers, f"{stem}Config")(
         vocab_size=len(opened), pad_token_id=opened.pad_token_id, **sizes, **rows, **HEADS[head].settings
     )
@@ -187,15 +187,17 @@ def answers(foreign: Foreign, head: str) -> Iterator[tuple[Any, Any]]:
     reference = logits(foreign.tokenizer, foreign.model, head)
     for first, second in groups(head):
         if head == "multiple_choice":
-            task["objective"]["classes"] = ["0", "1", "2"]
-            record = {"context": TEXTS[0], "choices": list(TEXTS[::-1])}
+            names = ["0", "1", "2"]
+            task["objective"]["classes"] = task["examples"]["choices"] = names
+            record = {"context": TEXTS[0]} | dict(zip(names, TEXTS[::-1], strict=True))
             inputs = rows(foreign.tokenizer, [TEXTS[0]] * len(TEXTS), TEXTS[::-1])
             with torch.no_grad():
                 scores = foreign.model(**{name: tensor[None] for name, tensor in inputs.items()}).logits[0].numpy()
             [answer] = Predictor(ours).predict([record])
-            yield list(answer["probabilities"].values()), _softmax(scores)
+            yield answer["probabilities"], _softmax(scores)
         elif head == "span":
-            task["objective"]["nbest"] = 128  # all tokens: random logits have no few best ones
+            task["objective"]["nbest"] = LONGEST  # all tokens: random logits have no few best ones
+            task["examples"]["max_question"] = LONGEST // 2  # a question is not cut
             records = [{"question": a, "context": b} for a, b in zip(first, second, strict=True)]
             for record, answer in zip(records, Predictor(ours).predict(records), strict=True):
                 yield answer["prediction"], _span(foreign, record)
@@ -233,12 +235,13 @@ def _filled(foreign: Foreign, predictor: Predictor) -> Iterator[tuple[Any, Any]]
 
 
 def _span(foreign: Foreign, record: dict[str, str]) -> str:
-    """Return the span of the context with the highest sum of logits, of at most 30 tokens."""
+    """Return the span with the highest sum of logits, of at most 30 tokens; neither end is a token of spaces only."""
     inputs = foreign.tokenizer(*record.values(), return_tensors="pt", return_offsets_mapping=True)
     offsets = inputs.pop("offset_mapping")[0].tolist()
     with torch.no_grad():
         outputs = foreign.model(**inputs)
-    places = [place for place, part in enumerate(inputs.sequence_ids()) if part == 1]
+    texts = [record["context"][start:stop].strip() for start, stop in offsets]
+    places = [place for place, part in enumerate(inputs.sequence_ids()) if part == 1 and texts[place]]
     spans = [(i, j) for i in places for j in places if i <= j < i + 30]
     start, end = max(spans, key=lambda span: float(outputs.start_logits[0, span[0]] + outputs.end_logits[0, span[1]]))
     return record["context"][offsets[start][0] : offsets[end][1]].strip()

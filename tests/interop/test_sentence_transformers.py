@@ -133,6 +133,35 @@ def test_the_folder_of_the_encoder_in_older_layouts(tmp_path):
         huggingface.read(tmp_path)
 
 
+@pytest.mark.parametrize("activation", ["linear.Identity", "activation.Sigmoid"])
+def test_a_cross_encoder_answers_as_there(tmp_path, activation):
+    """Version 6 stores modules and the activation in a file of its own, older ones the activation in config.json."""
+    library = pytest.importorskip("sentence_transformers", reason="needs the extra [interop]")
+    huggingface.write(tmp_path / "made", models.fine_tuned("regression", models.trained()))
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    left_out = ("problem_type", "sentence_transformers")
+    kept = {key: value for key, value in config.items() if key not in left_out}
+    (tmp_path / "made" / "config.json").write_text(json.dumps(kept))
+    function = getattr(torch_nn(), activation.rpartition(".")[2])()
+    theirs = library.CrossEncoder(str(tmp_path / "made"), device="cpu", activation_fn=function)
+    theirs.save_pretrained(str(tmp_path / "theirs"))
+    model, _ = huggingface.read(tmp_path / "theirs")
+    model.settings["tasks"]["regression"]["examples"] |= {"text": "a", "pair": "b"}
+    records = [{"a": a, "b": b} for a, b in zip(TEXTS, TEXTS[::-1], strict=True)]
+    numbers = [answer["prediction"] for answer in Predictor(model).predict(records)]
+    expected = theirs.predict([(record["a"], record["b"]) for record in records])
+    np.testing.assert_allclose(numbers, expected, atol=1e-5)
+    huggingface.write(tmp_path / "back", model)
+    back = library.CrossEncoder(str(tmp_path / "back"), device="cpu")
+    np.testing.assert_allclose(back.predict([(record["a"], record["b"]) for record in records]), expected, atol=1e-5)
+
+
+def torch_nn():
+    import torch
+
+    return torch.nn
+
+
 @pytest.mark.parametrize("limit, is_lower", [(5, False), (None, True), (5, True)])
 def test_longest_text_and_lower_case_are_applied(tmp_path, limit, is_lower):
     """Reference: sentence-transformers on the same folder, or a text that was cut and in lower case before."""
