@@ -6,9 +6,10 @@
 
 Arms, each in a process of its own, so that its counters are its own:
 
-- `rows`: batches of 256 random rows of full sentences of a store of --gb gigabytes that is not in the page cache, read as
-  training reads them (`Feed.batch`). A row is at three places: in rows, ranges and tokens. Bytes are those that the kernel fetched from the disk for this process (Linux,
-  `read_bytes` of /proc/self/io). `rows, no advice` is the same without `store.at_random`.
+- `rows`: batches of 256 random rows of full sentences, of a store of --gb gigabytes that is not in the page cache, read
+  as training reads them (`Feed.batch`). A row is at three places: in rows, ranges and tokens. Bytes are those that the
+  kernel fetched from the disk for this process (Linux, `read_bytes` of /proc/self/io). The same again without
+  `store.at_random`.
 - `planning`: the plan of a block of sentences, and of the same block with one line of 1 MB without a full stop; seconds
   of processor time and their ratio.
 - `documents`: the first pass of --mb megabytes in documents of 150 bytes, in several files, with one process and with

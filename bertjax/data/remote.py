@@ -8,6 +8,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import sys
 import time
@@ -27,6 +28,7 @@ SEAL = "manifest.json"
 # Beside the seal of a copy; its time is that of the last complete verification.
 VERIFIED = ".verified"
 VERIFIED_SECONDS = 7 * 24 * 3600
+_NAMED_BY_CONTENT = re.compile(r".+-[0-9a-f]{12}")
 # Threads and bytes that one of them copies at a time; memory is that of the product.
 THREADS = 8
 PIECE_BYTES = 32 << 20
@@ -41,9 +43,15 @@ def exists(folder: epath.Path) -> bool:
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
-    """Return the path of the local copy of a remote folder, after all of its URL: names repeat in other buckets."""
-    place = hashlib.sha256(os.fspath(folder.parent).encode()).hexdigest()
-    return Path(cache_dir).expanduser().absolute() / f"{folder.name}-{place[:8]}"
+    """Return the path of the local copy of a remote folder.
+
+    A store that `prepare` has named has a hash of its content in its name. Other names repeat in other buckets, so
+    their copies are named after all of the URL.
+    """
+    name = folder.name
+    if not _NAMED_BY_CONTENT.fullmatch(name):
+        name += f"-{hashlib.sha256(os.fspath(folder).encode()).hexdigest()[:8]}"
+    return Path(cache_dir).expanduser().absolute() / name
 
 
 def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -> Path:

@@ -11,6 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 import tenacity
+from etils import epath
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from bertjax import cli, storage
@@ -246,3 +247,9 @@ def test_process_0_prepares_and_the_others_wait_and_copy(config, tmp_path, monke
     opened = resolve.open_store(dataclasses.replace(config, cache_dir=str(tmp_path / "here")), None)
     assert waited == [("prepare", opened.fingerprint)] and opened.path.parent == tmp_path / "here"
     assert opened.origin.startswith("s3://bucket/stores/corpus-")
+
+
+def test_stores_with_one_name_in_two_folders_have_copies_of_their_own(tmp_path):
+    names = [f"gs://bucket/{place}/{name}" for place in ("law", "web") for name in ("store", "corpus-0123456789ab")]
+    copies = [remote.cached(epath.Path(name), str(tmp_path)) for name in names]
+    assert copies[0] != copies[2] and copies[1] == copies[3] == tmp_path / "corpus-0123456789ab"

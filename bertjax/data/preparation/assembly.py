@@ -45,5 +45,5 @@ def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> d
     ledger.check(accounts.numbers)
     longest = [[tokens, reading.groups[group][1], name] for tokens, group, name in longest]
     contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
-    contents["ledger"] = accounts.numbers
+    contents["ledger"] = {source: dict(sorted(entries.items())) for source, entries in sorted(accounts.numbers.items())}
     return contents | ({"cleaning": reading.cleaning} if reading.cleaning else {})

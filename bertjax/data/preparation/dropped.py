@@ -8,7 +8,7 @@ document that stays in its place, and `kept_source`.
 import collections
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,14 @@ class Dropped:
         by_reason[reason] = by_reason.get(reason, 0) + 1
         self.write(source=source, id=document, rule=rule, reason=reason, text=text[:TEXT_CHARACTERS])
 
-    def add_all(self, content: bytes, changes: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
+    def add_all(self, lines: Iterable[bytes], changes: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
         """Add what filters did to later documents, in the order of the corpus.
 
         Args:
-          content: the `dropped.jsonl.gz` of these documents.
+          lines: those of the `dropped.jsonl.gz` of these documents.
           changes: their `changes`.
         """
-        for line in gzip.decompress(content).splitlines():
+        for line in lines:
             fields = json.loads(line)
             self.add(fields["source"], fields["id"], fields["rule"], fields["reason"], fields["text"])
         for source, by_rule in changes.items():

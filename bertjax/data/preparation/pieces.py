@@ -7,8 +7,10 @@ its pieces, so the number of processes and where the corpus is cut have no effec
 
 import contextlib
 import dataclasses
+import gzip
 import itertools
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +28,7 @@ from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.sample import Sample, Stretch, shares_of
 from bertjax.data.preparation.steps import Key
 from bertjax.data.sources import OnRead
-from bertjax.data.sources.access import open_file
+from bertjax.data.sources.access import MIB, open_file
 from bertjax.data.sources.bad import LISTED, BadRecords
 from bertjax.errors import UserError
 
@@ -170,11 +172,13 @@ def merged(
     for name in (reading.DOCUMENTS, *([reading.NEAR] if config.near_duplicates.drop else [])):
         with open(partial / name, "wb") as file:
             for folder in folders:
-                file.write(storage.read_bytes(folder / name))
+                with open_file(folder / name) as part:
+                    shutil.copyfileobj(part, file, MIB)
     with reading.open_dropped(config, partial / "store") as dropped:
         if dropped:
             for folder, seal in zip(folders, seals, strict=True):
-                dropped.add_all(storage.read_bytes(folder / DROPPED), seal["changes"])
+                with open_file(folder / DROPPED) as part, gzip.open(part) as lines:
+                    dropped.add_all(lines, seal["changes"])
         sizes = tuple(itertools.chain.from_iterable(seal["shard_bytes"] for seal in seals))
         read = reading.compared(config, partial, all_sources, dropped, bad.skipped, sizes, ledger)
     _write_sample(config, partial, all_sources, pieces, folders, ledger)

@@ -241,7 +241,10 @@ def _conversion(content: bytes) -> str:
         if content.startswith(mark):
             remedy = f"end its name with {suffix}" if suffix else "extract it"
             return f"it starts like a file in the {name} format; {remedy}"
-    encodings = "ENCODING may be WINDOWS-1252, or CP949 for Korean"
+    encodings = (
+        "ENCODING may be WINDOWS-1252 (Western), WINDOWS-1251 or KOI8-R (Cyrillic), CP949 (Korean), SHIFT_JIS or "
+        "EUC-JP (Japanese), GB18030 or BIG5 (Chinese)"
+    )
     return f"convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, and read NEW; {encodings}"
 
 
