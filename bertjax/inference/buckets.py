@@ -37,8 +37,8 @@ class Bucket:
     members: np.ndarray
 
     def batches(self) -> Iterator[np.ndarray]:
-        """Yield the members of each batch, at most B."""
-        for first in range(0, len(self.members), self.rows):
+        """Yield the members of each batch, at most B; one empty batch if there are none."""
+        for first in range(0, max(1, len(self.members)), self.rows):
             yield self.members[first : first + self.rows]
 
 
@@ -96,7 +96,9 @@ def run(
     count = len(lengths)
     sizes = {"example": count, "token": int(lengths.sum()), "pair": count // 2, "row": count // group}
     results: dict[str, np.ndarray] = {}
-    for bucket in sort(lengths.reshape(-1, group).sum(axis=1), longest):
+    # Without examples, one batch of an empty row still gives each output its name, shape and dtype.
+    nothing = [Bucket(min(SHORTEST, longest), 1, np.array([], np.int64))]
+    for bucket in sort(lengths.reshape(-1, group).sum(axis=1), longest) or nothing:
         for groups in bucket.batches():
             members = (groups[:, None] * group + np.arange(group)).ravel()
             ragged = examples.take(members)

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw
-from bertjax.data.framing import special_tokens
-from bertjax.data.labeled.base import LabeledExamples, Record
-from bertjax.errors import UserError
+from bertjax.data.framing import Ids, special_tokens
+from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
+from bertjax.errors import UserError, cut_text
 from bertjax.export import Export
 from bertjax.inference.base import Pipeline
 from bertjax.inference.masked import MaskedPipeline
@@ -31,8 +31,7 @@ class PseudoLogLikelihood(MaskedPipeline):
     score: ClassVar[str] = "pseudo_log_likelihood"
 
     def encode(self, records: list[Record]) -> MaskedViews:
-        encoded = self.model.tokenizer.encode([record["text"] for record in records])
-        texts = self.add_special_tokens(records, encoded)
+        texts = self.add_special_tokens(records, _encoded(self.model, records))
         positions = [texts.ragged.text_index + np.arange(length - special_tokens(1)) for length in texts.lengths()]
         # One view per token: masking several at once would hide context from each.
         return MaskedViews.of(texts, positions, self.vocabulary.mask_id, capacity=1)
@@ -53,6 +52,22 @@ class PseudoLogLikelihood(MaskedPipeline):
             {"pseudo_log_likelihood": float(total), "tokens": int(number)}
             for total, number in zip(sums, tokens, strict=True)
         ]
+
+
+def _encoded(model: Export, records: list[Record]) -> Ids:
+    """Return the tokens of each text.
+
+    Raises:
+      UserError: a text has none, such as a zero-width space. A sum over nothing is 0, the best of all scores.
+    """
+    encoded = model.tokenizer.encode([record["text"] for record in records])
+    for record, ids in zip(records, encoded, strict=True):
+        if not len(ids):
+            raise UserError(
+                f"{record[WHERE]}: {cut_text(record['text'], 40)!r} has no token, because the tokenizer removes all of "
+                "its characters; correct it or leave it out"
+            )
+    return encoded
 
 
 def is_causal(model: Export) -> bool:
@@ -78,8 +93,7 @@ class LogLikelihood(Pipeline):
         return CausalLM()
 
     def encode(self, records: list[Record]) -> LabeledExamples:
-        encoded = self.model.tokenizer.encode([record["text"] for record in records])
-        return self.add_special_tokens(records, encoded)
+        return self.add_special_tokens(records, _encoded(self.model, records))
 
     def features(self, placed):
         # The features of a causal objective are the shifted labels; the draw has no effect on them.

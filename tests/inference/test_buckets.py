@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertjax.data.labeled.base import LabeledExamples
 from bertjax.inference import buckets
 from bertjax.objectives.outputs import Output
 from tests import ragged
@@ -103,6 +104,24 @@ def test_a_group_is_in_one_row(monkeypatch):
     results = buckets.run(*run, group=3)
     np.testing.assert_array_equal(results["last"], np.arange(63) // 3 * 3 + 2)
     np.testing.assert_array_equal(results["last_of_row"], np.arange(21) * 3 + 2)
+
+
+def test_without_examples_every_output_is_there_and_empty():
+    def function(params, batch):
+        states = jax.numpy.ones((*batch["tokens_BT"].shape, 5), jax.numpy.float16)
+        return {
+            "token": Output(states, per="token"),
+            "pair": Output(batch["example_ids_BN"][:, ::2], per="pair"),
+            "row": Output(batch["tokens_BT"][:, 0], per="row"),
+        }
+
+    nothing = np.array([], np.int64)
+    whole = LabeledExamples(ragged.random(np.array([9, 9]), np.arange(2)).take(nothing), [], nothing)
+    results = buckets.run(
+        jax.jit(function), None, whole, ragged.VOCABULARY, 90, lambda placed: {}, lambda tokens: None, group=2
+    )
+    assert {name: values.shape for name, values in results.items()} == {"token": (0, 5), "pair": (0,), "row": (0,)}
+    assert results["token"].dtype == np.float16
 
 
 def test_a_pair_has_one_result():

@@ -77,6 +77,20 @@ def test_a_pair_is_correct_if_the_good_sentence_scores_higher(model, predictor, 
         assert paradigm == {"accuracy": np.mean(chosen), "ties": 0, "pairs": len(chosen)}
 
 
+def test_a_sentence_without_tokens_is_refused(model, predictor, pairs):
+    """The sum over nothing would be 0, more probable than any sentence."""
+    with pytest.raises(
+        UserError, match=r"^text 1: '\\u200b' has no token, because the tokenizer removes .*; correct it"
+    ):
+        predictor.pseudo_log_likelihoods(["\u200b"])
+    with pytest.raises(UserError, match="^text 2: "):
+        predictor.pseudo_log_likelihoods([WORDS[0], "\u200b\u00ad"])
+    with pairs.open("a") as file:
+        file.write(json.dumps({"sentence_good": WORDS[0], "sentence_bad": "\u200b"}) + "\n")
+    with pytest.raises(UserError, match=r"pairs.jsonl:10: '\\u200b' has no token"):
+        score(predictor, pairs)
+
+
 def test_swapped_pairs_have_the_complementary_accuracy(predictor, pairs, tmp_path):
     swapped = tmp_path / "swapped.jsonl"
     text = pairs.read_text().replace("sentence_good", "_").replace("sentence_bad", "sentence_good")

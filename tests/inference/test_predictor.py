@@ -9,10 +9,12 @@ import pytest
 
 import bertjax
 from bertjax import export
+from bertjax.data.text.augmentation import Augmentation
 from bertjax.errors import UserError
 from bertjax.inference import buckets
 from bertjax.inference import predictor as predictor_module
 from bertjax.inference.predictor import Predictor
+from bertjax.inference.refill import Refill
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.models import reference
 
@@ -111,6 +113,13 @@ def test_a_pipeline_is_compiled_once(model):
     predictor = Predictor(model)
     assert predictor.pipeline(predictor_module.Fill, top=2) is predictor.pipeline(predictor_module.Fill, top=2)
     assert predictor.pipeline(predictor_module.Fill, top=2) is not predictor.pipeline(predictor_module.Fill, top=3)
+
+
+def test_masks_beyond_the_end_of_a_long_text_are_not_refilled(predictor):
+    pipeline = predictor.pipeline(Refill, top=2, augmentation=Augmentation())
+    request = predictor.request(pipeline, [{"text": f"{WORDS[0]} " * LONGEST + "[MASK]", "number": 0}])
+    [filled] = predictor.predictions(request)
+    assert filled["filled"].startswith(WORDS[0]) and "[MASK]" not in filled["filled"]
 
 
 @pytest.mark.parametrize(
