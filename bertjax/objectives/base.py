@@ -43,6 +43,7 @@ class Objective(Student):
       labels: names of the labels that `features` reads; the examples must carry them.
       best_metric: metric that chooses the best checkpoint, a score or a loss (`<term>_loss`). Every objective names
         one: `jax.jit` sorts the keys of dicts, so "the first term" would be the first by alphabet.
+      text_term: the term that is the loss of predicted tokens of a text, in nats a token; empty if there is none.
       tuned_settings: names of settings that an evaluation tunes while they are None, and reports as metrics.
       classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
       needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
@@ -54,6 +55,7 @@ class Objective(Student):
 
     labels: ClassVar[tuple[str, ...]] = ()
     best_metric: ClassVar[str] = ""
+    text_term: ClassVar[str] = ""
     tuned_settings: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False

@@ -70,9 +70,11 @@ class TextFormat(ExampleFormat):
 
     Attributes:
       version: version of the plans, which is raised when the same settings give other examples.
+      orders_sentences: whether its labels follow from the order of the sentences of a document.
     """
 
     version: ClassVar[int] = 2
+    orders_sentences: ClassVar[bool] = False
 
     def identity(self) -> dict:
         """Return the settings that the examples follow from, as plain values."""

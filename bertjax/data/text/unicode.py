@@ -5,6 +5,7 @@ The tables follow Unicode 14.0, the version of Python 3.11, with two additions t
 Sources: PropList.txt (Sentence_Terminal), LineBreak.txt (class SA), Scripts.txt, UAX #29 and UTR #36 of unicode.org.
 """
 
+import codecs
 import re
 import unicodedata
 
@@ -74,6 +75,7 @@ _WORD = re.compile(rf"[{_UNSPACED}][^\w\s]*|[^\s{_UNSPACED}]+")
 # Letters and digits that join the character before them: the vowels am of Thai and Lao are SpacingMark in UAX #29.
 _JOINING = "\u0e33\u0eb3"
 _ZERO_WIDTH_JOINERS = "\u200c\u200d"
+_CONTINUING_BYTES = bytes(range(0x80, 0xC0))
 # Every letter of these has a lower case in Python, but no text mixes the two: Georgian has no capital letters.
 _GEORGIAN = ((0x10D0, 0x10FF), (0x2D00, 0x2D2F))
 
@@ -101,27 +103,31 @@ def is_unspaced(character: str) -> bool:
 def starts_unspaced(text: str) -> bool:
     """Return whether a piece of text starts a unit of masking, because its script does not separate words.
 
-    A piece that starts with a mark belongs to the letter before it.
+    Marks at its start belong to a letter of the piece before.
     """
-    return bool(text) and is_unspaced(text[0]) and not is_mark(text[0])
+    letter = _first_letter(text)
+    return bool(letter) and is_unspaced(letter)
 
 
 def byte_starts_unspaced(utf8: bytes) -> bool:
-    """Return the same for the bytes of a piece, which may end within a character.
+    """Return the same for the bytes of a piece, which may start and end within a character.
 
-    The lead bytes 0xE3 to 0xE9 are those of kana and of Chinese characters (U+3000 to U+9FFF). Of other lead bytes, the
-    second byte decides: all characters that start with both must be of a script without spaces.
+    Of a character that is cut, the first two bytes decide, and of kana and Chinese characters (U+3000 to U+9FFF) the
+    first byte, 0xE3 to 0xE9.
     """
-    if 0xE3 <= utf8[0] <= 0xE9 and len(utf8) < 3:
-        return True
-    try:
-        return starts_unspaced(utf8[: _length(utf8[0])].decode())
-    except UnicodeDecodeError:
-        pass
-    if not 0xE0 <= utf8[0] <= 0xEF or len(utf8) != 2:
-        return False
-    ends = [(utf8 + bytes([last])).decode(errors="replace") for last in (0x80, 0xBF)]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    if letter := _first_letter(decoder.decode(utf8.lstrip(_CONTINUING_BYTES))):
+        return is_unspaced(letter)
+    cut, _ = decoder.getstate()
+    if len(cut) < 2:
+        return bool(cut) and 0xE3 <= cut[0] <= 0xE9
+    missing = 1 + (cut[0] >= 0xE0) + (cut[0] >= 0xF0) + 1 - len(cut)
+    ends = ((cut + bytes([last]) * missing).decode(errors="replace") for last in (0x80, 0xBF))
     return all(len(end) == 1 and _is_in(end, WITHOUT_SPACES) for end in ends)
+
+
+def _first_letter(text: str) -> str:
+    return next((character for character in text if not is_mark(character)), "")
 
 
 def words(text: str) -> list[str]:
@@ -130,6 +136,11 @@ def words(text: str) -> list[str]:
     Such a character has its marks and the punctuation after it.
     """
     return _WORD.findall(text) if has_unspaced(text) else text.split()
+
+
+def count_words(sentence: str) -> int:
+    """Return the number of `words` of a text whose only white space is single spaces between words."""
+    return len(_WORD.findall(sentence)) if has_unspaced(sentence) else 1 + sentence.count(" ")
 
 
 def spaced_words(text: str) -> list[str]:
@@ -144,8 +155,3 @@ def spaced_words(text: str) -> list[str]:
 def _is_in(character: str, ranges: tuple[tuple[int, int], ...]) -> bool:
     code = ord(character)
     return any(first <= code <= last for first, last in ranges)
-
-
-def _length(lead: int) -> int:
-    """Return the number of bytes of the character that a byte of UTF-8 starts."""
-    return 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)

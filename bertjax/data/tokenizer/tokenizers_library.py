@@ -135,6 +135,10 @@ class HuggingFaceTokenizer(Tokenizer):
     def _is_byte_level(self) -> bool:
         return self.description["model"]["type"] == "BPE"
 
+    @property
+    def longest_word(self) -> int:
+        return self.description["model"].get("max_input_chars_per_word", 0)
+
     @functools.cached_property
     def vocab_size(self) -> int:
         return max(self._ids.values()) + 1  # a vocab.txt that repeats a piece leaves ids without one

@@ -66,7 +66,7 @@ SCRIPTS = {
     "Thai": "นี่คือประโยคแรกของเรา|และนี่คือประโยคที่สองของเราทุกคน|ประโยคนี้มี นาย สมชาย อยู่ด้วย",
     "Thai with spaces between words": "ผม ไป ตลาด กับ เพื่อน แล้ว กลับ บ้าน",
     "Lao": "ນີ້ແມ່ນປະໂຫຍກທໍາອິດ|ແລະນີ້ແມ່ນປະໂຫຍກທີສອງ",
-    "German": "„Das ist gut.“|Dann kam er am 3. Oktober z. B. zu Fuß.|»Wirklich?«|Im 19. Jahrhundert, d. h. Peter, v. Chr. nie.",
+    "German": "„Das ist gut.“|Dann kam er am 3. Oktober z. B. zu Fuß.|»Wirklich?«|Im 19. Jahrhundert, d. h. Peter.",
     "French": "« Bonjour. »|Puis il partit.|« Ça va ? »|« Oui ! » dit-elle.",
     "Danish": "»Ja.«|Så gik han.|»Nej!« råbte hun.",
     "English": "Let f be a function of x.|Then g is.",
@@ -126,7 +126,9 @@ def test_regular_expressions_find_the_ends_that_the_rules_find(text):
     assert split(text, "punctuation") == by_rules
 
 
-@pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. ", "।", "॥ १ ", "། ", "α; ", "ก", " »"])
+@pytest.mark.parametrize(
+    "unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. ", "।", "॥ १ ", "། ", "α; ", "ก", " »"]
+)
 def test_time_is_linear_in_a_long_line(unit):
     """A quadratic one takes a hundred times as long on ten times the line, on any machine."""
 

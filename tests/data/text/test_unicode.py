@@ -37,7 +37,13 @@ def test_parts_of_characters():
     chinese, thai, hindi = ("字".encode(), "ก".encode(), "ह".encode())
     assert unicode.byte_starts_unspaced(chinese[:1]) and unicode.byte_starts_unspaced(chinese[:2])
     assert unicode.byte_starts_unspaced(thai[:2]) and not unicode.byte_starts_unspaced(hindi[:2])
-    assert not any(unicode.byte_starts_unspaced(part) for part in (chinese[1:], chinese[2:], thai[:1], hindi[:1]))
+    assert not any(unicode.byte_starts_unspaced(part) for part in (chinese[1:], chinese[2:], thai[:1], hindi[:1], b""))
+    # Byte-level BPE merges the end of a character with the start of the next one.
+    assert unicode.byte_starts_unspaced(thai[2:] + thai[:2]) and unicode.byte_starts_unspaced(chinese[1:] + chinese)
+    assert unicode.byte_starts_unspaced("\u0e31ก".encode()) and not unicode.byte_starts_unspaced("a字".encode())
+    assert not unicode.byte_starts_unspaced(hindi[2:] + hindi[:2]) and not unicode.byte_starts_unspaced(
+        "é".encode()[:1]
+    )
 
 
 def test_lower_case_is_that_of_scripts_with_capitals():
