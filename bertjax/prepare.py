@@ -30,7 +30,7 @@ from bertjax.data.preparation.prepare import LOCAL, prepare
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.training.feeds import Feeds
-from bertjax.training.results.report import plan_line, sources_line
+from bertjax.training.results.report import plan_line, reading_warnings, sources_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,7 +139,8 @@ def _show(feeds: Feeds, count: int) -> None:
     picture = feed.plans[0].path / "packing.png"
     show.draw_packing(feed, picture)
     print(show.show(feed, feeds.store.tokenizer, count))
-    print(f"\n{plan_line(feed, feeds.config.task_name)}\npicture  {picture}")
+    lines = [plan_line(feed, feeds.config.task_name), *reading_warnings(feed, feeds.config.task_name)]
+    print("\n" + "\n".join(lines) + f"\npicture  {picture}")
 
 
 if __name__ == "__main__":

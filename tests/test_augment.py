@@ -29,6 +29,15 @@ def test_words_are_masked_with_the_given_probability():
     assert sum(masked) / len(masked) == pytest.approx(0.3, abs=0.02)  # 5 deviations
 
 
+@pytest.mark.parametrize("text", ["我们今天去学校。 明天也去。", "今日はいい天気です。", "นี่คือประโยคแรก และที่สอง"])
+def test_a_script_without_spaces_has_words_too(text):
+    masked = Augmentation(mask=0.3, ngrams=0.0).variants([[text]])
+    assert len(masked) > 10 and all(MASK in variant and variant != MASK for [variant] in masked)
+    assert all(set(variant.replace(MASK, "")) <= set(text) for [variant] in masked)
+    grams = Augmentation(mask=0.0, ngrams=1.0, longest=3).variants([[text]])
+    assert len(grams) > 5 and all(gram in text for [gram] in grams)
+
+
 def test_a_variant_depends_on_seed_record_and_copy_only():
     first = Augmentation(copies=5)
     assert first.variants([[text] for text in TEXTS]) == Augmentation(copies=5).variants([[text] for text in TEXTS])

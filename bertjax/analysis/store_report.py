@@ -9,8 +9,9 @@ import numpy as np
 from bertjax.analysis import drawing
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.data.filters.scripts import kind_of
-from bertjax.data.inspect import characters, lengths
-from bertjax.data.inspect.report import FREQUENT, MOST_TOKENS_A_WORD, name_of, suggestion, warnings
+from bertjax.data.inspect import characters, damage, lengths, vocabulary
+from bertjax.data.inspect.report import name_of, warnings
+from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD
 from bertjax.data.preparation import dropped
 from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
 from bertjax.errors import printable
@@ -19,6 +20,7 @@ _MOST_SCRIPTS = 8
 _MOST_CHARACTERS = 20
 _EXAMPLES = 3
 _BEGINNING = 160
+_SHOWN = 6
 _NO_LETTERS = ("SPACE", "SYMBOL", "OTHER")
 
 
@@ -28,7 +30,7 @@ def sections_of(store: TokenStore) -> list[Section]:
     Raises:
       UserError: a file of the store is damaged.
     """
-    return [_contents(store), _lengths(store), _scripts(store), _pieces(store), _left_out(store)]
+    return [_contents(store), _text(store), _lengths(store), _scripts(store), _pieces(store), _left_out(store)]
 
 
 def _contents(store: TokenStore) -> Section:
@@ -43,11 +45,12 @@ def _contents(store: TokenStore) -> Section:
     paragraphs = [
         f"Sources: {corpora}. Sentences are split by the rule `{spec['splitter']}`, and the vocabulary has "
         f"{store.tokenizer.vocab_size:,} pieces.",
-        *(f"{text[0].upper()}{text[1:]}." for text in warnings(manifest)),
+        *(f"{text[0].upper()}{text[1:]}." for text in warnings(store, store.unigram_counts("train"))),
     ]
     caption = (
         "What training and evaluation read. Tokens per word say how well the vocabulary fits a source; above "
-        f"{MOST_TOKENS_A_WORD}, its words are cut into too many parts."
+        f"{MOST_TOKENS_A_WORD}, its words are cut into too many parts. In a script without spaces, characters count as "
+        "words."
     )
     headings = ("split", "documents", "sentences", "tokens", "tokens per word", "[UNK]", "MB of text")
     longest = tuple(
@@ -70,6 +73,27 @@ def _contents_row(label: str, counts: Mapping[str, int]) -> tuple[str, ...]:
     numbers = (f"{counts[name]:,}" for name in ("documents", "sentences", "tokens"))
     fertility, unk = counts["tokens"] / max(1, counts["words"]), counts["unk"] / tokens
     return (label, *numbers, f"{fertility:.2f}", f"{unk:.3%}", f"{counts['bytes'] / 1e6:,.1f}")
+
+
+def _text(store: TokenStore) -> Section:
+    """Return documents as text, and passages that a wrong encoding or leftover markup has spoiled."""
+    samples = tuple(
+        (str(number), printable(" ".join(text.split())[:_BEGINNING]))
+        for number, text in enumerate(damage.documents(store, _SHOWN, tokens=_BEGINNING), start=1)
+    )
+    caption = (
+        "Beginnings of training documents from the whole corpus, read back from their tokens. What is wrong here, such "
+        "as menus, markup or other languages, is what the model learns."
+    )
+    blocks = [Table(caption, ("document", "its beginning"), samples)]
+    if found := damage.damages(store):
+        rows = tuple(
+            (damaged.what, f"{damaged.share:.1%}", " ⏎ ".join(map(printable, damaged.examples)), damaged.remedy)
+            for damaged in found
+        )
+        caption = "Damaged text among the documents that were looked at, with a passage of a few of them."
+        blocks.append(Table(caption, ("documents that", "share", "passages", "remedy"), rows))
+    return Section("text", "Text", blocks=tuple(blocks))
 
 
 def _lengths(store: TokenStore) -> Section:
@@ -157,12 +181,23 @@ def _pieces(store: TokenStore) -> Section:
     caption = (
         "How often each piece of the vocabulary occurs, the most frequent one first; a line that falls evenly is "
         f"Zipf's law. {rare:,} of {len(ranked):,} pieces occur fewer than {FREQUENT} times, too rarely to be learned "
-        f"well (Gowda & May, 2020, arXiv 2004.02334): {suggestion(store, counts_V)}."
+        f"well (Gowda & May, 2020, arXiv 2004.02334). This size: {vocabulary.advice(store, counts_V)}."
     )
     blocks: list[Drawing | Table] = [
         Drawing("store-pieces", svg, caption, f"{rare:,} pieces occur fewer than {FREQUENT} times.")
     ]
-    if (found := characters.load(store.path)) and found.missing:
+    blocks.append(_sizes(store, counts_V))
+    found = characters.load(store.path)
+    if found and found.removed:
+        listed = tuple(
+            (f"U+{ord(character):04X}", f"{number:,}")
+            for character, number in itertools.islice(found.removed.items(), _MOST_CHARACTERS)
+        )
+        text = (
+            f"Characters that the tokenizer removes, {len(found.removed):,} of {found.distinct:,} in the same sample."
+        )
+        blocks.append(Table(text, ("code point", "times in the sample"), listed))
+    if found and found.missing:
         listed = tuple(
             (printable(character), f"U+{ord(character):04X}", f"{number:,}")
             for character, number in itertools.islice(found.missing.items(), _MOST_CHARACTERS)
@@ -175,6 +210,25 @@ def _pieces(store: TokenStore) -> Section:
         )
         blocks.append(Table(text, ("character", "code point", "times in the sample"), listed))
     return Section("pieces", "Pieces", blocks=tuple(blocks))
+
+
+def _sizes(store: TokenStore, counts_V: np.ndarray) -> Table:
+    """Return what smaller vocabularies would cost."""
+    counts = store.manifest["splits"]["train"]
+    rows = tuple(
+        (
+            f"{row.size:,}",
+            f"{row.tokens / max(1, counts['words']):.2f}",
+            f"{counts['bytes'] / max(1, row.tokens):.2f}",
+            f"{row.rare:,} ({row.rare / row.size:.0%})",
+        )
+        for row in vocabulary.rows(store, counts_V)
+    )
+    caption = (
+        "The vocabulary, last, beside smaller ones that have its first pieces. Fewer pieces make more tokens a word; "
+        "more pieces are rarer, and each costs a row of the embedding."
+    )
+    return Table(caption, ("pieces", "tokens per word", "bytes per token", f"fewer than {FREQUENT} times"), rows)
 
 
 def _left_out(store: TokenStore) -> Section:

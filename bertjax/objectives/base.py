@@ -41,8 +41,8 @@ class Objective(Student):
 
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
-      best_metric: metric that selects the best checkpoint, a score or a loss (`<term>_loss`). It must be explicit:
-        since `jax.jit` sorts dict keys, "the first term" would be the first in alphabetical order.
+      best_metric: metric that selects the best checkpoint, a score or `<term>_loss`. Every objective names one.
+      text_term: the term whose loss is that of predicted text tokens, in nats; empty if there is none.
       tuned_settings: settings that an evaluation tunes while they are None, and reports as metrics.
       classes: predicted class names, in order; a field if the classes come from the training file.
       needs_global_batch: whether terms compare examples across the batch, so that micro-batches would change them.
@@ -53,6 +53,7 @@ class Objective(Student):
 
     labels: ClassVar[tuple[str, ...]] = ()
     best_metric: ClassVar[str] = ""
+    text_term: ClassVar[str] = ""
     tuned_settings: ClassVar[tuple[str, ...]] = ()
     classes: ClassVar[tuple[str, ...]] = ()
     needs_global_batch: ClassVar[bool] = False

@@ -17,6 +17,7 @@ from bertjax.config import Config
 from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
+from bertjax.data.store import TokenStore
 from bertjax.mesh import BATCH_AXES
 from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
@@ -124,7 +125,7 @@ class Evaluator:
     def __init__(self, program: Program, feeds: Feeds, on_batch: Callable[[], None] = lambda: None):
         self._qualified = program.config.qualified
         self._tasks = {name: _TaskEvaluator(task, feeds, on_batch) for name, task in program.tasks.items()}
-        self._further = {key: self._tasks[key[0]].on(feed) for key, feed in feeds.further_heldout.items()}
+        self._further = {key: self._tasks[key[0]].on(feed, key[1]) for key, feed in feeds.further_heldout.items()}
 
     def __call__(self, params: dict) -> Evaluation:
         """Evaluate all tasks; the rank is that of the first one."""
@@ -161,14 +162,18 @@ class _TaskEvaluator:
         self._outputs = jax.jit(functools.partial(outputs, task.context))
         self._counts = self._store.unigram_counts("train")
 
-    def on(self, feed: Feed) -> "_TaskEvaluator":
-        """Return an evaluator of the same task on other rows, with the same compiled functions."""
+    def on(self, feed: Feed, name: str) -> "_TaskEvaluator":
+        """Return an evaluator of the same task on other rows, with the same compiled functions.
+
+        Args:
+          name: the source of a corpus, or the further file of a labeled format, that the rows are from.
+        """
         other = copy.copy(self)
-        other._read_from(feed)
+        other._read_from(feed, name)
         return other
 
-    def _read_from(self, feed: Feed) -> None:
-        self._feed, (self._plan,) = feed, feed.plans
+    def _read_from(self, feed: Feed, source: str = "") -> None:
+        self._feed, (self._plan,), self._source = feed, feed.plans, source
         self._rows = min(self._program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
 
     def __call__(self, params: dict, tuned_by: Mapping[str, float] = types.MappingProxyType({})) -> Evaluation:
@@ -208,7 +213,24 @@ class _TaskEvaluator:
             predictions = objective.predictions(outputs, examples, records)
             by_record = objective.scores(outputs, examples, records) if isinstance(objective, ScoredByRecord) else {}
             scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
+        loss = f"{objective.text_term}_loss"
+        if loss in metrics and (factor := self._bits_per_byte()):
+            name = f"{objective.text_term}_bits_per_byte"
+            metrics[name] = factor * metrics[loss]
+            scores[name] = scores[loss]._replace(sums=scores[loss].sums * (factor, 1.0))
         return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
+
+    def _bits_per_byte(self) -> float:
+        """Return the bits a byte of the held-out text for a loss of 1 nat a token, 0 without a corpus.
+
+        A loss in bits per byte can be compared between vocabularies. Of a masked LM it is what the predicted tokens
+        cost, each with the others in view, and no code of the text.
+        """
+        if not isinstance(self._store, TokenStore):
+            return 0.0
+        manifest = self._store.manifest
+        counts = manifest["counts"]["heldout"][self._source] if self._source else manifest["splits"]["heldout"]
+        return counts["tokens"] / counts["bytes"] / math.log(2)
 
     def _records(self, ids: np.ndarray) -> list[Record]:
         examples = self._plan.examples

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertjax.config import Config
 from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.coverage import check_documents, check_labels
 from bertjax.data.examples import Vocabulary
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources
 from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
@@ -218,8 +219,14 @@ class Feeds:
             store = self.store_of(name)
             if isinstance(store, LabeledSource):
                 yield store.plan(spec, task.objective.classes)
-            else:
-                yield open_or_make(store, spec)
+                continue
+            learns_order = split == "train" and task.examples.orders_sentences and task.objective.labels
+            if learns_order:
+                check_documents(store.split(split, source), task.examples, name)
+            plan = open_or_make(store, spec)
+            if learns_order:
+                check_labels(plan, task.examples, name)
+            yield plan
 
     def source_shares(self, feed: Feed) -> dict[str, dict[str, float]]:
         """Return each source's share of a training feed; empty for a corpus with one source.

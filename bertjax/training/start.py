@@ -10,6 +10,7 @@ from bertjax import config as configuration
 from bertjax import storage
 from bertjax.config import Config
 from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, say
 from bertjax.training import init_from
@@ -111,6 +112,8 @@ def check_start(
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     for (task, _), feed in feeds.train.items():
         print(report.plan_line(feed, task, label(task)))
+        if isinstance(feeds.store, TokenStore):
+            print("".join(f"{line}\n" for line in report.reading_warnings(feed, task)), end="")
         if shares := feeds.source_shares(feed):
             print(report.sources_line(shares, label(task)))
     for line in source_epochs.lines(feeds, program.timetable):

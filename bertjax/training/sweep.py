@@ -82,7 +82,7 @@ class Result:
         """Sort key, lower is better; infinity if a seed has failed, since the mean of the others is biased."""
         if self.failures or not math.isfinite(self.mean):
             return math.inf
-        return self.mean if self.metric.endswith("_loss") else -self.mean
+        return self.mean if self.metric.endswith(("_loss", "_bits_per_byte")) else -self.mean
 
 
 def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:

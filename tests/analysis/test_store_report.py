@@ -9,7 +9,7 @@ import pytest
 from bertjax import cli, report
 from bertjax.analysis.store_report import sections_of
 from bertjax.data.filters.scripts import kind_of
-from bertjax.data.inspect.report import warnings
+from bertjax.data.inspect.cleaning import empty_sources
 from bertjax.data.preparation import dropped
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import COUNTS, TokenStore
@@ -71,14 +71,14 @@ def test_the_page_is_beside_the_store_whose_files_stay_the_same(cleaned, capsys)
     target = cleaned.path.with_name(f"{cleaned.path.name}.html")
     assert f"page      {target}\n" == capsys.readouterr().out
     html = target.read_text(encoding="utf-8")
-    for title in ("Contents", "Lengths", "Scripts", "Pieces", "What was left out"):
+    for title in ("Contents", "Text", "Lengths", "Scripts", "Pieces", "What was left out"):
         assert f">{title}</h2>" in html
     assert "http" not in html.replace('http-equiv="', "") and html.count("<svg ") == 2
     assert {path: path.stat().st_mtime_ns for path in cleaned.path.rglob("*")} == before
 
 
 def test_a_source_without_documents_is_a_warning():
-    assert warnings({"counts": {"train": {"web": dict.fromkeys(COUNTS, 0)}}}) == [
+    assert empty_sources({"counts": {"train": {"web": dict.fromkeys(COUNTS, 0)}}}) == [
         "warning: no training document of web is left; --show-dropped=5 prints why, for each filter"
     ]
 

@@ -81,6 +81,7 @@ def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     sums, weights, metrics = jax.jit(terms)(params, batch)
     expected = {f"{term}_loss": float(sums[term] / weights[term]) for term in sums}
     expected |= {name: float(total / weight) for name, (total, weight) in metrics.items()}
+    expected["mlm_bits_per_byte"] = evaluation.metrics["mlm_bits_per_byte"]
     assert evaluation.metrics == pytest.approx(expected, rel=1e-5)
 
 
@@ -104,6 +105,17 @@ def test_baselines_are_of_the_same_tokens(store, evaluation):
             "nsp_majority": max(np.mean(is_random), 1 - np.mean(is_random)),
         }
     )
+
+
+def test_the_loss_is_also_in_bits_per_byte(store, evaluation):
+    heldout = store.manifest["splits"]["heldout"]
+    nats_a_byte = evaluation.metrics["mlm_loss"] * heldout["tokens"] / heldout["bytes"]
+    assert evaluation.metrics["mlm_bits_per_byte"] == pytest.approx(nats_a_byte / np.log(2))
+
+
+@pytest.mark.parametrize("kind", ["mlm", "bert", "causal", "electra", "permutation", "span_boundary"])
+def test_every_loss_of_text_has_a_term(kind):
+    assert OBJECTIVES.class_of(kind)().text_term
 
 
 def test_evaluations_are_repeatable(store, params, evaluation):

@@ -5,10 +5,16 @@ import re
 
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
+from bertjax.data.text import unicode
 from bertjax.data.text.sentences import split
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
-_ENDS = (".", "?", "!", '"', "\u201d", "\u3002", "\uff01", "\uff1f")
+# "A terminal punctuation mark" of C4: a mark that ends sentences in any script, or a closing quotation mark. Thai and
+# Lao have no such mark, so that every line of them ends like a sentence.
+_END = re.compile(
+    rf"(?:[{unicode.TERMINALS}\"\u201d\u00bb\u300d\u300f{unicode.ENDED_BY_SPACE}]|"
+    rf"[{unicode.GREEK}][{unicode.GREEK_QUESTION_MARKS}]|{unicode.ETHIOPIC_FULL_STOP})\Z"
+)
 _ELLIPSIS = ("...", "\u2026")
 _POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 LONGEST_WORD = 1000
@@ -23,7 +29,7 @@ class C4(Filter):
 
     Attributes:
       fewest_sentences: least number of sentences of a page, after lines were removed.
-      fewest_words: least number of words of a line.
+      fewest_words: least number of words of a line; a character of a script without spaces counts as a word.
     """
 
     kind: str = dataclasses.field(default="c4", init=False)
@@ -57,9 +63,9 @@ class C4(Filter):
         return None
 
     def _is_sentence(self, line: str) -> bool:
-        words, lower = line.split(), line.lower()
+        words, lower = unicode.words(line), line.lower()
         return (
-            line.endswith(_ENDS)
+            bool(_END.search(line))
             and not line.endswith(_ELLIPSIS)
             and len(words) >= self.fewest_words
             and max(map(len, words)) <= LONGEST_WORD

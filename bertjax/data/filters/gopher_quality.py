@@ -6,6 +6,7 @@ import string
 
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
+from bertjax.data.text import unicode
 from bertjax.errors import UserError
 
 _ELLIPSIS = ("...", "\u2026")
@@ -18,11 +19,12 @@ _PUNCTUATION = string.punctuation + "\u2018\u2019\u201c\u201d"
 class GopherQuality(Filter):
     """Keeps documents that look like prose, with the thresholds of the paper.
 
-    The paper does not define a word; here it is what white space separates. Its stop words are English: for another
-    language set `stop_words`, or `fewest_stop_words=0`.
+    The paper does not define a word; here it is what white space separates, or a character of a script without spaces.
+    A text with more such characters than other words has no mean length of a word. The stop words are English: for
+    another language set `stop_words`, or `fewest_stop_words=0`.
 
     Attributes:
-      shortest_mean_word: least mean number of characters of a word; Chinese and Japanese text has no words for it.
+      shortest_mean_word: least mean number of characters of a word.
       most_symbols: largest number of `#`, and of ellipses, divided by the number of words.
       most_bullets: largest share of lines that start with a bullet.
       most_ellipses: largest share of lines that end with an ellipsis.
@@ -54,16 +56,13 @@ class GopherQuality(Filter):
             )
 
     def keep(self, document: Document) -> str | None:
-        words = document.text.split()
+        words = unicode.words(document.text)
         if len(words) < self.fewest_words:
             return f"fewer than {self.fewest_words:,} words"
         if len(words) > self.most_words:
             return f"more than {self.most_words:,} words"
-        mean = sum(map(len, words)) / len(words)
-        if mean < self.shortest_mean_word:
-            return f"mean word shorter than {self.shortest_mean_word:g}"
-        if mean > self.longest_mean_word:
-            return f"mean word longer than {self.longest_mean_word:g}"
+        if wrong := self._mean_word(words):
+            return wrong
         most = self.most_symbols * len(words)
         if document.text.count("#") > most or sum(map(document.text.count, _ELLIPSIS)) > most:
             return f"more than {self.most_symbols:g} symbols a word"
@@ -78,4 +77,16 @@ class GopherQuality(Filter):
             present = {word.strip(_PUNCTUATION).lower() for word in words} & set(self.stop_words)
             if len(present) < self.fewest_stop_words:
                 return f"fewer than {self.fewest_stop_words} stop words"
+        return None
+
+    def _mean_word(self, words: list[str]) -> str | None:
+        """Return the reason to drop a document for the length of its words, or None."""
+        spaced = [word for word in words if not unicode.is_unspaced(word[0])]
+        if 2 * len(spaced) < len(words):
+            return None
+        mean = sum(map(len, spaced)) / max(1, len(spaced))
+        if mean < self.shortest_mean_word:
+            return f"mean word shorter than {self.shortest_mean_word:g}"
+        if mean > self.longest_mean_word:
+            return f"mean word longer than {self.longest_mean_word:g}"
         return None

@@ -4,6 +4,7 @@ import dataclasses
 
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
+from bertjax.data.text import unicode
 from bertjax.errors import UserError
 
 
@@ -12,7 +13,7 @@ class Length(Filter):
     """Keeps documents by their length; 0 turns a limit off.
 
     Attributes:
-      fewest_words: a word is what white space separates.
+      fewest_words: a word is what white space separates, or a character of a script without spaces.
       fewest_characters: white space is counted.
     """
 
@@ -37,7 +38,7 @@ class Length(Filter):
             return f"more than {self.most_characters:,} characters"
         if not self.fewest_words and not self.most_words:
             return None
-        words = len(document.text.split())
+        words = len(unicode.words(document.text))
         if words < self.fewest_words:
             return f"fewer than {self.fewest_words:,} words"
         if self.most_words and words > self.most_words:

@@ -68,12 +68,22 @@ class Scripts(Filter):
         return None
 
 
+# First words of names of letters that no script owns, such as MODIFIER LETTER APOSTROPHE.
+_NO_SCRIPTS = ("modifier", "caron", "space", "vedic", "turned", "roman", "vertical", "masu", "combining", "unnamed")
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def kind_of(character: str) -> str:
-    """Return the script of a letter, in lower case, else SPACE, SYMBOL or OTHER."""
+    """Return the script of a letter, in lower case, else SPACE, SYMBOL or OTHER.
+
+    A compatibility form is of the script of what it stands for (NFKC): the micro sign is Greek, and the feminine
+    ordinal indicator is Latin.
+    """
     category = unicodedata.category(character)
     if category[0] == "L":
-        return unicodedata.name(character, "unnamed").split()[0].partition("-")[0].lower()
+        stands_for = next(filter(str.isalpha, unicodedata.normalize("NFKC", character)), character)
+        script = unicodedata.name(stands_for, "unnamed").split()[0].partition("-")[0].lower()
+        return "OTHER" if script in _NO_SCRIPTS else "cjk" if script == "ideographic" else script
     if character.isspace():
         return "SPACE"
     return "SYMBOL" if category[0] == "S" else "OTHER"
@@ -84,4 +94,4 @@ def _known() -> frozenset[str]:
     """Return the names of all scripts."""
     characters = map(chr, range(sys.maxunicode + 1))
     letters = (character for character in characters if unicodedata.category(character)[0] == "L")
-    return frozenset(unicodedata.name(letter, "unnamed").split()[0].partition("-")[0].lower() for letter in letters)
+    return frozenset(map(kind_of.__wrapped__, letters)) - {"OTHER"}

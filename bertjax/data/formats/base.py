@@ -71,10 +71,12 @@ class TextFormat(ExampleFormat):
     Attributes:
       version: version of the plans, which is raised when the same settings give other examples.
       is_random: whether examples follow from the seed.
+      orders_sentences: whether its labels follow from the order of the sentences of a document.
     """
 
     version: ClassVar[int] = 2
     is_random: ClassVar[bool] = True
+    orders_sentences: ClassVar[bool] = False
 
     @property
     def is_of_one_source(self) -> bool:

@@ -41,6 +41,7 @@ class PairFormat(TextFormat):
     version: ClassVar[int] = 3
     trim: str = "random_end"
     shortest: ClassVar[int] = 2 + special_tokens(2)
+    orders_sentences: ClassVar[bool] = True
     relations: ClassVar[tuple[int, ...]]
     # How a B from elsewhere is found.
     places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another, DISTANT: in_the_same}
@@ -162,9 +163,13 @@ class PairExamples(StoredExamples):
 
     label: str
 
-    def label_counts(self) -> np.ndarray:
+    def label_counts(self, examples: slice = slice(None)) -> np.ndarray:
         """Return the number of examples with label 0, 1, ...; int64."""
-        return np.bincount(self._ranges[:, 4])
+        return np.bincount(self._ranges[examples, 4])
+
+    def segments(self, examples: slice = slice(None)) -> np.ndarray:
+        """Return the token ranges of the segments of examples: starts and stops, int64 [S, 2]."""
+        return self._ranges[examples, :4].reshape(-1, 2)
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         a_start, a_stop, b_start, b_stop, _ = ranges.T

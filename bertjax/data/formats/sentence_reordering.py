@@ -41,6 +41,7 @@ class SentenceReordering(TextFormat):
     kind: str = dataclasses.field(init=False, default="sentence_reordering")
     labels: ClassVar[tuple[str, ...]] = ("permutation",)
     shortest: ClassVar[int] = 1 + special_tokens(MOST_SEGMENTS)
+    orders_sentences: ClassVar[bool] = True
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
         """Yield one pass; `ranges` int64 [E, 7]: start and stop of each segment in the example's order, and the label.
@@ -87,6 +88,10 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
 @dataclasses.dataclass(frozen=True)
 class ReorderedExamples(StoredExamples):
     """`Examples` of one to three segments with a [SEP] after each; segment id 0. Label `permutation`, int32."""
+
+    def label_counts(self, examples: slice = slice(None)) -> np.ndarray:
+        """Return the number of examples with label 0, 1, ...; int64."""
+        return np.bincount(self._ranges[examples, -1])
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
         lengths = ranges[:, 1:-1:2] - ranges[:, :-1:2]

@@ -1,16 +1,18 @@
-"""Characters that a tokenizer has no piece for: they become bytes or [UNK]."""
+"""Characters that a tokenizer loses: those without a piece become bytes or [UNK], and some are removed."""
 
 import collections
 import dataclasses
 import itertools
 import json
+import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bertjax import storage
+from bertjax.data.text import unicode
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import printable
 
@@ -18,6 +20,8 @@ NAME = "characters.json"
 _LISTED = 30
 # Sentences that are counted at a time.
 _BLOCK = 1 << 12
+# Characters of the sample whose [UNK] are looked at, in sentences from all of it.
+_LOOKED_AT = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,45 +33,127 @@ class Characters:
       distinct: number of distinct ones.
       missing: {character without a piece: its number}, most frequent first.
       becomes: `bytes` or `[UNK]`.
+      removed: {character that has no token at all: its number}, most frequent first.
+      unknown: share of the characters that became [UNK], with all of its word in WordPiece.
+      too_long: share of the characters in words that are too long for the tokenizer; part of `unknown`.
+      longest_word: the most characters of a word, 0 without a limit.
     """
 
     total: int
     distinct: int
     missing: dict[str, int]
     becomes: str
+    removed: dict[str, int] = dataclasses.field(default_factory=dict)
+    unknown: float = 0.0
+    too_long: float = 0.0
+    longest_word: int = 0
 
     def save(self, folder: Path) -> None:
         storage.write_text(folder / NAME, json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1))
 
     def lines(self) -> list[str]:
         """Return lines for the terminal, with the flag that keeps the characters."""
-        if not self.missing:
-            return [f"characters: every one of the {self.distinct:,} has a piece"]
-        count, listed = sum(self.missing.values()), list(self.missing)[:_LISTED]
-        counts = ", ".join(f"{printable(character)} {self.missing[character]:,}" for character in listed)
-        more = len(self.missing) - len(listed)
-        flag = shlex.quote(f"--config.data.tokenizer.keep={''.join(filter(str.isprintable, listed))}")
-        return [
-            f"characters: {len(self.missing):,} of {self.distinct:,} become {self.becomes}, {count / self.total:.3%} "
-            f"of the text: {counts}{f', and {more:,} more in {NAME}' if more else ''}",
-            f"  to keep these: {flag}; to keep all: --config.data.tokenizer.character_coverage=1",
-        ]
+        lines = []
+        if not self.missing and not self.removed:
+            lines.append(f"characters: every one of the {self.distinct:,} has a piece")
+        if self.missing:
+            listed = list(self.missing)[:_LISTED]
+            flag = shlex.quote(f"--config.data.tokenizer.keep={''.join(filter(str.isprintable, listed))}")
+            lines += [
+                f"characters: {self._listed(self.missing)} become {self.becomes}{self._counted(self.missing)}",
+                f"  to keep these: {flag}; to keep all: --config.data.tokenizer.character_coverage=1",
+            ]
+        if self.removed:
+            lines.append(
+                f"characters: {self._listed(self.removed)} are removed by the tokenizer{self._counted(self.removed)}"
+            )
+        if self.unknown:
+            lines.append(f"characters: {self.unknown:.3%} of the text became [UNK], with the rest of their words")
+        return lines
+
+    def _listed(self, characters: dict[str, int]) -> str:
+        return f"{len(characters):,} of {self.distinct:,}"
+
+    def _counted(self, characters: dict[str, int]) -> str:
+        listed = [f"{_name(character)} {characters[character]:,}" for character in list(characters)[:_LISTED]]
+        more = len(characters) - len(listed)
+        share = sum(characters.values()) / self.total
+        return f", {share:.3%} of the text: {', '.join(listed)}{f', and {more:,} more in {NAME}' if more else ''}"
+
+    def warnings(self, most_unknown: float, most_removed: float, remedy: str) -> list[str]:
+        """Return warnings if larger shares of the text are lost.
+
+        Args:
+          remedy: what to do about characters without a piece.
+        """
+        lines = []
+        if self.unknown > most_unknown:
+            if 2 * self.too_long > self.unknown:
+                remedy = (
+                    f"words of more than {self.longest_word} characters are [UNK] for WordPiece, and text without "
+                    "spaces has such words; choose data.tokenizer.kind=unigram"
+                )
+            lines.append(f"warning: {self.unknown:.1%} of the characters of the training text became [UNK]; {remedy}")
+        if (share := sum(self.removed.values()) / max(1, self.total)) > most_removed:
+            has_marks = any(unicode.is_mark(character) for character in self.removed)
+            lines.append(
+                f"warning: the tokenizer removes {share:.1%} of the characters"
+                + ", marks and joiners that belong to letters" * has_marks
+                + "; leave out data.tokenizer.lowercase, or choose data.tokenizer.kind=unigram"
+            )
+        return lines
 
 
-def characters_of(sentences: Iterable[str], tokenizer: Tokenizer) -> Characters:
-    """Count the characters of sentences, and which of them a tokenizer has no piece for.
+def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
+    """Count the characters of sentences, and which of them a tokenizer has no piece for, or removes.
 
     A single byte is the piece of an ASCII character, so only longer characters become bytes.
     """
     seen = {character: count for character, count in _counts(sentences).most_common() if not character.isspace()}
-    missing, bytes_or_unk = {}, tokenizer.byte_ids | {tokenizer.unk_id}
+    missing, removed, bytes_or_unk = {}, {}, tokenizer.byte_ids | {tokenizer.unk_id}
     for (character, count), ids in zip(seen.items(), tokenizer.encode(list(seen)), strict=True):
-        if not bytes_or_unk.isdisjoint(ids) and (tokenizer.unk_id in ids or len(character.encode()) > 1):
+        if not ids or (bytes_or_unk.isdisjoint(ids) and not tokenizer.decode(ids).strip()):
+            removed[character] = count
+        elif not bytes_or_unk.isdisjoint(ids) and (tokenizer.unk_id in ids or len(character.encode()) > 1):
             missing[character] = count
-    return Characters(sum(seen.values()), len(seen), missing, "bytes" if tokenizer.byte_ids else "[UNK]")
+    becomes, total = "bytes" if tokenizer.byte_ids else "[UNK]", sum(seen.values())
+    unknown, too_long = _unknown(sentences, tokenizer, total)
+    return Characters(total, len(seen), missing, becomes, removed, unknown, too_long, tokenizer.longest_word)
 
 
-def _counts(sentences: Iterable[str]) -> collections.Counter[str]:
+def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tuple[float, float]:
+    """Return the shares of the characters that became [UNK], and that are in words longer than the tokenizer's limit.
+
+    Only every n-th sentence of a large sample is read.
+    """
+    if tokenizer.byte_ids:
+        return 0.0, 0.0
+    step = 1 + total // _LOOKED_AT
+    unknown = too_long = looked_at = 0
+    limit = tokenizer.longest_word
+    too_long_run = re.compile(rf"\S{{{limit + 1},}}")
+    for first in range(0, len(sentences), step * _BLOCK):
+        block = sentences[first : first + step * _BLOCK : step]
+        looked_at += sum(len(sentence) - sentence.count(" ") for sentence in block)
+        with_unknown = [text for text, ids in zip(block, tokenizer.encode(block)) if tokenizer.unk_id in ids]
+        for ids, spans in tokenizer.encode_with_offsets(with_unknown):
+            unknown += int(np.diff(spans[np.array(ids) == tokenizer.unk_id], axis=1).sum())
+        for text in with_unknown:
+            if limit and too_long_run.search(text):
+                too_long += sum(len(word) for word in tokenizer.words(text) if len(word) > limit)
+    return unknown / max(1, looked_at), too_long / max(1, looked_at)
+
+
+def _name(character: str) -> str:
+    """Return a character, or its code point if it cannot be seen alone."""
+    return (
+        printable(character)
+        if character.isprintable() and not unicode.is_mark(character)
+        else (f"U+{ord(character):04X}")
+    )
+
+
+def _counts(sentences: Sequence[str]) -> collections.Counter[str]:
     """Count characters, in the order in which they are first seen; ten times as fast as `Counter.update`."""
     counts: collections.Counter[str] = collections.Counter()
     remaining = iter(sentences)

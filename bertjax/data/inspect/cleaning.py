@@ -41,6 +41,37 @@ def lines(cleaning: dict[str, Any]) -> list[str]:
     return result
 
 
+def empty_sources(manifest: dict[str, Any]) -> list[str]:
+    """Return a warning for each source that has no training document left."""
+    return [
+        f"warning: no training document of {source} is left; --show-dropped=5 prints why, for each filter"
+        for source, counts in manifest["counts"]["train"].items()
+        if not counts["documents"]
+    ]
+
+
+def warnings(manifest: dict[str, Any], most: float) -> list[str]:
+    """Return a warning for each filter that drops more than a share of the documents of a source.
+
+    Args:
+      manifest: that of the store.
+      most: the largest share without a warning.
+    """
+    cleaning, lines = manifest.get("cleaning", {}), []
+    for source, by_rule in cleaning.get("dropped", {}).items():
+        kept = sum(by_source[source]["documents"] for by_source in manifest["counts"].values() if source in by_source)
+        others = manifest["duplicates"].get(source, 0) + cleaning.get("near_duplicates", {}).get(source, 0)
+        read = kept + others + sum(sum(reasons.values()) for reasons in by_rule.values())
+        of = f" of {source}" if len(manifest["duplicates"]) > 1 else ""
+        for rule, reasons in by_rule.items():
+            if (number := sum(reasons.values())) > most * read:
+                lines.append(
+                    f"warning: the filter {rule} drops {number / read:.0%} of the documents{of} ({number:,} of "
+                    f"{read:,}); read some with --show-dropped=5: a rule made for other text drops good documents"
+                )
+    return lines
+
+
 def show(folder: Path, number: int) -> str:
     """Return up to `number` documents for each reason for which a store lacks documents.
 

@@ -1,48 +1,22 @@
-"""The contents of a token store in a few lines, and a vocabulary size that fits its corpus."""
+"""The contents of a token store in a few lines, and warnings about it."""
 
 from pathlib import Path
 
 import numpy as np
 
-from bertjax.data.inspect import cleaning, lengths
+from bertjax.data.inspect import cleaning, damage, lengths, vocabulary
 from bertjax.data.inspect.characters import load as load_characters
 from bertjax.data.preparation import ledger
 from bertjax.data.store import SPLITS, TokenStore
 
-# Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
-FREQUENT = 100
-SHARE_FREQUENT = 0.95
-
-# A vocabulary this many times larger or smaller than what fits is worth changing.
-MOST_TIMES = 2
 MOST_UNK = 0.01
-MOST_TOKENS_A_WORD = 3
+# Above this share of removed characters, and of documents that one filter drops, the report warns.
+MOST_REMOVED = 0.001
+MOST_DROPPED = 0.1
 
 _COLUMNS = ("documents", "sentences", "tokens", "tokens/word", "[UNK]")
 _HEADER = "{:16}{:>12}{:>12}{:>15}{:>13}{:>9}"
 _LINE = "{:16}{:12,}{:12,}{:15,}{:13.2f}{:9.3%}"
-
-
-def suggested_types(counts: np.ndarray) -> int:
-    """Return the number of learned pieces that fits the corpus by the rule of Gowda & May 2020: the largest vocabulary
-    in which at least 95% of the types occur at least 100 times.
-
-    It is estimated from one tokenization. If the vocabulary violates the rule, the number of pieces that are frequent
-    enough is the bound. Otherwise Zipf's law, fitted to the rarer half, gives the rank of pieces that occur 100 times.
-
-    Args:
-      counts: occurrences of each learned piece, int64 [types].
-    """
-    ranked = np.sort(counts)[::-1]
-    frequent = int(np.count_nonzero(ranked >= FREQUENT))
-    if frequent < SHARE_FREQUENT * len(ranked):
-        return int(frequent / SHARE_FREQUENT)
-    half = len(ranked) // 2
-    ranks = np.log(np.arange(half + 1, len(ranked) + 1))
-    slope, intercept = np.polyfit(ranks, np.log(np.maximum(ranked[half:], 1)), 1)
-    if slope >= 0:
-        return len(ranked)
-    return max(len(ranked), int(np.exp((np.log(FREQUENT) - intercept) / slope) / SHARE_FREQUENT))
 
 
 def report(store: TokenStore) -> str:
@@ -64,11 +38,12 @@ def report(store: TokenStore) -> str:
         "longest documents: "
         + ", ".join(f"{name_of(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
     )
-    lines += _pieces(store)
+    counts_V = store.unigram_counts("train")
+    lines += _pieces(store, counts_V)
     text = sum(counts["bytes"] for counts in manifest["splits"].values())
     size = sum(file["bytes"] for file in manifest["files"].values())
     lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {lengths.NAME} there")
-    return "\n".join(lines + warnings(manifest))
+    return "\n".join(lines + warnings(store, counts_V))
 
 
 def _line(name: str, counts: dict[str, int]) -> str:
@@ -82,10 +57,10 @@ def name_of(source: str, document: str, manifest: dict) -> str:
     return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
 
 
-def _pieces(store: TokenStore) -> list[str]:
+def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
     """Return lines about the vocabulary, byte pieces, and characters without a piece."""
-    tokenizer, counts_V = store.tokenizer, store.unigram_counts("train")
-    lines = [f"vocabulary {tokenizer.vocab_size:,}; {suggestion(store, counts_V)}"]
+    tokenizer = store.tokenizer
+    lines = vocabulary.lines(store, counts_V)
     if tokenizer.byte_ids:
         share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
         lines.append(f"byte pieces: {share:.3%} of the training tokens")
@@ -93,49 +68,27 @@ def _pieces(store: TokenStore) -> list[str]:
     return lines + (characters.lines() if characters else [])
 
 
-def suggestion(store: TokenStore, counts_V: np.ndarray) -> str:
-    """Return the vocabulary size that fits the corpus, and what to do about it.
+def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
+    """Return warnings: sources without documents, text that the tokenizer loses or cuts, filters, damaged text.
 
     Args:
       counts_V: occurrences of each token in the training split.
     """
-    tokenizer = store.tokenizer
-    not_learned = tokenizer.special_ids | tokenizer.byte_ids
-    suggested = suggested_types(np.delete(counts_V, sorted(not_learned))) + len(not_learned)
-    return (
-        f"about {suggested:,} would fit this corpus ({SHARE_FREQUENT:.0%} of the pieces occur at least {FREQUENT} "
-        f"times): {_advice(tokenizer.vocab_size, suggested)}"
-    )
-
-
-def _advice(size: int, suggested: int) -> str:
-    """Return what to do about a vocabulary size."""
-    if size > MOST_TIMES * suggested:
-        return (
-            "keep the size if more text of this kind will follow; else compare a run with "
-            f"--config.data.tokenizer.vocab_size={suggested}"
+    manifest, characters = store.manifest, load_characters(Path(store.path))
+    lines = [*cleaning.empty_sources(manifest), *cleaning.warnings(manifest, MOST_DROPPED)]
+    remedy = (
+        "train a tokenizer on this text"
+        if isinstance(manifest["spec"].get("tokenizer"), str)
+        else (
+            "raise data.tokenizer.character_coverage"
+            + " or set data.tokenizer.byte_fallback" * (not store.tokenizer.longest_word)
         )
-    if MOST_TIMES * size < suggested:
-        return f"a larger one makes texts shorter, up to --config.data.tokenizer.vocab_size={suggested}"
-    return "keep it"
-
-
-def warnings(manifest: dict) -> list[str]:
-    """Return warnings about a source without documents, and about a tokenizer that does not fit its text."""
-    warnings = [
-        f"warning: no training document of {source} is left; --show-dropped=5 prints why, for each filter"
-        for source, counts in manifest["counts"]["train"].items()
-        if not counts["documents"]
-    ]
+    )
+    lost = characters.warnings(MOST_UNK, MOST_REMOVED, remedy) if characters else []
     for name, by_source in manifest["counts"].items():
         for source, counts in by_source.items():
             where = name if len(by_source) == 1 else f"{name} {source}"
-            if counts["unk"] > MOST_UNK * counts["tokens"]:
+            if counts["unk"] > MOST_UNK * counts["tokens"] and not lost:
                 share = counts["unk"] / counts["tokens"]
-                remedy = "raise data.tokenizer.character_coverage or set data.tokenizer.byte_fallback"
-                warnings.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
-            if counts["tokens"] > MOST_TOKENS_A_WORD * counts["words"]:
-                fertility = counts["tokens"] / counts["words"]
-                remedy = "raise data.tokenizer.vocab_size, or train a tokenizer on text of this kind"
-                warnings.append(f"warning: {where} takes {fertility:.1f} tokens a word; {remedy}")
-    return warnings
+                lines.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
+    return lines + lost + vocabulary.warnings(store, counts_V) + damage.warnings(store)

@@ -17,7 +17,7 @@ from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Rec
 from bertjax.data.labeled.columns import ColumnFile
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
-from bertjax.data.text.ngrams import is_without_spaces
+from bertjax.data.text.unicode import is_unspaced
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, say, shorten
 
@@ -260,7 +260,7 @@ class Tagged(LabeledFormat):
             return list("".join(text.split()))
         if self.units == WORDS:
             return text.split()
-        spaced = (f" {character} " if is_without_spaces(character) else character for character in text)
+        spaced = (f" {character} " if is_unspaced(character) else character for character in text)
         return "".join(spaced).split()
 
     def _follows_space(self, words: Sequence[str]) -> list[bool]:
@@ -268,7 +268,7 @@ class Tagged(LabeledFormat):
         pairs = zip([" ", *words], words)
         if self.units in (CHARACTERS, CHARACTERS_AND_SPACES):
             return [before.isspace() for before, _ in pairs]
-        return [not (is_without_spaces(before[-1]) and is_without_spaces(word[0])) for before, word in pairs]
+        return [not (is_unspaced(before[-1]) and is_unspaced(word[0])) for before, word in pairs]
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]

@@ -3,12 +3,12 @@
 import contextlib
 import dataclasses
 import gc
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from bertjax.data.store import token_dtype
+from bertjax.data.text import unicode
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ class Sentences:
       tokens: token ids of all sentences: uint16 or uint32 [tokens].
       lengths: tokens of each sentence; 0 for a sentence of U+2581 alone, SentencePiece's own sign for a space:
         int64 [S].
-      words: words of each sentence: int64 [S].
+      words: words of each sentence; a character of a script without spaces is a word: int64 [S].
       owners: index of the text of each sentence: int64 [S].
     """
 
@@ -61,8 +61,7 @@ def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> 
     with _no_garbage_collection():
         for sentences, owners in _batches(texts, splitter):
             encoded, lengths = tokenizer.encode_flat(sentences)
-            # The only white space in a sentence is a single space between words.
-            words = 1 + np.fromiter(map(str.count, sentences, itertools.repeat(" ")), np.int64, len(sentences))
+            words = np.fromiter(map(unicode.count_words, sentences), np.int64, len(sentences))
             tokens.append(encoded.astype(dtype))
             per_sentence.append(np.stack([lengths, words, owners]))
     return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))

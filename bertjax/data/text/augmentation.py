@@ -1,21 +1,21 @@
 """Variants of texts for a teacher to label: words that become [MASK], and n-grams in place of the whole text.
 
 Both follow Tang et al. (2019, arXiv 1903.12136), who leave [MASK] in the text; Jiao et al. (2020, arXiv 1909.10351) let
-a masked LM fill it. Words are separated by white space. A variant depends only on the seed, the number of the text, the
+a masked LM fill it. Words are separated by white space, and in
+scripts without spaces each character is one. A variant depends only on the seed, the number of the text, the
 number of the copy and the text.
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from bertjax.data.random import bits, uniform
+from bertjax.data.text import unicode
 from bertjax.errors import UserError
 
 MASK = "[MASK]"
-_WORD = re.compile(r"\S+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,15 +55,15 @@ class Augmentation:
           copy: the number of the variant, from 0.
           column: the number of the text in its record.
         """
-        words, stream = text.split(), f"augmentation/{column}"
+        words, stream = unicode.spaced_words(text), f"augmentation/{column}"
         is_ngram, of_length, of_place = uniform(self.seed, f"{stream}/ngram", copy, number, np.arange(3))
         if is_ngram < self.ngrams:
             length = min(1 + int(of_length * self.longest), len(words))
             place = int(of_place * (len(words) - length + 1))
-            return " ".join(words[place : place + length])
-        is_masked = iter(uniform(self.seed, f"{stream}/mask", copy, number, np.arange(len(words))) < self.mask)
+            return "".join(words[place : place + length]).strip()
+        is_masked = uniform(self.seed, f"{stream}/mask", copy, number, np.arange(len(words))) < self.mask
         # White space and the other words stay as they are written.
-        return _WORD.sub(lambda word: MASK if next(is_masked) else word[0], text)
+        return "".join(word.replace(word.strip(), MASK) if masked else word for word, masked in zip(words, is_masked))
 
     def variants(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return the variants of records of one or several texts, without repetitions and without the records.

@@ -9,13 +9,13 @@ import numpy as np
 from bertjax import storage
 from bertjax.data.examples import Vocabulary
 from bertjax.data.store import TokenStore
+from bertjax.data.text import unicode
 from bertjax.data.text.collocations import collocations
-from bertjax.data.text.ngrams import is_without_spaces
 from bertjax.data.text.words import Words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 2  # of the mined phrases; 1 had punctuation within words of SentencePiece
+FORMAT_VERSION = 3  # of the mined phrases; 2 had clauses as words in scripts without spaces
 MINE = "mine"
 
 
@@ -78,7 +78,7 @@ def read(path: Path, tokenizer: Tokenizer) -> Lexicon:
             what = "holds a character that the tokenizer does not know" if ids else "has no tokens"
             raise UserError(f"line {number} of the lexicon {path} ({line.strip()!r}) {what}; remove the line")
     # Without spaces, a phrase inside of a sentence has other pieces than after a space.
-    inner = [text for text in texts if is_without_spaces(text[0])]
+    inner = [text for text in texts if unicode.starts_unspaced(text)]
     entries += [ids for ids in tokenizer.encode_inside(inner, [False] * len(inner)) if ids]
 
     vocabulary = Vocabulary.of(tokenizer)
@@ -118,7 +118,9 @@ def _phrases(store: TokenStore, size: int) -> list[str]:
     usable = [
         text
         for text, ids, encoded in zip(texts, phrases, tokenizer.encode_inside(texts), strict=True)
-        if encoded == ids.tolist() and text == text.strip() and "\n" not in text
+        if text and text == text.strip() and "\n" not in text
+        if encoded == ids.tolist()
+        or (unicode.starts_unspaced(text) and tokenizer.encode_inside([text], [False]) == [ids.tolist()])
     ]
     return usable[:size]
 

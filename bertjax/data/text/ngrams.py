@@ -1,8 +1,8 @@
 """Hashes of the words of texts and of their n-grams, for comparing texts in any script.
 
 Texts are compared after NFKC and case folding. A word is a run of letters, marks and digits. In scripts that do not
-separate words (Chinese, Japanese, Thai, Lao, Burmese, Khmer) each character is a word, so an n-gram there is one of
-characters. All hashes depend only on the text: not on the process, the machine or other texts.
+separate words (`unicode.WITHOUT_SPACES`) each character is a word, so an n-gram there is one of characters.
+All hashes depend only on the text: not on the process, the machine or other texts.
 """
 
 import functools
@@ -12,30 +12,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bertjax.data.text import unicode
+
 BLOCK = 1 << 20
 _SPACE = re.compile(r"\s")
 _PLACE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers are never zero
 _WORD = np.uint64(0xD1342543DE82EF95)
 _SEPARATOR, _LETTER, _ALONE = range(3)
-# Thai and Lao, Burmese, Khmer, kana, Chinese characters and their compatibility forms.
-_WITHOUT_SPACES = (
-    (0x0E00, 0x0EFF),
-    (0x1000, 0x109F),
-    (0x1780, 0x17FF),
-    (0x3005, 0x3007),
-    (0x3040, 0x30FF),
-    (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x323AF),
-)
 _CHARACTERS = 0x323B0  # characters after these have no letters of a living script
-
-
-def is_without_spaces(character: str) -> bool:
-    """Return whether a character is a letter of a script that does not separate words with spaces."""
-    return bool(_kinds()[min(ord(character), _CHARACTERS)] == _ALONE)
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -130,6 +114,6 @@ def _kinds() -> np.ndarray:
     """Return whether each character separates words, is a letter of one, or is one: uint8 [characters + 1]."""
     kinds = np.zeros(_CHARACTERS + 1, np.uint8)
     kinds[:_CHARACTERS] = [unicodedata.category(chr(code))[0] in "LMN" for code in range(_CHARACTERS)]
-    for first, last in _WITHOUT_SPACES:
+    for first, last in set(unicode.WITHOUT_SPACES) - set(unicode.SYLLABIC):
         kinds[first : last + 1] *= _ALONE
     return kinds

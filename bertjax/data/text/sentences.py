@@ -1,16 +1,21 @@
-"""Splits documents into sentences, by rules for English and Korean or at line ends.
+"""Splits documents into sentences at line ends, or also at the marks that end sentences in Unicode.
 
-Every character that is not white space is kept; runs of white space become one space.
+The rules that tell a full stop from an abbreviation, a date or a list number are those of English and Korean, with a
+few of German. Every character that is not white space is kept; runs of white space become one space.
 """
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterator
 
-CLOSERS = "\"'”’»)]}」』】〉》）］"
-OPENERS = "\"'“‘«([{「『【〈《（［"
+from bertjax.data.text import unicode
+
+# Between a stop and a space, each of them closes: German closes with the mark that opens in English, and Danish with «.
+CLOSERS = "\"'”’»“‘«‹›)]}」』】〉》）］"
+OPENERS = "\"'“‘„‚«»‹›([{「『【〈《（［"
 _CLOSERS, _OPENERS = re.escape(CLOSERS), re.escape(OPENERS)
-WHERE_NO_SPACE_FOLLOWS = ("。", "！", "？")
+SURE = re.compile(rf"(?:[{unicode.SURE_TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP})\Z")
 # All white space except the space and the line ends of `str.splitlines`.
 OTHER_SPACES = "\t\x1f\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u202f\u205f\u3000"
 # How many characters before a full stop are searched for its word, so that time is linear in very long lines.
@@ -20,9 +25,17 @@ BETWEEN_WORDS = re.compile(r"[^\w.]+")
 TITLES = frozenset(
     "mr mrs ms messrs mme mlle dr prof rev hon st jr gen col capt lt sgt maj gov sen rep vs viz cf".split()
 )
+GERMAN_AFTER_ORDINAL = re.compile(
+    r"(?:Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert)\b"
+)
 BEFORE_NUMBER = frozenset("no nos p pp vol ch art sec fig ed jan feb aug sept oct nov dec".split())
 ABBREVIATIONS = TITLES | BEFORE_NUMBER
 INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|[A-HJ-Z]")
+# German abbreviates with two or three single letters, each with a space after it: "z. B.", "d. h.", "v. Chr.".
+LETTER_FOLLOWS, LETTER_PRECEDES = re.compile(r"[^\W\d_]\.|Chr\."), re.compile(r"\b[^\W\d_]\. \Z")
+# In scripts without capital letters, from Hebrew and Arabic to those of India, single letters are titles or initials.
+# The others are Dr. and Prof. of Hindi and Bengali.
+SINGLE_LETTER = re.compile(rf"[{_OPENERS}]*(?:[\u05d0-\u0dff]|डॉ|डा|पं|प्रो|মো|ডা|অধ্যা)")
 NUMBER = re.compile(r"\d+(?:\.\d+)*")
 LIST_MARKER = re.compile(r"\d+(?:\.\d+)*|[A-Za-z]|[IVXLC]+|[ivxlc]+")
 KOREAN_LIST_MARKERS = frozenset("가나다라마바사아자차카타파하ㄱㄴㄷㄹㅁㅂㅅㅇㅈㅊㅋㅌㅍㅎ")
@@ -54,16 +67,27 @@ DOUBTFUL = tuple(
     re.compile(rf"{mark}(?=[^\n]){no_date}(?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{_OPENERS}]*[a-z])")
     for mark, no_date in ((r"\.", _NOT_DATE), ("!", ""), (r"\?", ""), ("…", ""))
 )
-# All stops, for a text with marks that need no space after them.
-STOP = re.compile(rf"[.!?…。！？][.!?…。！？]*[{_CLOSERS}]*")
+# All stops, for a text with other marks than these four. Verses in Indic scripts have their number between two dandas,
+# and Tibetan writes its mark twice, with a space between. French has a space before its closing quotation mark.
+_GREEK_QUESTION = rf"[{unicode.GREEK_QUESTION_MARKS}](?:(?<=[{unicode.GREEK}].)|(?<=[{unicode.GREEK}][\u0300-\u0345].))"
+STOP = re.compile(
+    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION})[{unicode.TERMINALS}]*"
+    rf"(?:(?<=[।॥]) ?\d{{1,4}} ?[।॥]+)?(?:(?<=[།༎]) ?[།༎]+)*[{_CLOSERS}]*(?: »(?=[ \n]|\Z))?"
+)
+# Whether a text may have a stop that `DOUBTFUL` does not find. A set is searched ten times as fast as a choice.
+OTHER_STOP = re.compile(rf"[{unicode.OTHER_TERMINALS}\u1361\u037e»]")
+GREEK_QUESTION = re.compile(_GREEK_QUESTION)
+# A space between two Thai or Lao sentences. Shorter runs are names and numbers, or words of a text with spaces.
+SPACE_OF_SENTENCE = re.compile(rf"(?<=[{unicode.ENDED_BY_SPACE}]{{10}}) (?=[{unicode.ENDED_BY_SPACE}]{{10}})")
 
 
 def split(text: str, splitter: str) -> list[str]:
     """Return the sentences of a document, none of them blank.
 
     Args:
-      splitter: `line` (each line is a sentence) or `punctuation` (a sentence also ends at . ! ? … and their full-width
-        forms, unless an abbreviation, initial, decimal, date or list number ends there).
+      splitter: `line` (each line is a sentence) or `punctuation` (a sentence also ends at the marks that end sentences
+        in its script, unless an abbreviation, initial, decimal, date or list number ends there; in Thai and Lao, at a
+        space between two long runs of letters).
     """
     for other in OTHER_SPACES:
         text = text.replace(other, " ")
@@ -75,6 +99,8 @@ def split(text: str, splitter: str) -> list[str]:
     text = "\n".join(lines)
     for mark, certain in CERTAIN.items():
         text = certain.sub(mark + "\n", text)
+    if unicode.has_unspaced(text):
+        text = SPACE_OF_SENTENCE.sub("\n", text)
     sentences, start = [], 0
     for end in _doubtful_ends(text):
         sentences += text[start:end].split("\n")
@@ -84,7 +110,8 @@ def split(text: str, splitter: str) -> list[str]:
 
 def _doubtful_ends(text: str) -> Iterator[int]:
     """Yield the places where sentences end before the end of their line, at stops that need the rules."""
-    stops = (STOP,) if any(mark in text for mark in WHERE_NO_SPACE_FOLLOWS) else DOUBTFUL
+    has_others = not text.isascii() and (OTHER_STOP.search(text) or GREEK_QUESTION.search(text))
+    stops = (STOP,) if has_others else DOUBTFUL
     start = 0
     for stop in sorted(itertools.chain.from_iterable(stop.finditer(text) for stop in stops), key=re.Match.start):
         end = stop.end()
@@ -98,13 +125,17 @@ def _doubtful_ends(text: str) -> Iterator[int]:
 def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
     """Return whether the sentence from `start` ends with `stop`, which is not the end of its line."""
     text, end = stop[0], stop.end()
-    mark = text.rstrip(CLOSERS)
-    if mark.endswith(WHERE_NO_SPACE_FOLLOWS):
+    mark = text.rstrip(CLOSERS + " ")
+    if SURE.search(mark):
         return True
+    if mark[-1] in unicode.WIDE_FULL_STOPS:
+        return not line[end].isalnum() or not unicodedata.normalize("NFKC", line[end]).isascii()
     if line[end] != " ":
         return False
     following = line[end + 1 : end + WINDOW].lstrip(OPENERS)
-    if following[:1].islower() or (mark != text and QUOTATIVE.match(following)):
+    if text != mark:  # «Where?» — she asked.
+        following = following.lstrip("—– ")
+    if unicode.is_lower(following[:1]) or (mark != text and QUOTATIVE.match(following)):
         return False
     return text != "." or not _is_not_full_stop(line, start, stop.start(), following)
 
@@ -112,6 +143,8 @@ def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
 def _is_not_full_stop(line: str, start: int, end: int, following: str) -> bool:
     """Return whether the dot at `end` belongs to an abbreviation, an initial, a date or a list number."""
     word = line[max(start, end - WINDOW) : end].rpartition(" ")[2]
+    if SINGLE_LETTER.fullmatch(word):
+        return True
     if not word.isalnum():
         word = BETWEEN_WORDS.split(word)[-1]
     lower = word.lower()
@@ -119,7 +152,10 @@ def _is_not_full_stop(line: str, start: int, end: int, following: str) -> bool:
         return True
     if lower in BEFORE_NUMBER and following[:1].isdigit():
         return True
-    if NUMBER.fullmatch(word) and CONTINUES_DATE.match(following):
+    if NUMBER.fullmatch(word) and (CONTINUES_DATE.match(following) or GERMAN_AFTER_ORDINAL.match(following)):
+        return True
+    before = line[max(start, end - WINDOW) : end - len(word)]
+    if len(word) == 1 and word.islower() and (LETTER_FOLLOWS.match(following) or LETTER_PRECEDES.search(before)):
         return True
     opens_sentence = end - start < WINDOW and not line[start : end - len(word)].strip(OPENERS)
     return opens_sentence and bool(LIST_MARKER.fullmatch(word))

@@ -78,6 +78,11 @@ class Tokenizer(abc.ABC):
         return 1
 
     @property
+    def longest_word(self) -> int:
+        """The most characters of a word; a longer one is [UNK]. 0 without a limit."""
+        return 0
+
+    @property
     @abc.abstractmethod
     def vocab_size(self) -> int:
         """Number of ids, special symbols included."""

@@ -10,8 +10,26 @@ from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, quoted
 
-# With a space before it, the first word of a sentence has the same pieces as inside a sentence.
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+# GPT-2's words with letters that keep their marks. In GPT-2's own expression (`use_regex`), a word has letters (\p{L})
+# only, and a vowel sign of Hindi, Tamil or Thai or a point of Arabic ends it. No piece can then be longer than the
+# letters between two signs: Hindi took 4 tokens a word. English has no marks, and its words are those of GPT-2.
+_WORDS = "|".join(
+    (
+        r"'(?:[sdmt]|ll|ve|re)",
+        r" ?[\p{L}\p{M}][\p{L}\p{M}\x{200c}\x{200d}]*",  # joiners are within words of Persian and Sinhala
+        r" ?\p{N}+",
+        r" ?[^\s\p{L}\p{N}\p{M}][^\s\p{L}\p{N}]*",  # emoji with their joiners and variation selectors
+        r"\s+(?!\S)|\s+",
+    )
+)
+_SPLITTER = {
+    "type": "Sequence",
+    "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": _WORDS}, "behavior": "Isolated", "invert": False},
+        BYTE_LEVEL | {"add_prefix_space": False, "use_regex": False},
+    ],
+}
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
@@ -20,7 +38,7 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or the bytes do not fit into it.
     """
-    normalizers = [{"type": config.normalizer.upper()}]
+    normalizers = [{"type": config.normalizer.upper()}, *tokenizers_library.PREFIX_SPACE]
     library = tokenizers_library.library()
     trainer = library.trainers.BpeTrainer(
         vocab_size=config.vocab_size,
@@ -29,8 +47,9 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
         initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    model = tokenizers_library.train(sentences, _describe({}, [], normalizers, ()), trainer, config.vocab_size)
-    return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS))
+    untrained = _describe({}, [], normalizers, (), _SPLITTER)
+    model = tokenizers_library.train(sentences, untrained, trainer, config.vocab_size)
+    return HuggingFaceTokenizer(_describe(model["vocab"], model["merges"], normalizers, SPECIALS, _SPLITTER))
 
 
 def describe_files(vocab: Path, merges: Path, add_prefix_space: bool) -> bytes:
@@ -54,13 +73,12 @@ def describe_files(vocab: Path, merges: Path, add_prefix_space: bool) -> bytes:
             "of bytes; save the tokenizer as another kind, or train one here"
         )
     symbols = [symbol for names in tokenizers_library.EQUIVALENTS.values() for symbol in names if symbol in ids]
-    return _describe(ids, pairs, [], symbols, add_prefix_space)
+    return _describe(ids, pairs, [], symbols, BYTE_LEVEL | {"add_prefix_space": add_prefix_space})
 
 
 def _describe(
-    vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str], add_prefix_space: bool = True
+    vocab: dict[str, int], merges: list, normalizers: list[dict], symbols: Iterable[str], splitter: dict
 ) -> bytes:
-    byte_level = BYTE_LEVEL | {"add_prefix_space": add_prefix_space}
     model = {
         "type": "BPE",
         "dropout": None,
@@ -73,4 +91,4 @@ def _describe(
         "vocab": vocab,
         "merges": merges,
     }
-    return tokenizers_library.describe(model, normalizers, byte_level, byte_level, symbols)
+    return tokenizers_library.describe(model, normalizers, splitter, BYTE_LEVEL, symbols)

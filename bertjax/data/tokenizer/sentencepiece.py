@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax import untrusted
+from bertjax.data.text import unicode
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.data.tokenizer.kept import kept_characters
@@ -22,6 +23,7 @@ from bertjax.errors import UserError, reason
 TRAINING_THREADS = 4
 LOG_NOTHING = 3
 WORD_START = "\u2581"
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Both join the parts of a word ("don't"), also in the lists of punctuation of XLNet and ALBERT, which leave them out.
 APOSTROPHES = ("'", "\u2019")
 
@@ -97,7 +99,8 @@ class SentencePieceTokenizer(Tokenizer):
 
         U+2581 is the sign for a space. Punctuation starts a word, as that of ASCII does in the published code of ALBERT
         (`_is_start_piece_sp`) and XLNet (`_is_start_piece`). As there, a letter directly after punctuation continues
-        it: `well-known` is the words `well` and `-known`.
+        it: `well-known` is the words `well` and `-known`. In a script without spaces a piece starts a word: else a word
+        would be a whole clause.
         """
         starts = (i for i in range(self.vocab_size) if starts_word(self.piece(i)))
         return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
@@ -146,6 +149,10 @@ class SentencePieceTokenizer(Tokenizer):
 
 def starts_word(piece: str) -> bool:
     """Return whether a piece of SentencePiece starts a word, see `SentencePieceTokenizer.continuation_ids`."""
+    if byte := _BYTE.fullmatch(piece):
+        return unicode.byte_starts_unspaced(bytes.fromhex(byte[1]))
+    if unicode.starts_unspaced(piece):
+        return True
     is_punctuation = all(unicodedata.category(character)[0] in "PS" for character in piece)
     return piece.startswith(WORD_START) or (is_punctuation and piece not in APOSTROPHES)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertjax import untrusted
+from bertjax.data.text import unicode
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.layout import Layout, layout_of
@@ -33,8 +34,24 @@ ROLES = "roles"
 _BOUNDS = ("[BOS]", "[EOS]", "<s>", "</s>")
 # How a byte-level piece spells a space (GPT-2, Radford et al. 2019).
 SPACE = "\u0120"
+# A space before the text, unless it starts with one: the first word of a sentence then has the same pieces as inside a
+# sentence. ByteLevel's own `add_prefix_space` would put one before each word that another step has split.
+PREFIX_SPACE = (
+    {"type": "Prepend", "prepend": " "},
+    {"type": "Replace", "pattern": {"Regex": r"\A\x20\x20"}, "content": " "},
+)
 # A piece that occurs once in the sample is not worth a row of the embedding.
 MIN_FREQUENCY = 2
+
+
+def _byte_letters() -> dict[str, int]:
+    """Return the byte of each letter that GPT-2 writes for a byte (`bytes_to_unicode` of its encoder.py)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES = _byte_letters()
 
 
 def library():
@@ -157,6 +174,10 @@ class HuggingFaceTokenizer(Tokenizer):
     def _is_byte_level(self) -> bool:
         return self.description["model"]["type"] == "BPE"
 
+    @property
+    def longest_word(self) -> int:
+        return self.description["model"].get("max_input_chars_per_word", 0)
+
     @functools.cached_property
     def vocab_size(self) -> int:
         return max(self._ids.values()) + 1  # a vocab.txt that repeats a piece leaves ids without one
@@ -180,13 +201,23 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces that start with ## (WordPiece) or without a space (byte-level BPE)."""
+        """Ids of the pieces that start with ## (WordPiece) or without a space (byte-level BPE).
+
+        In a script without spaces a piece starts a word: else a word would be a whole clause.
+        """
         if self._is_byte_level:
-            continuing = (i for piece, i in self._ids.items() if not piece.startswith(SPACE))
+            continuing = (i for piece, i in self._ids.items() if not self._starts_word(piece))
         else:
             prefix = self.description["model"]["continuing_subword_prefix"]
-            continuing = (i for piece, i in self._ids.items() if piece.startswith(prefix))
+            within = ((piece.removeprefix(prefix), i) for piece, i in self._ids.items() if piece.startswith(prefix))
+            continuing = (i for piece, i in within if not unicode.starts_unspaced(piece))
         return frozenset(continuing) - self.special_ids - self._whole_words
+
+    def _starts_word(self, piece: str) -> bool:
+        """Return whether a byte-level piece starts a word: with a space, or with a script that has no spaces."""
+        if piece.startswith(SPACE) or not set(piece) <= _BYTES.keys():
+            return piece.startswith(SPACE)
+        return unicode.byte_starts_unspaced(bytes(map(_BYTES.get, piece)))
 
     def words(self, text: str) -> list[str]:
         """Return the words of a text as the model looks them up: normalized, punctuation separate."""
@@ -318,8 +349,13 @@ def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int
 
 
 def _without_prefix_space(model: bytes) -> bytes:
-    """Return a description whose byte-level pre-tokenizers put no space before a text; unchanged if they do not."""
+    """Return a description without the space that it puts before a text; unchanged if there is none."""
     description = untrusted.parse_json(model)
+    normalizer = description.get("normalizer") or {}
+    steps = normalizer.get("normalizers", [])
+    if (left := [step for step in steps if step not in PREFIX_SPACE]) != steps:
+        normalizer["normalizers"] = left
+        return json.dumps(description, ensure_ascii=False).encode()
     outer = description.get("pre_tokenizer")
     steps = outer.get("pretokenizers", [outer]) if isinstance(outer, dict) else []
     others = [step for step in steps if step["type"] == "ByteLevel" and step["add_prefix_space"]]

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.labeled.base import Record
-from bertjax.data.text.ngrams import is_without_spaces
+from bertjax.data.text.unicode import is_unspaced
 
 WORDS, CHARACTERS, KOREAN = "words", "characters", "korean"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -39,7 +39,7 @@ def unit_of(text: str) -> str:
         return WORDS
     letters = [character for character in text if character.isalpha()]
     korean = sum(map(bool, map(_HANGUL.match, letters)))
-    without_spaces = sum(map(is_without_spaces, letters))
+    without_spaces = sum(map(is_unspaced, letters))
     most = max(korean, without_spaces)
     if 2 * (korean + without_spaces) <= len(letters):
         return WORDS
@@ -68,7 +68,7 @@ def units(text: str, unit: str) -> list[str]:
     if unit == KOREAN:
         return list("".join(_korean_words(text)))
     kept = (character for character in text.lower() if not _is_punctuation(character))
-    spaced = (f" {character} " if is_without_spaces(character) else character for character in kept)
+    spaced = (f" {character} " if is_unspaced(character) else character for character in kept)
     return "".join(spaced).split()
 
 

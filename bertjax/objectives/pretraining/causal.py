@@ -28,6 +28,7 @@ class CausalLM(Objective):
 
     term: ClassVar[str] = "clm"
     best_metric: ClassVar[str] = "clm_loss"
+    text_term: ClassVar[str] = "clm"
     sharding_rules = ((r"heads/clm/transform/kernel$", jax.sharding.PartitionSpec("fsdp", None)),)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:

@@ -73,6 +73,10 @@ class MaskedLM(Objective):
     def best_metric(self) -> str:
         return f"{self.term}_loss"
 
+    @property
+    def text_term(self) -> str:
+        return self.term
+
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead)} | {part.term: part.head for part in self.parts}
 

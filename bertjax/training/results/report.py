@@ -8,6 +8,7 @@ import jax
 from rich.console import Console
 
 from bertjax.config import Config
+from bertjax.data.coverage import label_shares, unread_share
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.labeled.questions import Questions
 from bertjax.data.labeled.source import LabeledSource
@@ -181,6 +182,8 @@ def stage_line(index: int, program: Program) -> str:
 
 # Above this share of lost text, a run says what to do about it.
 _MUCH_LOST = 0.1
+# Above these, it warns.
+_MOST_UNREAD, _MOST_ONE_LABEL = 0.4, 0.75
 
 
 def plan_line(feed: Feed, task: str, label: str = "") -> str:
@@ -208,6 +211,30 @@ def plan_line(feed: Feed, task: str, label: str = "") -> str:
         f"{_of(label)}{rows:,} rows of {feed.seq_len} tokens an epoch, {total('examples') / rows:.2f} examples a row, "
         f"{total('tokens') / (rows * feed.seq_len):.1%} real tokens ({cost})"
     )
+
+
+def reading_warnings(feed: Feed, task: str) -> list[str]:
+    """Return warnings about text that a task never reads, and about labels of pairs that are nearly all the same.
+
+    Args:
+      feed: a feed of training rows of a token store.
+      task: the task's name in the configuration.
+    """
+    lines = []
+    for source in feed.sources:
+        if (unread := unread_share(source.plans)) > _MOST_UNREAD:
+            lines.append(
+                f"warning: {task}: {unread:.0%} of the training text is in no row of any epoch, because sentences are "
+                f"longer than half a row; raise stages.0.seq_len or --config.tasks.{task}.plans={len(source.plans)}, "
+                "see that data.splitter finds the sentences, or choose examples.kind=doc_sentences, which cuts no text"
+            )
+        examples = source.plans[0].examples
+        if hasattr(examples, "label_counts") and _MOST_ONE_LABEL < (share := label_shares(source.plans[0]).max()) < 1:
+            lines.append(
+                f"warning: {task}: {share:.0%} of the pairs have the same label, so that it teaches little; see that "
+                "data.splitter finds the sentences (with segment_pairs and long sentences, examples.fewest=2 helps)"
+            )
+    return lines
 
 
 def sources_line(shares: Mapping[str, Mapping[str, float]], task: str = "") -> str:

@@ -112,7 +112,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "mean": statistics.fmean(numbers) if numbers else None,
             "deviation": deviation(numbers) if numbers else None,
             "median": statistics.median(numbers) if numbers else None,
-            "best": (min if name.endswith("_loss") else max)(numbers, default=None),
+            "best": (min if name.endswith(("_loss", "_bits_per_byte")) else max)(numbers, default=None),
         }
     # Fine-tuning sometimes fails completely and stays at the majority class (Mosbach et al., 2021).
     failed = None

@@ -14,6 +14,7 @@ from bertjax.data.filters.personal import Personal
 from bertjax.data.filters.scripts import Scripts
 from bertjax.data.sources import Document
 from bertjax.errors import UserError
+from tests.data import scripts
 
 PROSE = "It is the custom of the house to walk with the dog and to have tea after that, every single day. "
 WORDS = [f"word{i}" for i in range(100)]
@@ -112,6 +113,16 @@ def test_c4_removes_lines_and_counts_them():
     assert C4().rewrite(PAGE) == (PAGE, 0) and reason(C4(), PAGE) is None
 
 
+@pytest.mark.parametrize("name", scripts.SCRIPTS)
+def test_c4_and_gopher_keep_sentences_of_every_script(name):
+    text = "\n".join(scripts.texts(name, 40)[:6])
+    kept, changes = C4().rewrite(text)
+    assert len(kept) > 0.9 * len(text), changes
+    assert reason(C4(fewest_sentences=3), kept) is None
+    assert reason(Length(fewest_words=100), text) is None
+    assert reason(GopherQuality(fewest_stop_words=0, shortest_mean_word=2), text) is None
+
+
 @pytest.mark.parametrize(
     "text, why",
     [
@@ -135,6 +146,7 @@ def test_c4_drops_pages(text, why):
         ({"most_symbols": 0.1}, "a + b = c €", "more than 10% symbols"),
         ({"most_symbols": 0.1}, "Prices rise, they say; nobody knows why.", None),
         ({"fewest_letters": 0.6}, "Call 555-1234-5678", "less than 60% letters"),
+        ({"at_most": {"latin": 0.4}}, "µµµ ªº", None),
         ({"at_least": {"latin": 0.1}}, "12345", "less than 10% of the letters are latin"),
     ],
 )

@@ -122,7 +122,9 @@ def test_phrases_of_a_file_are_masked_as_units(planted, tmp_path):
         {
             "optimizer": {"warmup_steps": 0},
             "stages": [{"steps": 1, "seq_len": 128, "batch": 32}],
-            "tasks": {"bert": {"objective": {"masking": choices}}},
+            "tasks": {
+                "bert": {"objective": {"kind": "mlm", "masking": choices}, "examples": {"kind": "doc_sentences"}}
+            },
         }
     )
     feeds = Feeds(config, planted)

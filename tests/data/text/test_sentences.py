@@ -1,7 +1,10 @@
 """Sentence splitting: golden cases for English and Korean, and that no character is lost."""
 
 import hashlib
+import re
+import sys
 import time
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertjax.data import sources
 from bertjax.data.config import SPLITTERS
-from bertjax.data.text import sentences
+from bertjax.data.text import sentences, unicode
 from bertjax.data.text.sentences import split
 
 # "|" marks where a sentence ends.
@@ -42,6 +45,55 @@ def test_full_width_marks_end_a_sentence_without_a_space():
     assert split("今日は。「明日は！」終わり", "punctuation") == ["今日は。", "「明日は！」", "終わり"]
 
 
+# One text a script or language, as its users write it; "|" marks where a sentence ends, and a space follows it.
+SCRIPTS = {
+    "Hindi": "वह आया।|क्या वह गया?|हाँ!|डॉ. राम आए।",
+    "Sanskrit": "रामो गच्छति ॥ १ ॥|सीता वदति ॥ २ ॥|इति",
+    "Bengali": "আমি যাই।|তুমি কি যাবে?|ড. ইউনূস এলেন।",
+    "Tamil": "அவன் வந்தான்.|அவள் போனாள்.|சரியா?|ஆம்.",
+    "Urdu": "یہ کتاب ہے۔|کیا یہ گھر ہے؟|ہاں۔",
+    "Arabic": "وصل د. محمد.|كيف حالك؟|أنا بخير!|شكرا.",
+    "Hebrew": "הוא בא.|האם היא הלכה?|כן. א. ב. יהושע".replace("כן. ", "כן.|"),
+    "Amharic": "ሰላም ነው።|እንዴት ነህ፧|ደህና፡፡|እሺ",
+    "Armenian": "Բարեւ ձեզ։|Ինչպե՞ս եք։|Լավ։",
+    "Georgian": "გამარჯობა ყველას.|როგორ ხარ?|კარგად.",
+    "Greek": "Γεια σου.|Τι κάνεις;|Είμαι καλά· ευχαριστώ.|Εσύ;|Καλά.",
+    "Greek in NFD": unicodedata.normalize("NFD", "Πού;|Εδώ.|Εκεί;|Ναι."),
+    "Russian": "Он пришёл.|«Куда?» — спросила она.|Домой, и т. д. и т. п.",
+    "Khmer": "ខ្ញុំទៅផ្សារ។|គាត់មកពីណា?|គាត់មក។",
+    "Burmese": "ကျွန်တော်သွားသည်။|သူလာသည်။|ဟုတ်",
+    "Tibetan": "བཀྲ་ཤིས་བདེ་ལེགས། །|ཁྱེད་རང་བདེ་པོ་ཡིན་པས།|ཡིན།",
+    "Thai": "นี่คือประโยคแรกของเรา|และนี่คือประโยคที่สองของเราทุกคน|ประโยคนี้มี นาย สมชาย อยู่ด้วย",
+    "Thai with spaces between words": "ผม ไป ตลาด กับ เพื่อน แล้ว กลับ บ้าน",
+    "Lao": "ນີ້ແມ່ນປະໂຫຍກທໍາອິດ|ແລະນີ້ແມ່ນປະໂຫຍກທີສອງ",
+    "German": "„Das ist gut.“|Dann kam er am 3. Oktober z. B. zu Fuß.|»Wirklich?«|Im 19. Jahrhundert, d. h. Peter.",
+    "French": "« Bonjour. »|Puis il partit.|« Ça va ? »|« Oui ! » dit-elle.",
+    "Danish": "»Ja.«|Så gik han.|»Nej!« råbte hun.",
+    "English": "Let f be a function of x.|Then g is.",
+}
+
+
+@pytest.mark.parametrize("marked", SCRIPTS.values(), ids=SCRIPTS)
+def test_sentences_of_other_scripts(marked):
+    expected = marked.split("|")
+    assert split(" ".join(expected), "punctuation") == expected
+
+
+@pytest.mark.parametrize(
+    "marked",
+    ["वह आया।|वह गया।।|हाँ", "يا سلام؟|نعم", "是的．|不，３．１４。|ｶﾅ｡|ｗｗｗ．ａ．ｃｎ", "Բարեւ։|Այո", "ያ፡ነው፡፡|እሺ"],
+)
+def test_marks_that_only_end_sentences_need_no_space(marked):
+    assert split(marked.replace("|", ""), "punctuation") == marked.split("|")
+
+
+def test_every_terminal_of_unicode_ends_a_sentence():
+    marks = re.findall(f"[{unicode.TERMINALS}]", "".join(map(chr, range(sys.maxunicode + 1))))
+    assert len(marks) > 150
+    for mark in marks:
+        assert split(f"Ab{mark} Cd", "punctuation") == [f"Ab{mark}", "Cd"], hex(ord(mark))
+
+
 def test_a_newline_always_ends_a_sentence():
     assert split("Mr.\nSmith  and\tI\r\n\n left", "punctuation") == ["Mr.", "Smith and I", "left"]
 
@@ -50,7 +102,7 @@ def test_lines_are_kept_whole():
     assert split("One. Two.\n\nThree.", "line") == ["One. Two.", "Three."]
 
 
-TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028'))
+TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028।॥२།;α»«አ፡ๆก'))
 
 
 @given(TEXT, st.sampled_from(SPLITTERS))
@@ -74,7 +126,9 @@ def test_regular_expressions_find_the_ends_that_the_rules_find(text):
     assert split(text, "punctuation") == by_rules
 
 
-@pytest.mark.parametrize("unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. "])
+@pytest.mark.parametrize(
+    "unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. ", "।", "॥ १ ", "། ", "α; ", "ก", " »"]
+)
 def test_time_is_linear_in_a_long_line(unit):
     """A quadratic one takes a hundred times as long on ten times the line, on any machine."""
 

@@ -1,0 +1,89 @@
+"""What a run makes of its text: whether pairs of sentences can teach anything, and the share that no plan reads."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bertjax.data.formats.base import TextFormat
+from bertjax.data.plan import Plan
+from bertjax.data.store import Split
+from bertjax.errors import UserError
+
+# A corpus of which more documents have one sentence has pairs that are random, or lost.
+MOST_ONE_SENTENCE = 0.5
+# Fewer pairs may have one label by chance.
+FEWEST_PAIRS = 32
+# Larger numbers are sampled, in blocks from the whole, because a start must not read all of a large corpus.
+_SAMPLE, _BLOCKS = 1 << 18, 64
+_COVERED_EXAMPLES = 1 << 16
+
+
+def check_documents(split: Split, examples: TextFormat, task: str) -> None:
+    """Raise UserError if labels follow from the order of sentences, but most documents have one sentence."""
+    documents = split.documents
+    sizes = [np.diff(documents[part.start : part.stop + 1]) for part in _sample(len(documents) - 1)]
+    count = sum(map(len, sizes))
+    single = sum(int(np.count_nonzero(size == 1)) for size in sizes)
+    if single > MOST_ONE_SENTENCE * count:
+        raise UserError(
+            f"tasks.{task}.examples.kind={examples.kind} compares sentences of one document, but {single / count:.0%} "
+            f"of the documents of the {split.name} split have a single sentence; {_remedy(task)}"
+        )
+
+
+def check_labels(plan: Plan, examples: TextFormat, task: str) -> None:
+    """Raise UserError if all examples of a plan have the same label."""
+    shares_L = label_shares(plan)
+    if len(plan.examples) >= FEWEST_PAIRS and shares_L.max() == 1.0:
+        raise UserError(
+            f"tasks.{task}.examples.kind={examples.kind} gives all of {len(plan.examples):,} training examples the "
+            f"label {examples.labels[0]}={shares_L.argmax()}, from which nothing can be learned; {_remedy(task)}"
+        )
+
+
+def unread_share(plans: Sequence[Plan]) -> float:
+    """Return the share of the text that is in no example of any plan; of a large corpus, of its first part.
+
+    The plans have the same documents. Each cuts long sentences in other places.
+    """
+    examples = [plan.examples for plan in plans]
+    if not any(plan.counts.lost_tokens for plan in plans):
+        return 0.0
+    if not all(hasattr(each, "segments") for each in examples):  # a format from outside of bertjax
+        return min(plan.counts.lost_tokens / plan.counts.split_tokens for plan in plans)
+    segments = [np.asarray(each.segments(slice(_COVERED_EXAMPLES))) for each in examples]
+    first = min(int(read.min()) for read in segments)
+    end = max(int(read.max()) for read in segments)
+    for each, read in zip(examples, segments, strict=True):
+        if len(each) > _COVERED_EXAMPLES:  # the first ones cover the beginning of the text; partners are from anywhere
+            end = min(end, int(read[::2].max()))
+    edges = np.zeros(end - first + 1, np.int64)
+    for read in segments:
+        starts, stops = np.clip(read - first, 0, len(edges) - 1).T
+        edges += np.bincount(starts, minlength=len(edges)) - np.bincount(stops, minlength=len(edges))
+    return float(np.mean(np.cumsum(edges)[:-1] == 0))
+
+
+def label_shares(plan: Plan) -> np.ndarray:
+    """Return the share of the examples of a plan that have label 0, 1, ..., from a sample of a large plan."""
+    counts = [plan.examples.label_counts(part) for part in _sample(len(plan.examples))]
+    totals_L = sum(np.pad(count, (0, max(map(len, counts)) - len(count))) for count in counts)
+    return totals_L / totals_L.sum()
+
+
+def _sample(total: int) -> Iterator[slice]:
+    """Yield slices of `range(total)`: all of it, or blocks that are evenly spread."""
+    if total <= _SAMPLE:
+        yield slice(0, total)
+        return
+    size = _SAMPLE // _BLOCKS
+    for start in np.linspace(0, total - size, _BLOCKS).astype(int).tolist():
+        yield slice(start, start + size)
+
+
+def _remedy(task: str) -> str:
+    return (
+        "set data.splitter=line if each line is a sentence, join the lines of a document (in .txt a blank line ends "
+        f"one), or predict masked tokens only: --config.tasks.{task}.objective.kind=mlm "
+        f"--config.tasks.{task}.examples.kind=doc_sentences"
+    )

@@ -1,0 +1,190 @@
+"""The size of a vocabulary: what smaller ones would cost, which one fits the corpus, and what to do about it."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.data.store import TokenStore
+from bertjax.data.tokenizer.sentencepiece import WORD_START
+
+# Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
+FREQUENT = 100
+SHARE_FREQUENT = 0.95
+# A vocabulary this many times larger or smaller than what fits is worth changing.
+MOST_TIMES = 2
+# More tokens a word cut words into too many parts.
+MOST_TOKENS_A_WORD = 3
+# Times as many tokens a word as in all training text: text that the tokenizer did not learn from.
+MOST_TIMES_LONGER = 1.5
+# Shares of the vocabulary in the table.
+_SMALLER = (4, 2)
+_LONGEST_PIECE = 32
+_WORDPIECE, _BYTE_LEVEL = "##", "\u0120"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A size of the vocabulary.
+
+    Attributes:
+      size: pieces, special symbols and bytes included.
+      tokens: tokens of the training text.
+      rare: pieces that occur fewer than `FREQUENT` times.
+    """
+
+    size: int
+    tokens: int
+    rare: int
+
+
+def suggested_types(counts: np.ndarray) -> int:
+    """Return the number of learned pieces that fits the corpus by the rule of Gowda & May 2020: the largest vocabulary
+    in which at least 95% of the types occur at least 100 times.
+
+    It is estimated from one tokenization. If the vocabulary violates the rule, the number of pieces that are frequent
+    enough is the bound. Otherwise Zipf's law, fitted to the rarer half, gives the rank of pieces that occur 100 times.
+
+    Args:
+      counts: occurrences of each learned piece, int64 [types].
+    """
+    ranked = np.sort(counts)[::-1]
+    frequent = int(np.count_nonzero(ranked >= FREQUENT))
+    if frequent < SHARE_FREQUENT * len(ranked):
+        return int(frequent / SHARE_FREQUENT)
+    half = len(ranked) // 2
+    ranks = np.log(np.arange(half + 1, len(ranked) + 1))
+    slope, intercept = np.polyfit(ranks, np.log(np.maximum(ranked[half:], 1)), 1)
+    if slope >= 0:
+        return len(ranked)
+    return max(len(ranked), int(np.exp((np.log(FREQUENT) - intercept) / slope) / SHARE_FREQUENT))
+
+
+def suggested(store: TokenStore, counts_V: np.ndarray) -> int:
+    """Return the vocabulary size that fits the corpus.
+
+    Args:
+      counts_V: occurrences of each token in the training split.
+    """
+    not_learned = store.tokenizer.special_ids | store.tokenizer.byte_ids
+    return suggested_types(np.delete(counts_V, sorted(not_learned))) + len(not_learned)
+
+
+def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
+    """Return the vocabulary of a store and smaller ones, which keep its single characters and its first pieces.
+
+    Ids of a trained tokenizer are in the order in which pieces were learned, or of their probability. A piece that a
+    smaller vocabulary lacks becomes the fewest pieces that spell it. That is exact but for ties in BPE, and close in a
+    unigram model, which would choose other pieces too.
+    """
+    tokenizer = store.tokenizer
+    hidden = tokenizer.special_ids | tokenizer.byte_ids
+    pieces = {i: tokenizer.piece(i) for i in range(tokenizer.vocab_size) if i not in hidden}
+    is_wordpiece = any(piece.startswith(_WORDPIECE) and len(piece) > len(_WORDPIECE) for piece in pieces.values())
+    forms = {i: _form(piece, is_wordpiece) for i, piece in pieces.items()}
+    fixed = len(hidden), int(counts_V[sorted(hidden)].sum())
+    # WordPiece needs each character at the start of a word and within one.
+    learned = [i for i, form in forms.items() if len(form.removeprefix(WORD_START * is_wordpiece)) > 1]
+    sizes = [tokenizer.vocab_size // times for times in _SMALLER]
+    least = tokenizer.vocab_size - len(learned)
+    table = [_smaller(forms, counts_V, learned[size - least :], fixed) for size in sizes if size > least]
+    return [*table, Row(tokenizer.vocab_size, int(counts_V.sum()), _rare(counts_V[list(forms)]))]
+
+
+def _form(piece: str, is_wordpiece: bool) -> str:
+    """Return a piece in SentencePiece's spelling: U+2581 in front of the start of a word, nothing within one."""
+    if is_wordpiece:
+        return piece.removeprefix(_WORDPIECE) if piece.startswith(_WORDPIECE) else WORD_START + piece
+    return piece.replace(_BYTE_LEVEL, WORD_START)
+
+
+def _smaller(forms: dict[int, str], counts_V: np.ndarray, removed: Sequence[int], fixed: tuple[int, int]) -> Row:
+    """Return the row of a vocabulary without some pieces.
+
+    Args:
+      fixed: number of the special and byte pieces, and of their occurrences.
+    """
+    without = set(removed)
+    counts = {form: int(counts_V[i]) for i, form in forms.items() if i not in without}
+    others = fixed[1]
+    for i in removed:
+        spelled, unknown = _fewest(forms[i], counts)
+        others += int(counts_V[i]) * unknown
+        for part in spelled:
+            counts[part] += int(counts_V[i])
+    return Row(fixed[0] + len(counts), others + sum(counts.values()), _rare(np.array(list(counts.values()))))
+
+
+def _fewest(form: str, known: dict[str, int]) -> tuple[list[str], int]:
+    """Return the fewest known pieces that spell a piece, and the bytes of its characters without a piece."""
+    best: list[tuple[int, int]] = [(0, 0)]  # (number of pieces up to here, start of the last one)
+    for stop in range(1, len(form) + 1):
+        starts = range(max(0, stop - _LONGEST_PIECE), stop)
+        options = [(best[start][0] + 1, start) for start in starts if form[start:stop] in known]
+        best.append(min(options, default=(best[-1][0] + len(form[stop - 1].encode()), -1)))
+    spelled, unknown, stop = [], 0, len(form)
+    while stop:
+        start = best[stop][1]
+        if start < 0:
+            unknown += len(form[stop - 1].encode())
+            stop -= 1
+        else:
+            spelled.append(form[start:stop])
+            stop = start
+    return spelled, unknown
+
+
+def _rare(counts: np.ndarray) -> int:
+    return int(np.count_nonzero(counts < FREQUENT))
+
+
+def lines(store: TokenStore, counts_V: np.ndarray) -> list[str]:
+    """Return the table of sizes and the advice, for the terminal."""
+    counts, table = store.manifest["splits"]["train"], rows(store, counts_V)
+    header = f"  {'vocabulary':>12}{'tokens/word':>13}{'bytes/token':>13}{f'pieces < {FREQUENT} times':>22}"
+    result = [f"vocabulary {store.tokenizer.vocab_size:,}: {advice(store, counts_V)}"]
+    if len(table) < 2:
+        return result
+    result.append(header)
+    for row in table:
+        of_word, of_token = row.tokens / max(1, counts["words"]), counts["bytes"] / max(1, row.tokens)
+        mark = " <- this store" if row is table[-1] else ""
+        rare = f"{row.rare:,} ({row.rare / row.size:.0%})"
+        result.append(f"  {row.size:12,}{of_word:13.2f}{of_token:13.2f}{rare:>22}{mark}")
+    return result
+
+
+def advice(store: TokenStore, counts_V: np.ndarray) -> str:
+    """Return what to do about the size of the vocabulary; it never contradicts the `warnings`."""
+    size, fitting = store.tokenizer.vocab_size, suggested(store, counts_V)
+    rule = f"{SHARE_FREQUENT:.0%} of the pieces of about {fitting:,} would occur at least {FREQUENT} times"
+    if size > MOST_TIMES * fitting:
+        return (
+            f"large for this corpus, {rule}; keep it if more text of this kind will follow, else compare the bits per "
+            f"byte of a run with --config.data.tokenizer.vocab_size={fitting}"
+        )
+    if MOST_TIMES * size < fitting:
+        return f"the corpus has room for more, {rule}: up to --config.data.tokenizer.vocab_size={fitting}"
+    return f"keep it, {rule}"
+
+
+def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
+    """Return warnings about sources whose words become many tokens, with a remedy that the corpus allows."""
+    counts = store.manifest["counts"]
+    total = store.manifest["splits"]["train"]
+    usual, result = total["tokens"] / max(1, total["words"]), []
+    has_room = MOST_TIMES * store.tokenizer.vocab_size < suggested(store, counts_V)
+    for name, by_source in counts.items():
+        for source, of in by_source.items():
+            fertility = of["tokens"] / max(1, of["words"])
+            where = name if len(by_source) == 1 else f"{name} {source}"
+            if fertility <= MOST_TOKENS_A_WORD or not of["words"]:
+                continue
+            if fertility > MOST_TIMES_LONGER * usual:
+                remedy = f"all training text takes {usual:.1f}, so this is text of another kind, or damaged; look at it"
+            elif has_room:
+                remedy = "raise data.tokenizer.vocab_size, as the line of the vocabulary says"
+            else:
+                continue  # a corpus of this size supports no larger vocabulary
+            result.append(f"warning: {where} takes {fertility:.1f} tokens a word; {remedy}")
+    return result

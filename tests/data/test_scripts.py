@@ -1,0 +1,147 @@
+"""Every format, masking, tokenizer kind and report on twelve scripts: how much is lost, and what is predicted."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from bertjax.data import tokenizer
+from bertjax.data.batch import Draw, PlacedExamples, place
+from bertjax.data.config import DataConfig
+from bertjax.data.examples import Vocabulary
+from bertjax.data.formats import FORMATS, KINDS
+from bertjax.data.inspect.report import report
+from bertjax.data.masking import KINDS as MASKING_KINDS
+from bertjax.data.masking import MASKINGS, mask
+from bertjax.data.plan import Plan, Spec, open_or_make
+from bertjax.data.preparation.prepare import prepare
+from bertjax.data.store import TokenStore
+from bertjax.data.text.sentences import split
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+from tests.data import scripts
+
+SEQ_LEN = 128
+EPOCHS = 3
+# Pieces; SentencePiece finds no more in 200 documents. Real text has more words.
+PIECES = dict.fromkeys(scripts.NAMES, 720) | {"han": 1_200, "latin": 4_600, "hangul": 4_000}
+TOKENIZER_KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
+PAIRS = ("segment_pairs", "sentence_pairs", "sentence_order", "sentence_structure", "sentence_distance")
+WITHOUT_SPACES = ("thai", "han", "kana")
+each_script = pytest.mark.parametrize("name", scripts.NAMES)
+
+
+@pytest.fixture(scope="module")
+def store_of(tmp_path_factory):
+    """store_of(script) -> its token store, of the recommended kind of tokenizer."""
+    folder = tmp_path_factory.mktemp("scripts")
+
+    @functools.cache
+    def make(name: str) -> TokenStore:
+        (folder / f"{name}.txt").write_text("\n\n".join(map(_lines, scripts.texts(name))))
+        settings = TokenizerConfig(vocab_size=PIECES[name])
+        return prepare(DataConfig(str(folder / f"{name}.txt"), tokenizer=settings, store=str(folder), workers=0))
+
+    return make
+
+
+def _lines(text: str) -> str:
+    """Return a text without blank lines, which end a document in .txt."""
+    return "\n".join(filter(None, text.splitlines()))
+
+
+def planned(store: TokenStore, kind: str) -> Plan:
+    return open_or_make(store, Spec("train", FORMATS.class_of(kind)(), SEQ_LEN, seed=0))
+
+
+@each_script
+@pytest.mark.parametrize("kind", KINDS)
+def test_formats_keep_the_text_and_even_labels(store_of, name, kind):
+    plan = planned(store_of(name), kind)
+    # Sentences of the Korean decisions are long.
+    most_lost = 0.0 if kind not in PAIRS else 0.45 if name == "hangul" else 0.3
+    assert plan.counts.lost_tokens <= most_lost * plan.counts.split_tokens
+    if kind in PAIRS and len(FORMATS.class_of(kind).relations) == 2:
+        shares = plan.examples.label_counts() / len(plan.examples)
+        assert 0.35 <= shares.min() and shares.max() <= 0.65, shares
+
+
+def placed(store: TokenStore, most: int = 400) -> PlacedExamples:
+    """Examples of a store, one in each row."""
+    examples, vocabulary = planned(store, "doc_sentences").examples, Vocabulary.of(store.tokenizer)
+    chosen = np.linspace(0, len(examples) - 1, min(most, len(examples))).astype(np.int64)
+    return place(examples.take(chosen), np.arange(len(chosen))[:, None], SEQ_LEN, vocabulary)
+
+
+def chosen_tokens(examples: PlacedExamples, kind: str, store: TokenStore) -> list[np.ndarray]:
+    """Which tokens are predicted in each epoch: bool [n]."""
+    masking = MASKINGS.class_of(kind)().bind(store)
+    draws = (Draw(seed=0, epochs=np.full(len(examples.ragged.ids), epoch)) for epoch in range(EPOCHS))
+    return [mask(examples, draw, masking).chosen for draw in draws]
+
+
+# The largest share of rows without a prediction.
+MOST_EMPTY = {"tokens": 0.0, "words": 0.01, "ngrams": 0.01, "spans": 0.03, "phrases": 0.01}
+
+
+@each_script
+@pytest.mark.parametrize("kind", MASKING_KINDS)
+def test_maskings_predict_something_in_every_row(store_of, name, kind):
+    store = store_of(name)
+    examples = placed(store)
+    is_row = examples.ragged.lengths > SEQ_LEN // 2
+    counts = np.stack(
+        [np.add.reduceat(chosen, examples.ragged.offsets[:-1]) for chosen in chosen_tokens(examples, kind, store)]
+    )
+    assert np.mean(counts[:, is_row] == 0) <= MOST_EMPTY[kind]
+    assert counts.sum() / EPOCHS / np.count_nonzero(~examples.ragged.special) == pytest.approx(0.15, abs=0.01)
+
+
+def mean_run(store: TokenStore) -> float:
+    """Return the mean number of neighboring predictions with whole words."""
+    chosen = np.concatenate(chosen_tokens(placed(store), "words", store))
+    return chosen.sum() / np.count_nonzero(chosen[1:] & ~chosen[:-1])
+
+
+@each_script
+def test_words_are_as_long_as_in_english(store_of, name):
+    # A Korean word is a stem with its particles, two pieces and more in this small vocabulary.
+    allowed = 0.6 if name == "hangul" else 0.2
+    assert mean_run(store_of(name)) == pytest.approx(mean_run(store_of("latin")), rel=allowed)
+
+
+@each_script
+def test_the_report_has_no_warning(store_of, name):
+    assert "warning" not in report(store_of(name))
+
+
+@functools.cache
+def sentences_of(name: str) -> list[str]:
+    return [sentence for text in scripts.texts(name) for sentence in split(text, "punctuation")]
+
+
+@functools.cache
+def trained(name: str, kind: str) -> Tokenizer:
+    pieces = 783 if (kind, name) == ("wordpiece", "han") else PIECES[name]  # Chinese words are single characters
+    return tokenizer.train(sentences_of(name), TokenizerConfig(kind=kind, vocab_size=pieces))
+
+
+@each_script
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
+def test_tokenizers_keep_the_text_and_know_its_words(name, kind):
+    sentences, tokens = sentences_of(name)[:300], trained(name, kind)
+    ids, lengths = tokens.encode_flat(sentences)
+    assert np.mean(ids == tokens.unk_id) < 0.01
+    words = len(ids) - np.count_nonzero(Vocabulary.of(tokens).continues_word[ids])
+    if name in WITHOUT_SPACES:
+        assert len(ids) / words < 1.6, "a unit of masking is a piece, not a clause"
+    decoded = "".join(tokens.decode(part) for part in np.split(ids, np.cumsum(lengths)[:-1]))
+    assert "".join(decoded.split()) == "".join("".join(sentences).split()) or kind == "wordpiece"
+
+
+@pytest.mark.parametrize("name", ["devanagari", "tamil", "thai"])
+def test_byte_level_bpe_is_about_as_short_as_unigram(name):
+    unigram, byte_bpe = (
+        len(trained(name, kind).encode_flat(sentences_of(name))[0]) for kind in ("unigram", "byte_bpe")
+    )
+    assert byte_bpe < 1.5 * unigram

@@ -1,0 +1,50 @@
+"""Properties of scripts: which characters are words of their own, and which bytes begin one."""
+
+import pytest
+
+from bertjax.data.text import unicode
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("The cat, it sat.", ["The", "cat,", "it", "sat."]),
+        ("판결을  본다.", ["판결을", "본다."]),
+        ("東京タワー、行く。 abc", list("東京タワ") + ["ー、", "行", "く。", "abc"]),
+        ("ที่นี่ ok", ["ที่", "นี่", "ok"]),
+        ("में \u200d हूँ।", ["में", "\u200d", "हूँ।"]),
+        ("", []),
+    ],
+)
+def test_words(text, words):
+    assert unicode.words(text) == words
+    assert "".join(unicode.spaced_words(text)) == text
+    assert [word.strip() for word in unicode.spaced_words(text)] == words
+
+
+@pytest.mark.parametrize("text", ["東", "ไ", "ក", "က", "か", "ｶ", "𠮷", "ག"])
+def test_the_bytes_of_a_character_without_spaces_start_a_unit(text):
+    assert unicode.starts_unspaced(text) and unicode.byte_starts_unspaced(text.encode())
+    assert unicode.byte_starts_unspaced((text + "a").encode())
+
+
+@pytest.mark.parametrize("text", ["a", "é", "д", "ह", "한", "ሰ", "ა", "\u0e31", "、", "।"])
+def test_other_bytes_do_not(text):
+    assert not unicode.starts_unspaced(text) and not unicode.byte_starts_unspaced(text.encode())
+
+
+def test_parts_of_characters():
+    chinese, thai, hindi = ("字".encode(), "ก".encode(), "ह".encode())
+    assert unicode.byte_starts_unspaced(chinese[:1]) and unicode.byte_starts_unspaced(chinese[:2])
+    assert unicode.byte_starts_unspaced(thai[:2]) and not unicode.byte_starts_unspaced(hindi[:2])
+    assert not any(unicode.byte_starts_unspaced(part) for part in (chinese[1:], chinese[2:], thai[:1], hindi[:1], b""))
+    # Byte-level BPE merges the end of a character with the start of the next one.
+    assert unicode.byte_starts_unspaced(thai[2:] + thai[:2]) and unicode.byte_starts_unspaced(chinese[1:] + chinese)
+    assert unicode.byte_starts_unspaced("\u0e31ก".encode()) and not unicode.byte_starts_unspaced("a字".encode())
+    assert not unicode.byte_starts_unspaced(hindi[2:] + hindi[:2]) and not unicode.byte_starts_unspaced(
+        "é".encode()[:1]
+    )
+
+
+def test_lower_case_is_that_of_scripts_with_capitals():
+    assert all(map(unicode.is_lower, "aéдαա")) and not any(map(unicode.is_lower, "Aა漢הअ1"))
