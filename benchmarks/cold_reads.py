@@ -6,9 +6,10 @@
 
 Arms, each in a process of its own, so that its counters are its own:
 
-- `rows`: batches of 256 random rows of full sentences, of a store of --gb gigabytes that is not in the page cache, read
-  as training reads them (`Feed.batch`). A row is at three places: in rows, ranges and tokens. Bytes are those that the
-  kernel fetched from the disk for this process (Linux, `read_bytes` of /proc/self/io). The same again without
+- `rows`: batches of 256 random rows of a store of --gb gigabytes that is not in the page cache, read as training reads
+  them (`Feed.batch`). A row of `doc_sentences` without packing is at three places: in rows, ranges and tokens. A row of
+  `segment_pairs` has two segments, often from two documents, and room for short examples beside. Bytes are those that
+  the kernel fetched from the disk for this process (Linux, `read_bytes` of /proc/self/io). The same again without
   `store.at_random`.
 - `planning`: the plan of a block of sentences, and of the same block with one line of 1 MB without a full stop; seconds
   of processor time and their ratio.
@@ -37,11 +38,11 @@ from bertjax.data import plan, store, tokenizer
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed
-from bertjax.data.plan import Plan, Spec
+from bertjax.data.plan import Spec
 from bertjax.data.preparation.local import Local
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter, TokenStore
 from bertjax.errors import RunFailed
@@ -90,9 +91,10 @@ def write_store(folder: Path, sentences: int, long_line: int = 0) -> TokenStore:
     return TokenStore(folder, json.loads((folder / store.MANIFEST).read_text()))
 
 
-def make_plan(made: TokenStore) -> Plan:
-    """Return a plan of the training split whose rows are each one run of tokens."""
-    return plan.open_or_make(made, Spec("train", FullSentences(), SEQ_LEN, seed=0))
+FORMATS = {
+    "doc_sentences": Spec("train", DocSentences(), SEQ_LEN, seed=0, row_examples=1),
+    "segment_pairs": Spec("train", SegmentPairs(), SEQ_LEN, seed=0),
+}
 
 
 def no_features(placed: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
@@ -115,14 +117,14 @@ def fetched() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
 
 
-def read_rows(folder: str, rows: str, advice: str) -> dict[str, Any]:
+def read_rows(folder: str, kind: str, rows: str, advice: str) -> dict[str, Any]:
     """Read random rows of a cold store."""
     if advice == "no":
         from bertjax.data.formats import stored
 
         stored.at_random = plan.at_random = np.asarray
     made = TokenStore(Path(folder), json.loads((Path(folder) / store.MANIFEST).read_text()))
-    planned = make_plan(made)
+    planned = plan.open_or_make(made, FORMATS[kind])
     feed = Feed(
         (Epochs((planned,), "rows", seed=0, shuffle=True),),
         Turns((1.0,)),
@@ -200,10 +202,11 @@ def measurements(
     if "rows" in arms:
         # Tokens of two bytes, and eight bytes of offsets a sentence.
         made = write_store(folder / "rows", int(gigabytes * 1e9 / (2 * SENTENCE_TOKENS + 8)))
-        make_plan(made)
-        for advice in ("yes", "no"):
-            settings = {"arm": "rows", "advice": advice, "gb": gigabytes, "rows": rows}
-            yield common | settings | measure("rows", folder / "rows", rows, advice)
+        for kind, spec in FORMATS.items():
+            plan.open_or_make(made, spec)
+            for advice in ("yes", "no"):
+                settings = {"arm": "rows", "format": kind, "advice": advice, "gb": gigabytes, "rows": rows}
+                yield common | settings | measure("rows", folder / "rows", kind, rows, advice)
     if "planning" in arms:
         for turn in range(3):
             for name, tokens in (("without", 0), ("with", LONG_LINE_TOKENS)):
@@ -225,7 +228,10 @@ def markdown(lines: list[dict[str, Any]]) -> str:
     rows = [("what", "measured"), ("---", "---")]
     for line in lines:
         if line["arm"] == "rows":
-            what = f"{line['rows']:,} random rows of a cold store of {line['gb']:g} GB, advice: {line['advice']}"
+            what = (
+                f"{line['rows']:,} random rows of `{line['format']}`, a cold store of {line['gb']:g} GB, advice: "
+                f"{line['advice']}"
+            )
             rows.append((what, f"{line['bytes'] / 1e6:,.1f} MB, {line['seconds']:.2f} s"))
         elif line["arm"] == "planning":
             rows.append((f"planning a block {line['long_line']} a line of 1 MB", f"{line['seconds']:.2f} s"))

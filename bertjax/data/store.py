@@ -260,7 +260,7 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dic
 
 
 def _sum(by_source: dict[str, dict[str, int]]) -> dict[str, int]:
-    return {count: sum(counts[count] for counts in by_source.values()) for count in COUNTS}
+    return {count: sum(counts.get(count, 0) for counts in by_source.values()) for count in COUNTS}
 
 
 def _ranges(by_source: dict[str, dict[str, int]]) -> dict[str, list[int]]:

@@ -33,8 +33,10 @@ from bertjax.data.sources.bad import LISTED, BadRecords
 from bertjax.errors import UserError
 
 SEAL, _SAMPLE = "part.json", "sample.jsonl"
-# A piece ends at the first file after so many bytes: small files are read together, and a process has enough to do.
-PIECE_BYTES = 64 << 20
+# A piece ends at the first file after so many bytes, a power of two: small files are read together. A small source has
+# about 64 pieces, enough for many processes. A large one has large pieces, because each keeps a sample of its own.
+FEWEST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
+PIECES = 64
 STRETCHES_A_LINE = 1000
 
 
@@ -50,13 +52,18 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
     """Return the pieces of a corpus. Those of a source stay as they are if parts are added behind them."""
     pieces = []
     for index, source in enumerate(all_sources):
-        first, size = 0, 0
+        first, size, enough = 0, 0, _piece_bytes(sum(file.size for file in source.parts))
         for part, file in enumerate(source.parts):
             size += file.size
-            if size >= PIECE_BYTES or part == len(source.parts) - 1:
+            if size >= enough or part == len(source.parts) - 1:
                 pieces.append(Piece(index, first, part + 1))
                 first, size = part + 1, 0
     return pieces
+
+
+def _piece_bytes(size: int) -> int:
+    """Return the bytes after which a piece of a source of `size` bytes ends."""
+    return min(max(FEWEST_BYTES, 1 << (size // PIECES).bit_length()), MOST_BYTES)
 
 
 def folder_name(piece: Piece) -> str:

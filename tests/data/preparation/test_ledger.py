@@ -4,6 +4,8 @@ import dataclasses
 import gzip
 import hashlib
 import json
+import random
+import re
 import unicodedata
 
 import numpy as np
@@ -16,7 +18,7 @@ from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates
 from bertjax.data.preparation.ledger import READ, SKIPPED, WAYS, check
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.steps import Key, ShardDocument, content
+from bertjax.data.preparation.steps import Key, ShardDocument, content, digest
 from bertjax.data.sources import lines
 from bertjax.data.store import SPLITS
 from bertjax.errors import RunFailed
@@ -157,3 +159,13 @@ def test_keys_with_lines_are_found(tmp_path):
     (tmp_path / "d").write_bytes(b"".join(key.packed() for key in keys[::2]))
     assert Duplicates(tmp_path / "d").contain(keys).tolist() == [True, False, True]
     assert [Key.unpacked(key.packed()) for key in keys] == keys
+
+
+def test_the_fast_way_for_clean_texts_is_that_of_all_texts():
+    draw, characters = random.Random(0), " \n\t\r\x0b\x1c\x1f\x85\xa0\u2003\u2028\u3000ab\u00e9\uac00"
+    for _ in range(5000):
+        text = "".join(draw.choices(characters, k=draw.randint(0, 9)))
+        lines = [" ".join(line.split()) for line in unicodedata.normalize("NFC", text).splitlines()]
+        expected = re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
+        assert content(text) == content(expected) and content(text).text == expected
+        assert content(text).words == digest(" ".join(text.split()))

@@ -240,14 +240,15 @@ def test_pieces_that_were_read_before_a_kill_are_not_read_again(config, tmp_path
         write_corpus(tmp_path / "corpus" / f"{seed}.txt", documents=40, seed=seed)
     config = dataclasses.replace(config, corpus=str(tmp_path / "corpus"), workers=2)
     whole = content(prepare(dataclasses.replace(config, store=config.store + "2")).path)
-    pause = "from bertjax.data.preparation import pieces\npieces.PIECE_BYTES = 1\ncorpora.pause_after(3)"
-    process = in_a_process(config, before=pause)
+    small = "from bertjax.data.preparation import pieces\npieces.FEWEST_BYTES = pieces.MOST_BYTES = 1\n"
+    process = in_a_process(config, before=f"{small}corpora.pause_after(3)")
     seals = lambda: sorted((tmp_path / "stores").glob("*.partial/reading/*/part.json"))  # noqa: E731
     wait_until(lambda: len(seals()) >= 3, process)
     _kill(process)
     before = len(seals())
     capsys.readouterr()
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
+    monkeypatch.setattr(pieces, "FEWEST_BYTES", 1)
+    monkeypatch.setattr(pieces, "MOST_BYTES", 1)
     assert content(prepare(config).path) == whole
     assert f"{before} of 6 pieces are read" in capsys.readouterr().err
 
