@@ -56,6 +56,8 @@ _OTHERS = (
     ("*.pt", "a file with another name", f"save its state dict as {PICKLE}"),
     ("*.pth", "a file with another name", f"save its state dict as {PICKLE}"),
 )
+# Files of a Trainer beside the weights.
+_OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 # Modules around a module: torch.compile, DataParallel and DistributedDataParallel, FSDP, activation checkpointing.
 _WRAPPERS = re.compile(r"(^|\.)(?:(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
@@ -82,7 +84,8 @@ def read(folder: Path) -> dict[str, np.ndarray]:
 def other_format(folder: Path) -> str:
     """Return what the weights in a folder are and how to convert them, if their format is not read; else nothing."""
     for pattern, what, how in _OTHERS:
-        if path := next(iter(sorted(folder.glob(pattern))), None):
+        paths = (path for path in sorted(folder.glob(pattern)) if not path.name.startswith(_OF_TRAINING))
+        if path := next(paths, None):
             remedy = how.format(path=str(path), folder=str(folder), model=_class_of(folder))
             return f"{path} is {what}, and bertjax reads {SAFETENSORS} and {PICKLE}; {remedy}"
     return ""

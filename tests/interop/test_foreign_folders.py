@@ -252,3 +252,27 @@ def test_weights_of_other_formats_are_named_with_the_way_to_convert_them(folder,
     assert huggingface.is_checkpoint(folder)
     with pytest.raises(UserError, match=what.replace("BertForMaskedLM", "" if not has_config else "BertForMaskedLM")):
         huggingface.read(folder)
+
+
+@pytest.mark.parametrize(
+    "file, settings",
+    [
+        ("tokenizer.json", {"post_processor": {"type": "BertProcessing", "cls": [], "sep": 1}}),
+        ("tokenizer.json", {"post_processor": {"type": "Sequence", "processors": [None]}}),
+        ("tokenizer.json", {"post_processor": {"type": "TemplateProcessing", "single": [[]], "pair": {}}}),
+        ("tokenizer.json", {"roles": ["<s>"]}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {}}}),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}),
+        ("tokenizer_config.json", {"sep_token": 3}),
+        ("tokenizer_config.json", {"model_max_length": "512"}),
+        ("added_tokens.json", {"covid": "60"}),
+        ("modules.json", {"idx": 0}),
+    ],
+)
+def test_damaged_settings_end_in_one_line(folder, file, settings):
+    if file == "added_tokens.json":
+        older(folder)
+    change(folder / file, **settings)
+    with pytest.raises(UserError) as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)

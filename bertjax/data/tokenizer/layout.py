@@ -5,6 +5,8 @@ BERT reads `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, XLNet `A <s
 
 from typing import Any, NamedTuple
 
+from bertjax.errors import reason
+
 Symbol = tuple[str, int]
 # XLNet's segment of a <cls> that comes last (transformers 4.57, convert_slow_tokenizer.py: `XLNetConverter`).
 _SEGMENT_OF_LAST_CLS = 2
@@ -56,14 +58,17 @@ def layout_of(post_processor: dict[str, Any] | None) -> Layout | None:
     """Return the layout of a post-processor; None if it has none, or lays out texts in yet another way.
 
     Raises:
-      KeyError, TypeError, AttributeError: it is damaged.
+      ValueError: it is damaged.
     """
-    for step in _steps(post_processor):
-        if step["type"] in ("BertProcessing", "RobertaProcessing"):
-            is_roberta = step["type"] == "RobertaProcessing"
-            return Layout(step["cls"][0], step["sep"][0], separators=1 + is_roberta, segment=int(not is_roberta))
-        if step["type"] == "TemplateProcessing":
-            return _of_template(_parts(step["single"]), _parts(step["pair"]))
+    try:
+        for step in _steps(post_processor):
+            if step["type"] in ("BertProcessing", "RobertaProcessing"):
+                is_roberta, (cls, _), (sep, _) = step["type"] == "RobertaProcessing", step["cls"], step["sep"]
+                return Layout(cls, sep, separators=1 + is_roberta, segment=int(not is_roberta))
+            if step["type"] == "TemplateProcessing":
+                return _of_template(_parts(step["single"]), _parts(step["pair"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its post_processor is damaged ({reason(error)})") from None
     return None
 
 
