@@ -47,6 +47,8 @@ class Result:
       tables: tables and rows of data below the figures (`bertjax.analysis.page.page`).
       maps: attention maps for the page's viewer.
       files: {name: content}, further files for the report folder.
+      other_axes: names of numbers and arrays with axes other than layers and heads, such as the points of a curve. The
+        part `training` does not follow them: their shape does not show what they are.
     """
 
     numbers: dict[str, Any]
@@ -56,6 +58,7 @@ class Result:
     tables: Sequence[Table | TokenRow] = ()
     maps: Sequence[Maps] = ()
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
+    other_axes: frozenset[str] = frozenset()
 
     def _repr_html_(self) -> str:
         """Return text, figures and captions as HTML for a notebook."""

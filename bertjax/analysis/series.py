@@ -81,7 +81,8 @@ def _name(folders: Sequence[Path]) -> str:
 def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
     """Return a model's numbers that are scalars or have the axes [L] or [L, H]; float64.
 
-    [L + 1] are layers, embeddings included. If a number and an array have the same name, the number is used.
+    [L + 1] are layers, embeddings included. If a number and an array have the same name, the number is used. Scalars
+    below a name of `Result.other_axes` are numbers too.
     """
     layers, heads = subject.encoder.layers, subject.encoder.heads
     shapes = ((), (layers,), (layers + 1,), (layers, heads))
@@ -95,7 +96,7 @@ def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
         name: np.asarray(array, np.float64)
         for name, array in found.items()
         if not _NOT_MEASURED.intersection(name[-1:])
-        and np.shape(array) in shapes
+        and np.shape(array) in (shapes if result.other_axes.isdisjoint(name) else ((),))
         and np.asarray(array).dtype.kind in "iuf"
     }
 

@@ -56,7 +56,8 @@ class Curvature(Part):
                     "layer_bits": bits_of(sensitivity_L),
                 }
                 arrays[f"{subject.label}/{material.name}/eigenvalues"] = values_LS
-        return Result(numbers, arrays, _figures(numbers, arrays), _text(numbers))
+        figures, text = _figures(numbers, arrays), _text(numbers)
+        return Result(numbers, arrays, figures, text, other_axes=frozenset({"eigenvalues"}))
 
 
 def bits_of(sensitivity_L: np.ndarray) -> list[int]:

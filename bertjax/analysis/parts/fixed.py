@@ -79,7 +79,7 @@ class Fixed(Part):
                 arrays |= {f"{subject.label}/{material.name}/{name}": array for name, array in reduced.items()}
                 numbers[subject.label][material.name] = _numbers(reduced["likeness"], subject.encoder)
             figures += _figures(material, likenesses)
-        return Result(numbers, arrays, figures, _text(numbers))
+        return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"uniform"}))
 
 
 def likeness(overlap_LHP: np.ndarray, uniform_P: np.ndarray) -> np.ndarray:

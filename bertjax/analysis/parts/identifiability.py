@@ -57,12 +57,16 @@ class Identifiability(Part):
             for material in materials:
                 with _one_blas_thread():
                     arrays = reduce(subject, material, statistics, progress, share=_SHARE)
-                results[f"{subject.label}, {material.name}"] = arrays
+                results[subject.label, material.name] = arrays
                 numbers[subject.label][material.name] = _numbers(arrays, subject.encoder)
         arrays = {
-            f"{name.replace(', ', '/')}/{key}": values for name, of in results.items() for key, values in of.items()
+            f"{label}/{material}/{key}": values
+            for (label, material), of_model in results.items()
+            for key, values in of_model.items()
         }
-        return Result(numbers, arrays, _figures(results), _text(numbers))
+        of_lengths = frozenset(key for of_model in results.values() for key in of_model)
+        figures = _figures({", ".join(names): of_model for names, of_model in results.items()})
+        return Result(numbers, arrays, figures, _text(numbers), other_axes=of_lengths)
 
 
 def _one_blas_thread() -> AbstractContextManager:
@@ -92,6 +96,9 @@ class Lengths(Material):
         if not isinstance(material, Corpus):
             return material
         return cls(material.name, material.examples, max(LENGTHS), material=material)
+
+    def _texts_key(self, subject, objective):
+        return self.material._texts_key(subject, objective)
 
     def _encode(self, subject, objective):
         most = self.longest(subject)

@@ -8,7 +8,7 @@ summing, which gives larger numbers in nearly the same order.
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -74,7 +74,14 @@ class ImportanceOfParts(Part):
                 for name, values in of_curves.items():
                     parts |= {f"{name}_{key}": np.array(values[key]) for key in _scores_of(about)}
                 arrays |= {f"{subject.label}/{material.name}/{name}": values for name, values in parts.items()}
-        return Result(numbers, arrays, _figures(numbers, arrays), _text(numbers), files=_files(importances))
+        return Result(
+            numbers,
+            arrays,
+            _figures(numbers, arrays),
+            _text(numbers),
+            files=_files(importances),
+            other_axes=frozenset(_names_over_shares(numbers)),
+        )
 
 
 def _passes(ablation: Ablation) -> int:
@@ -127,6 +134,14 @@ def _numbers(ablation: Ablation, curve: Sequence[Scores]) -> dict:
 
 def _scores_of(about: Mapping) -> list[str]:
     return ["loss", about["metric"]] if about["metric"] else ["loss"]
+
+
+def _names_over_shares(numbers: Mapping) -> Iterator[str]:
+    """Yield the names of numbers and arrays that have a value for each pruned share."""
+    yield from ("shares", *_CURVES)
+    for by_material in numbers.values():
+        for about in by_material.values():
+            yield from (f"{curve}_{score}" for curve in _CURVES for score in _scores_of(about))
 
 
 def _files(importances: Mapping[tuple[str, str], Importance]) -> dict[str, bytes]:

@@ -44,7 +44,7 @@ class Targets(Part):
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         numbers: dict[str, Any] = {}
-        arrays: dict[str, dict[str, np.ndarray]] = {}
+        arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
         for subject in subjects:
             encoder, kinds = subject.encoder, kinds_of(subject.tokenizer)
             for material in materials:
@@ -58,13 +58,16 @@ class Targets(Part):
                     function = gradient_sums(encoder, objective, kinds)
                     sums |= reduce(subject, material, function, progress, with_objective=True, share=0.5)
                 sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
-                arrays[f"{subject.label}, {material.name}"] = sums
+                arrays[subject.label, material.name] = sums
                 without = {"without_gradient": reason} if reason else {}
                 numbers.setdefault(subject.label, {})[material.name] = _numbers(sums) | without
         named = {
-            f"{title.replace(', ', '/', 1)}/{name}": v for title, sums in arrays.items() for name, v in sums.items()
+            f"{label}/{material}/{name}": values
+            for (label, material), sums in arrays.items()
+            for name, values in sums.items()
         }
-        return Result(numbers, named, _figures(arrays), _text(numbers))
+        figures = _figures({", ".join(names): sums for names, sums in arrays.items()})
+        return Result(numbers, named, figures, _text(numbers), other_axes=frozenset({"groups"}))
 
 
 def groups_of(divergence_GG: np.ndarray, layers: int) -> tuple[np.ndarray, np.ndarray]:

@@ -89,15 +89,17 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         sums = [[_sums(subject, material, progress) for subject in checkpoints] for checkpoints in group.subjects]
         if any(part is None for row in sums for part in row):
             continue
-        sums_TSMC = np.array(sums).swapaxes(0, 1)  # the same examples with the same masks for every checkpoint
-        sums_TSMC = sums_TSMC[:, :, sums_TSMC[..., 1].all(axis=(0, 1))]  # drop rows without predictions
-        if not sums_TSMC.size:
+        totals_STC = np.array([[part.sum(axis=0) for part in row] for row in sums])
+        if not totals_STC[..., 1].all():  # the texts have no predictions
             continue
-        # Several seeds give an interval over seeds. One run has only the interval over its examples.
+        # Several seeds, which may have held-out texts of their own, give an interval over seeds. One run has only the
+        # interval over its examples.
         if len(group.subjects) > 1:
-            curves[group.name] = series.curve_of(resampling.ratio(sums_TSMC.sum(axis=2)).T)
+            curves[group.name] = series.curve_of(resampling.ratio(totals_STC))
         else:
-            curves[group.name] = Curve(*resampling.estimate(sums_TSMC[:, 0], resampling.ratio))
+            sums_TMC = np.array(sums[0])  # the same examples with the same masks for every checkpoint
+            sums_TMC = sums_TMC[:, sums_TMC[..., 1].all(axis=0)]  # drop rows without predictions
+            curves[group.name] = Curve(*resampling.estimate(sums_TMC, resampling.ratio))
     return curves
 
 
@@ -152,6 +154,7 @@ def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds
 def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], groups: Sequence[Seeds]) -> list[Figure]:
     """Return a part's figures: related scalars together, and one figure per number that has layers."""
     steps_of = {group.name: group.steps for group in groups}
+    layers_of = {group.name: group.subjects[0][0].encoder.layers for group in groups}
     places: dict[Name, dict[tuple[str, str], np.ndarray]] = {}
     for name, of_groups in names.items():
         for group, values in of_groups.items():
@@ -161,7 +164,7 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
                 # [seeds, steps, L, H] is averaged over heads.
                 by_layer = values.mean(axis=-1) if values.ndim == 4 else values
                 # L + 1 entries include the embeddings, as layer 0.
-                first = 0 if by_layer.shape[-1] > _layers(groups) else 1
+                first = 0 if by_layer.shape[-1] > layers_of[group] else 1
                 for layer in range(by_layer.shape[-1]):
                     places.setdefault((*name, group), {})[f"layer {first + layer}", group] = by_layer[..., layer]
     figures = []
@@ -174,10 +177,6 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
             y = place[-2] if place and place[-1] in steps_of else (place or (part,))[-1]
             figures.append(_figure(part, place, number, y, {key: members[key] for key in chosen}, steps_of))
     return figures
-
-
-def _layers(groups: Sequence[Seeds]) -> int:
-    return groups[0].subjects[0][0].encoder.layers
 
 
 def _figure(

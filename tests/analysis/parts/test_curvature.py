@@ -1,11 +1,14 @@
 """Curvature: eigenvalues of a dense Hessian, disjoint parts of the data, and the bits that follow."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
+from bertjax.analysis import series
 from bertjax.analysis.hessian import is_kernel_of_layers
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts import parts_of
@@ -77,6 +80,8 @@ def test_the_more_sensitive_half_has_more_bits(result):
     assert numbers["layer_bits"][int(np.argmax(expected))] == 4
     flags = f"--config.quantization.layer_bits={numbers['layer_bits']}".replace(" ", "")
     assert flags in result.text and numbers["examples"] <= 40
+    of_parts = SimpleNamespace(label="small", encoder=SimpleNamespace(layers=2, heads=values_LS.shape[1]))
+    assert ("toy", "eigenvalues") not in series.values_of(result, of_parts), "parts of the data are not heads"
     [figure] = result.figures
     assert figure.draw().axes and "Most sensitive" in figure.caption
 

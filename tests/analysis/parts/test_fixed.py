@@ -1,12 +1,13 @@
 """The overlap of heads with fixed patterns: against loops over tokens, and of a model whose heads are fixed."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis import drawing
+from bertjax.analysis import drawing, series
 from bertjax.analysis.part import Result
 from bertjax.analysis.parts.fixed import Fixed, Overlap
 from bertjax.analysis.subject import Subject, captured
@@ -49,6 +50,11 @@ def test_the_overlap_is_that_of_a_loop(result, pretrained, texts):
         np.testing.assert_allclose(
             result.numbers[pretrained.label]["texts"]["mean"][pattern], likeness_LH.mean(), atol=1e-4
         )
+
+
+def test_patterns_are_not_taken_for_layers(result, pretrained):
+    subject = SimpleNamespace(label=pretrained.label, encoder=SimpleNamespace(layers=7, heads=4))
+    assert ("texts", "uniform") not in series.values_of(result, subject)
 
 
 def test_packed_rows_change_nothing(pretrained, texts):

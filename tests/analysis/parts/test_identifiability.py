@@ -1,13 +1,14 @@
 """The part `identifiability` against its definition, sentence by sentence and in float64."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from scipy import linalg
 
-from bertjax.analysis import drawing, effective_attention
+from bertjax.analysis import drawing, effective_attention, series
 from bertjax.analysis.material import Corpus, texts_material
 from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Lengths, Statistics, kinds_of
 from bertjax.analysis.reduce import reduce
@@ -122,11 +123,14 @@ def test_the_result_has_numbers_arrays_and_figures_of_every_model(subjects, mate
 
 
 def test_short_sentences_have_no_attention_without_an_effect(pretrained):
-    result = Identifiability().run([pretrained], [texts_material(["the king .", "a day ."])])
-    entry = result.numbers[pretrained.label]["texts"]
+    subject = dataclasses.replace(pretrained, label="small, 3 layers")
+    result = Identifiability().run([subject], [texts_material(["the king .", "a day ."])])
+    entry = result.numbers[subject.label]["texts"]
     np.testing.assert_allclose(entry["correlation"], 1.0, atol=1e-5)
     assert "effective attention is raw attention" in result.text
-    assert np.isnan(result.arrays[f"{pretrained.label}/texts/attention"]).all()
+    assert np.isnan(result.arrays["small, 3 layers/texts/attention"]).all()
+    of_lengths = SimpleNamespace(label=subject.label, encoder=SimpleNamespace(layers=len(EDGES), heads=4))
+    assert all(array.ndim == 0 for array in series.values_of(result, of_lengths).values()), "lengths are not layers"
     assert [figure.name for figure in result.figures] == ["length", "heads"]
 
 

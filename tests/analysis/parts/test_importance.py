@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from bertjax import importance as files
+from bertjax.analysis import series
 from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.importance import ImportanceOfParts
@@ -64,6 +66,13 @@ def test_arrays_and_file(result, subject):
     assert sorted(map(tuple, np.argwhere(arrays["finetuned/toy/heads"] == 0))) == IDLE
     assert arrays["finetuned/toy/neurons_by_importance_accuracy"].shape == (11,)
     assert set(result.files) == {"importance.json"}
+
+
+def test_curves_over_shares_are_not_taken_for_layers(result):
+    subject = SimpleNamespace(label="finetuned", encoder=SimpleNamespace(layers=10, heads=4))
+    values = series.values_of(result, subject)
+    assert all(array.ndim == 0 for array in values.values())
+    assert ("toy", "neurons_by_importance", "kept_up_to") in values
 
 
 def test_the_file_is_read(result, subject, tmp_path):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.analysis import series
 from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
 from bertjax.analysis.parts.targets import Targets, groups_of
 from bertjax.analysis.reduce import reduce
@@ -178,10 +179,12 @@ def test_heads_of_two_kinds_are_two_groups():
 
 @pytest.mark.slow
 def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
+    subjects = [dataclasses.replace(subject, label=f"3 layers, {subject.label}") for subject in subjects]
     result = Targets().run(subjects, [dataclasses.replace(labeled, examples=3)])
-    pretrained, finetuned = (result.numbers[name]["toy"] for name in ("pretrained", "finetuned"))
+    pretrained, finetuned = (result.numbers[subject.label]["toy"] for subject in subjects)
     assert "gradient_by_layer" in finetuned and "gradient_by_layer" not in pretrained
-    assert result.arrays["finetuned/toy/target"].shape == (7, 3, 4)
+    assert result.arrays["3 layers, finetuned/toy/target"].shape == (7, 3, 4)
+    assert series.values_of(result, subjects[0])["toy", "groups"].ndim == 0
     assert [figure.name for figure in result.figures] == [
         *("targets-0", "entropy-0", "heads-0", "targets-3", "entropy-3", "heads-3", "gradient-3")
     ]

@@ -14,6 +14,7 @@ from bertjax import analyze
 from bertjax.analysis import drawing, running, series
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Part, Result
+from bertjax.analysis.parts import training
 from bertjax.analysis.parts.training import Training
 from bertjax.analysis.subject import open_subjects
 from bertjax.cli import exit_code_of
@@ -22,7 +23,7 @@ from bertjax.errors import UserError
 LAYERS, HEADS = 2, 3
 
 
-def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0) -> SimpleNamespace:
+def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0, layers: int = LAYERS) -> SimpleNamespace:
     """What a series reads of a subject."""
     return SimpleNamespace(
         label=f"{run}@{step}",
@@ -32,7 +33,7 @@ def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0) -> SimpleN
             settings={"seed": seed, "eval": {"every": seed}, "optimizer": {"learning_rate": rate}},
             tokenizer=SimpleNamespace(fingerprint="1a2b"),
         ),
-        encoder=SimpleNamespace(layers=LAYERS, heads=HEADS),
+        encoder=SimpleNamespace(layers=layers, heads=HEADS),
     )
 
 
@@ -178,6 +179,24 @@ def test_the_numbers_of_other_parts_are_drawn(result):
     assert (
         "small (2 seeds): 3 checkpoints, from step 40 to 100. Other parts with numbers that change: toy." in result.text
     )
+
+
+def test_layers_are_counted_by_the_depth_of_their_own_model():
+    subjects = [checkpoint(run, step, layers, layers=layers) for run, layers in (("a", 2), ("b", 4)) for step in (0, 1)]
+    numbers = {s.label: {"entropy": [float(s.step + n) for n in range(s.encoder.layers)]} for s in subjects}
+    groups = series.seeds_of(subjects)
+    figures = training._part_figures("toy", series.series_of(Result(numbers), groups), groups)
+    drawn = [figure.draw().axes[0].get_legend_handles_labels()[1] for figure in figures]
+    assert drawn == [["layer 1", "layer 2"], ["layer 1", "layer 2", "layer 3", "layer 4"]]
+
+
+def test_axes_that_are_not_layers_are_not_followed():
+    """A curve of 11 shares, in a model of 10 layers."""
+    subject = checkpoint("run", 1, layers=10)
+    numbers = {subject.label: {"shares": [1.0] * 11, "of_shares": {"loss": [2.0] * 11, "best": 3.0}, "all": [4.0] * 11}}
+    arrays = {f"{subject.label}/shares_loss": np.ones(11)}
+    result = Result(numbers, arrays, other_axes=frozenset({"shares", "of_shares", "shares_loss"}))
+    assert series.values_of(result, subject).keys() == {("of_shares", "best"), ("all",)}
 
 
 class Steps(Part):
