@@ -39,6 +39,7 @@ from bertjax.data.preparation.prepare import prepare
 from bertjax.data.random import uniform
 from bertjax.errors import RunFailed, UserError
 from bertjax.opening import SavedModel
+from bertjax.training.run.workdir import has_trained
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "family.jsonl"
 FILES = tuple(f"ud/en_ewt.{split}.conllu.gz" for split in ("train", "dev")) + tuple(
@@ -52,6 +53,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
     """Train one model and measure it, unless it only chooses a learning rate; return its line of the file."""
     started = resumable.core_seconds()
     workdir, rate = out / cell.name, progress.rate_of(cell)
+    is_resumed = has_trained(workdir)
     summary = train_cell(cell, rate, out)
     totals = SavedModel(str(workdir)).export.numbers
     line = cell._asdict() | {
@@ -61,6 +63,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
         "flops": totals["flops"],
         "executed_flops": totals["executed_flops"],
         "training_seconds": resumable.core_seconds() - started,
+        "resumed": is_resumed,
         "tokens": summary["tokens"],
         "eval": summary["eval"],
         "baseline": summary["baseline"],

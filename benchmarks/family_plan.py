@@ -181,7 +181,9 @@ class Progress:
         """Return the CPU seconds of a cell: measured, or estimated from its row, from all rows, or from nothing."""
         if line := self.find(cell):
             return line["core_seconds"]
-        of_row = [line for line in self.lines if line["row"] == cell.row] or self.lines
+        # The line of a resumed cell lacks the seconds of earlier starts.
+        whole = [line for line in self.lines if not line.get("resumed")]
+        of_row = [line for line in whole if line["row"] == cell.row] or whole
         speeds = [line["executed_flops"] / line["training_seconds"] for line in of_row]
         speed = statistics.median(speeds) if speeds else None
         alike = [line["core_seconds"] - line["training_seconds"] for line in self.lines if line["kind"] == cell.kind]

@@ -68,12 +68,18 @@ def _row(row: str, lines: list[Line]) -> str:
         f"`{row}`{seeds}" + (", plateau" if is_flat else ""),
         f"{lines[0]['rate']:g}",
         f"{lines[0]['steps']:,}",
-        f"{statistics.fmean(line['training_seconds'] for line in lines):,.0f}",
+        _seconds(lines),
         _spread([below_unigram(line) for line in lines], 2),
         f"{_spread([100 * MEASURES['pairs'](line) for line in lines], 1)} ({ties:.0%})",
         _spread([100 * MEASURES["SST-2"](line) for line in lines], 1),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _seconds(lines: list[Line]) -> str:
+    """Return the mean over the cells that were not resumed: others have the seconds of their last start only."""
+    whole = [line["training_seconds"] for line in lines if not line.get("resumed")]
+    return f"{statistics.fmean(whole):,.0f}" if whole else "-"
 
 
 def _probe(row: str, lines: list[Line], depth: int) -> str:

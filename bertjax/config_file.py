@@ -27,6 +27,8 @@ _ALTERNATIVES = {
     r"stages\.\d+": (("steps", "epochs", "flops"), ("batch", "examples")),
     r"optimizer": (("warmup_steps", "warmup_share"),),
 }
+# Where and with how many processes this machine prepares data.
+_HERE = ("data.store", "data.cache_dir", "data.workers")
 # Settings that have no effect without another one, and go with it.
 _DEPENDENT = {"epochs": "min_steps"}
 
@@ -255,8 +257,12 @@ def reference_name(config_path: str, overrides: list[str]) -> str:
 
 
 def identifying(overrides: list[str]) -> list[str]:
-    """Return the overrides that change what a run computes; those of `eval` and `runtime` do not."""
-    return [assignment for assignment in overrides if not assignment.startswith(("eval.", "runtime."))]
+    """Return the overrides that change what a run computes; `eval`, `runtime` and places of this machine do not."""
+    return [
+        assignment
+        for assignment in overrides
+        if not assignment.startswith(("eval.", "runtime.")) and assignment.partition("=")[0] not in _HERE
+    ]
 
 
 def _short(assignment: str) -> str:

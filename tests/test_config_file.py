@@ -234,6 +234,7 @@ def test_missing_files_and_variants():
         ("configs/tiny.py:smoke", [], "tiny-smoke"),
         ("configs/tiny.py:smoke", ["seed=1", "optimizer.learning_rate=1e-3"], "tiny-smoke-seed=1-learning_rate=1e-3"),
         ("configs/tiny.py", ["runtime.workers=2", "eval.rows=100"], "tiny"),
+        ("configs/tiny.py:smoke", ["data.store=/disk/stores", "data.cache_dir=/x", "data.workers=0"], "tiny-smoke"),
         ("configs/tiny.py", ["data.corpus=my/texts *.txt"], "tiny-corpus=my_texts_.txt"),
     ],
 )

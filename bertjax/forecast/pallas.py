@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from bertjax.forecast import vector
-from bertjax.forecast.hlo import Instruction, Module
+from bertjax.forecast.hlo import Module
 
 
 class Work(NamedTuple):
@@ -21,8 +21,22 @@ class Work(NamedTuple):
     operations: float
 
 
-def kernels(jaxpr: Any) -> dict[str, Work]:
-    """Return {kernel: work of one call} for all kernels in a traced function.
+class Call(NamedTuple):
+    """A kernel at one set of shapes: two models in one program call the same kernel at different shapes.
+
+    Attributes:
+      name: name of the kernel; in a compiled program, that of the instruction, which contains it.
+      operands: shapes of the arguments.
+      results: shapes of the results.
+    """
+
+    name: str
+    operands: tuple[tuple[int, ...], ...]
+    results: tuple[tuple[int, ...], ...]
+
+
+def kernels(jaxpr: Any) -> dict[Call, Work]:
+    """Return {call of a kernel: its work} for all kernels in a traced function.
 
     The count covers the kernel's own jaxpr at every grid point, all branches included.
 
@@ -35,23 +49,26 @@ def kernels(jaxpr: Any) -> dict[str, Work]:
             points = math.prod(equation.params["grid_mapping"].grid)
             inside = equation.params["jaxpr"]
             counts = (_total(inside, count) for count in (_product, vector.operations_of))
-            work[equation.params["name"]] = Work(*(float(points * count) for count in counts))
+            shapes = (tuple(value.aval.shape for value in values) for values in (equation.invars, equation.outvars))
+            work[Call(equation.params["name"], *shapes)] = Work(*(float(points * count) for count in counts))
     return work
 
 
-def work_of_call(call: Instruction, kernels: dict[str, Work]) -> Work | None:
-    """Return the work of a call in a compiled program, or None if its kernel was not traced."""
+def work_of_call(call: Call, kernels: dict[Call, Work]) -> Work | None:
+    """Return the work of a call in a compiled program, or None if its kernel was not traced at these shapes."""
     # A call's name contains the kernel's name, maybe after JAX transformations (`jvp_`). The longest match wins,
     # since one kernel's name may be part of another's.
-    names = [name for name in kernels if name in call.name]
-    return kernels[max(names, key=len)] if names else None
+    traced = [one for one in kernels if one.name in call.name and one[1:] == call[1:]]
+    return kernels[max(traced, key=lambda one: len(one.name))] if traced else None
 
 
-def calls(module: Module) -> Iterator[tuple[Instruction, int]]:
+def calls(module: Module) -> Iterator[tuple[Call, int]]:
     """Yield (kernel call, number of executions)."""
-    for _, instruction, runs in module:
+    for computation, instruction, runs in module:
         if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
-            yield instruction, runs
+            operands = (computation.instructions[name].arrays for name in instruction.operands)
+            shapes = tuple(array.shape for arrays in operands for array in arrays)
+            yield Call(instruction.name, shapes, tuple(array.shape for array in instruction.arrays)), runs
 
 
 def _total(jaxpr: Any, count: Callable[[Any], int]) -> int:

@@ -63,7 +63,8 @@ class OneCycle(Schedule):
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         start, end = 1e-2, 1e-4
         rise = start + (1.0 - start) * step / max(warmup_steps, 1)
-        fall = end + (1.0 - end) * (steps - 1 - step) / max(steps - 1 - warmup_steps, 1)
+        falling = steps - 1 - warmup_steps  # the step after the warm-up is the peak, also if it is the last one
+        fall = end + (1.0 - end) * ((steps - 1 - step) / falling if falling else 1.0)
         return jnp.where(step < warmup_steps, rise, fall)
 
 

@@ -50,6 +50,16 @@ def test_a_row_trains_for_the_given_steps_at_the_given_rate(row):
     assert config.model.layers == 2 and config.data == config_file.load(f"{CONFIG}:mlm,31").data
 
 
+def test_a_resumed_cell_has_no_seconds(progress):
+    """Its line has those of its last start."""
+    choose(progress, "bert", best=RATES[1])
+    for seed, seconds in enumerate((200.0, 15.0, 220.0)):
+        line(progress, Cell("bert", "seed", seed), training_seconds=seconds, resumed=seed == 1)
+    line(progress, Cell("segment-pairs", "ablation", 0), training_seconds=9.0, resumed=True)
+    rows = [row for row in markdown(progress).splitlines() if row.startswith(("| `bert` | 0", "| `segment-pairs` | 0"))]
+    assert [row.split(" | ")[3] for row in rows] == ["210", "-"]
+
+
 def test_the_tables_mark_the_plateau_and_state_nothing_within_the_spread(progress):
     for row, losses, pairs in (
         ("bert", (5.0, 5.1, 5.2), (0.70, 0.72, 0.74)),

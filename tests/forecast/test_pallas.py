@@ -7,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
-from bertjax.forecast.pallas import Work, calls, kernels, work_of_call
+from bertjax.forecast.pallas import Call, Work, calls, kernels, work_of_call
 from bertjax.models.kernels import LONGEST_FUSED, attend_by_splash, attend_with_dropout
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh
@@ -19,23 +19,29 @@ def fused_with_dropout(*arguments):
 
 @pytest.mark.parametrize("attend", [attend_by_splash, fused_with_dropout])
 def test_attention(attend):
-    """Forward two products of [T, D] and [D, T] or the like, backward five."""
-    rows, seq_len, heads, width = 2, 256, 4, 64
+    """Forward two products of [T, D] and [D, T] or the like, backward five, for each of two models in one program."""
+    rows, seq_len, models, width = 2, 256, (4, 12), 64
 
-    def loss(query, key, value, examples):
-        return jnp.sum(attend(query, key, value, Visibility(examples)).astype(jnp.float32))
+    def loss(states, examples):
+        attended = [attend(*own, Visibility(examples)) for own in states]
+        return sum(jnp.sum(heads.astype(jnp.float32)) for heads in attended)
 
     sharding = NamedSharding(mesh("v5e:1x1"), PartitionSpec())
-    heads_of = jax.ShapeDtypeStruct((rows, seq_len, heads, width), jnp.bfloat16, sharding=sharding)
+    states = [
+        [jax.ShapeDtypeStruct((rows, seq_len, heads, width), jnp.bfloat16, sharding=sharding)] * 3 for heads in models
+    ]
     examples = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32, sharding=sharding)
-    traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(heads_of, heads_of, heads_of, examples)
+    traced = jax.jit(jax.grad(loss)).trace(states, examples)
     module = hlo.parse(traced.lower().compile().as_text())
     traced_kernels = kernels(traced.jaxpr.jaxpr)
-    counted = {call.name: work_of_call(call, traced_kernels) for call, _ in calls(module)}
-    logits = rows * heads * seq_len * seq_len
-    assert sorted(work.flops for work in counted.values()) == pytest.approx([4 * logits * width, 10 * logits * width])
+    counted = [work_of_call(call, traced_kernels) for call, _ in calls(module)]
+    logits = [rows * heads * seq_len * seq_len for heads in models]
+    expected = [products * count * width for count in logits for products in (4, 10)]
+    assert sorted(work.flops for work in counted) == pytest.approx(sorted(expected))
     # The exponential, its maximum and sum, the mask and the scale are at least five operations for each logit.
-    assert all(5 * logits < work.operations < 100 * logits for work in counted.values())
+    for count in logits:
+        own = [work for work in counted if work.flops in (4 * count * width, 10 * count * width)]
+        assert len(own) == 2 and all(5 * count < work.operations < 100 * count for work in own)
 
 
 @pytest.mark.slow
@@ -70,4 +76,24 @@ def test_operations_of_a_kernel():
     block = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jax.ShapeDtypeStruct((32, 128), jnp.float32)
     call = pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[block, block], out_specs=block, name="known")
-    assert kernels(jax.make_jaxpr(call)(x, x).jaxpr) == {"known": Work(0.0, 4 * 6 * 8 * 128)}
+    known = Call("known", ((32, 128), (32, 128)), ((32, 128),))
+    assert kernels(jax.make_jaxpr(call)(x, x).jaxpr) == {known: Work(0.0, 4 * 6 * 8 * 128)}
+
+
+def test_calls_that_differ_in_an_operand_only():
+    """As models of equal width do if their heads are of different sizes: the gradients have the same shapes."""
+
+    def kernel(x_ref, scale_ref, out_ref):
+        out_ref[...] = x_ref[...] * jnp.sum(scale_ref[...])
+
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+
+    def both(x):
+        call = pl.pallas_call(kernel, out_shape=x, name="scaled")
+        return call(x, jnp.ones((8, 128))), call(x, jnp.ones((16, 128)))
+
+    traced = kernels(jax.make_jaxpr(both)(x).jaxpr)
+    for rows in (8, 16):
+        call = Call("jvp_scaled_.3", ((8, 128), (rows, 128)), ((8, 128),))
+        assert work_of_call(call, traced) == Work(0.0, 8 * 128 + rows * 128)
+    assert work_of_call(Call("jvp_scaled_.3", ((8, 128),), ((8, 128),)), traced) is None

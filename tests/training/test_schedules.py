@@ -76,6 +76,18 @@ def test_every_schedule_rises_once_to_its_peak_and_is_never_zero(schedule, warmu
     assert (np.diff(values[: peak + 1]) > 0).all() and (np.diff(values[peak:]) <= 0).all()
 
 
+@pytest.mark.parametrize("schedule", [*SCHEDULES, WarmupStableDecay(decay_steps=1)], ids=lambda schedule: schedule.kind)
+@pytest.mark.parametrize("warmup_steps, steps", [(0, 1), (0, 2), (1, 2), (2, 3), (29, 30)])
+def test_short_segments_reach_the_peak_too(schedule, warmup_steps, steps):
+    try:
+        schedule.check(warmup_steps, steps, "here")
+    except UserError:
+        assert isinstance(schedule, WarmupStableDecay)  # its decay has to fit after the warm-up
+        return
+    values = rates(schedule, WarmupSegment(0, steps, 2.0, warmup_steps))
+    assert values.max() == pytest.approx(2.0, rel=1e-6) and values.min() > 0
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 def test_a_stage_may_start_a_segment_of_its_own(schedule):
     first, second = WarmupSegment(0, 100, 2.0, 40), WarmupSegment(100, 50, 0.5, 10)

@@ -4,8 +4,7 @@ The forward and backward pass run in `jax.shard_map` over `data` and `fsdp`, eac
 collectives over these axes are in this file, so the compiler does not have to infer any. The axis `tensor` is left to
 the compiler. The optimizer is elementwise on shards of weights and moments, so only norms need collectives.
 
-- `replicated` (data parallelism): every device keeps all weights and moments, and gradients are summed. This equals
-  `gathered` with one device along `fsdp`.
+- `replicated` (data parallelism): every device keeps all weights and moments, as with `gathered` and fsdp=1.
 - `gathered` (ZeRO-2 with sharded weights): weights and moments are sharded over `fsdp`. Weights are gathered once per
   step in the compute dtype, and gradients are reduce-scattered (Rajbhandari et al., 2020, "ZeRO", arXiv 1910.02054).
 - `fsdp` (ZeRO-3): the same, but each layer is gathered just before its computation, forward and backward, and then
@@ -20,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.custom_derivatives import linear_call
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -69,8 +69,7 @@ class Layout:
     def specs(self, params: Any) -> Any:
         """Return the partition specs of params that enter `shard_map` and of gradients that leave it."""
         return map_with_path(
-            lambda path, leaf: P(*(_without(entry, "tensor") for entry in spec_of(path, leaf, self.rules))),
-            params,
+            lambda path, leaf: P(*(_without(entry, "tensor") for entry in spec_of(path, leaf, self.rules))), params
         )
 
     def gather_params(self, params: Any) -> Any:
@@ -88,9 +87,13 @@ class Layout:
             return None
 
         def gather(path: str, leaf: jax.Array) -> jax.Array:
-            stacked = jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
-            axis = self._fsdp_axis(_LAYERS + path, stacked)
-            return leaf if axis is None else checkpoint_name(self._gather(leaf, axis - 1), GATHERED)
+            if (axis := self._fsdp_axis(_LAYERS + path, jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype))) is None:
+                return leaf
+            # JAX's own transpose of an all-gather is a reduce-scatter in the dtype of the gather, not in `reduction`.
+            gathered = linear_call(
+                lambda _, leaf: self._gather(leaf, axis - 1), lambda _, grad: self._scatter(grad, axis - 1), (), leaf
+            )
+            return checkpoint_name(gathered, GATHERED)
 
         return lambda params: map_with_path(gather, params)
 
@@ -100,20 +103,15 @@ class Layout:
         def reduce(path: str, leaf: jax.Array) -> jax.Array:
             axis = self._fsdp_axis(path, leaf)
             if axis is None:
-                return self._sum(leaf.astype(jnp.float32), BATCH_AXES)  # norms, biases: small, so float32 is cheap
-            leaf = leaf.astype(self.reduction)
-            # The transpose of an all-gather is a reduce-scatter, so `gather_layer` has already scattered its gradients.
-            if self.mesh.shape["fsdp"] > 1 and not self._is_gathered_by_layer(path):
-                leaf = jax.lax.psum_scatter(leaf, "fsdp", scatter_dimension=axis, tiled=True)
-            return self._sum(leaf, ("data",)).astype(jnp.float32)
+                return self.psum(leaf.astype(jnp.float32))  # norms, biases: small, so float32 is cheap
+            if self.mesh.shape["fsdp"] > 1 and not self._is_gathered_by_layer(path):  # those are already scattered
+                leaf = self._scatter(leaf, axis)
+            return self.psum(leaf.astype(self.reduction), ("data",)).astype(jnp.float32)
 
         return map_with_path(reduce, gradient)
 
-    def psum(self, tree: Any) -> Any:
-        """Sum a tree over all shards, on a shard, in one collective."""
-        return self._sum(tree, BATCH_AXES)
-
-    def _sum(self, tree: Any, axes: tuple[str, ...]) -> Any:
+    def psum(self, tree: Any, axes: tuple[str, ...] = BATCH_AXES) -> Any:
+        """Sum a tree over all shards, or over those along some axes, on a shard, in one collective."""
         axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)  # one device needs no collectives
         return jax.lax.psum(tree, axes) if axes else tree
 
@@ -124,6 +122,10 @@ class Layout:
         if self.mesh.shape["fsdp"] == 1:
             return leaf
         return jax.lax.all_gather(leaf, "fsdp", axis=axis, tiled=True)
+
+    def _scatter(self, gradient: jax.Array, axis: int) -> jax.Array:
+        gradient = gradient.astype(self.reduction)
+        return jax.lax.psum_scatter(gradient, "fsdp", scatter_dimension=axis, tiled=True).astype(jnp.float32)
 
     def _is_gathered_by_layer(self, path: str) -> bool:
         return self.gather_layer is not None and _LAYERS in path
@@ -138,7 +140,5 @@ class Layout:
 
 def _without(entry: Any, axis: str) -> Any:
     """Remove a mesh axis from an entry of a partition spec."""
-    if isinstance(entry, tuple):
-        names = tuple(name for name in entry if name != axis)
-        return names if len(names) > 1 else names[0] if names else None
-    return None if entry == axis else entry
+    names = tuple(name for name in (entry if isinstance(entry, tuple) else (entry,)) if name != axis)
+    return names if len(names) > 1 else names[0] if names else None

@@ -1,15 +1,17 @@
 """Result tables over several fine-tuned tasks, laid out as in the papers."""
 
 import dataclasses
-import json
 import statistics
 from pathlib import Path
 
+from etils import epath
 from rich.console import Console
 
+from bertjax import storage
 from bertjax.errors import UserError
 from bertjax.training.results.seeds import deviation
 from bertjax.training.run.tables import Table
+from bertjax.training.run.workdir import Workdir, has_finished, read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,9 @@ class Suite:
     averaged: tuple[str, ...]
     shared: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
+
+# {task: a score per seed; None if it is not finite, such as the correlation of a model with one answer to everything}.
+Scores = dict[str, list[float | None]]
 
 # Devlin et al. (2019), table 1: accuracies, F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA; no WNLI.
 GLUE = Suite(
@@ -46,13 +51,13 @@ GLUE = Suite(
 SUITES = {"glue": GLUE}
 
 
-def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
+def scores_of(suite: Suite, folder: str | Path) -> Scores:
     """Return {task: scores in [0, 1], one per seed} from the finished runs in `folder/TASK`.
 
     A shared task is read from the runs that score it, unless it has its own folder.
 
     Raises:
-      UserError: there are no finished runs.
+      UserError: there are no finished runs, or a file of a run is damaged.
     """
     scores = {}
     for task, (metric, _) in suite.tasks.items():
@@ -69,33 +74,49 @@ def scores_of(suite: Suite, folder: str | Path) -> dict[str, list[float]]:
     return scores
 
 
-def _scores_in(root: Path, metric: str) -> list[float]:
+def _scores_in(root: Path, metric: str) -> list[float | None]:
     """Return one score per seed; empty if the runs are not finished or lack the metric."""
     # Several seeds have one seeds.json; a single run has its own summary.json.
-    if (root / "seeds.json").exists():
-        return json.loads((root / "seeds.json").read_text())["metrics"].get(metric, {"values": []})["values"]
-    if (root / "summary.json").exists():
-        summary = json.loads((root / "summary.json").read_text())
+    of_seeds, files = epath.Path(root / "seeds.json"), Workdir.at(root)
+    if storage.exists(of_seeds):
+        values = read_json(of_seeds, "metrics")["metrics"].get(metric, {"values": []})["values"]
+        runs = [Workdir.at(root / f"seed={seed}") for seed in range(len(values))]
+        return values if all(map(_has_ended, runs)) else []
+    if storage.exists(files.summary) and _has_ended(files):
+        summary = read_json(files.summary, "eval")
         return [summary["eval"][metric]] if summary.get("finished", True) and metric in summary["eval"] else []
     return []
 
 
-def as_dict(suite: Suite, scores: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Return {task: {`mean`, `deviation`, `seeds`}} in percent, with an `average` if no task is missing."""
-    table = {
-        task: {
-            "mean": 100 * statistics.fmean(values),
-            "deviation": 100 * deviation(values),
-            "seeds": len(values),
-        }
-        for task, values in scores.items()
-    }
+def _has_ended(files: Workdir) -> bool:
+    # A run that is being extended (--longer) has the results of its earlier end. Results that were copied without the
+    # rest of their workdir are those of an end.
+    return has_finished(files) or not storage.exists(files.config)
+
+
+def as_dict(suite: Suite, scores: Scores) -> dict[str, dict[str, float]]:
+    """Return {task: {`mean`, `deviation`, `seeds`}} in percent, with an `average` if no task is missing.
+
+    `seeds` is the number of finite scores. Tasks without any are left out.
+    """
+    table = {}
+    for task, values in scores.items():
+        if finite := _finite(values):
+            table[task] = {
+                "mean": 100 * statistics.fmean(finite),
+                "deviation": 100 * deviation(finite),
+                "seeds": len(finite),
+            }
     if all(task in table for task in suite.averaged):
         table["average"] = {"mean": statistics.fmean(table[task]["mean"] for task in suite.averaged)}
     return table
 
 
-def print_suite(suite: Suite, scores: dict[str, list[float]], console: Console | None = None) -> None:
+def _finite(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def print_suite(suite: Suite, scores: Scores, console: Console | None = None) -> None:
     """Print a row of the paper's table: means in percent, deviations over seeds below, dashes for missing tasks."""
     rows = as_dict(suite, scores)
     table = Table(title="held out, in percent")
@@ -106,6 +127,12 @@ def print_suite(suite: Suite, scores: dict[str, list[float]], console: Console |
     spread = [f"± {rows[task]['deviation']:.1f}" if task in rows else "" for task in suite.tasks]
     table.add_row(*means, f"{rows['average']['mean']:.1f}" if "average" in rows else "-")
     table.add_row(*spread, "")
+    notes = [
+        f"{task}: {len(_finite(values))} of {len(values)} scores are finite"
+        for task, values in scores.items()
+        if None in values
+    ]
     if missing := [task for task in suite.averaged if task not in rows]:
-        table.caption = f"no average: no run of {', '.join(missing)}"
+        notes.append(f"no average: no score of {', '.join(missing)}")
+    table.caption = "\n".join(notes)
     (console or Console()).print(table)

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import struct
+import threading
 import time
 
 from etils import epath
@@ -40,16 +41,16 @@ class Events:
         self._file = GrowingFile(
             lambda number: path / f"{name}.{number:05}", segment_bytes=_FILE_BYTES, header=self._header
         )
-        self._waiting: collections.deque[tuple[float, int, dict]] = collections.deque(maxlen=_MOST_WAITING)
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[tuple[float, int, dict]] = collections.deque()
         self._made = self._lost = False
         self._uploaded = -math.inf
 
     def add(self, step: int, scalars: dict[str, float]) -> None:
         """Queue the scalars of a step."""
-        if len(self._waiting) == _MOST_WAITING and not self._lost:
-            log.warning("events could not be written to %s for so long that TensorBoard will miss steps", self.path)
-            self._lost = True
-        self._waiting.append((time.time(), step, scalars))
+        with self._lock:
+            self._waiting.append((time.time(), step, scalars))
+            self._limit()
 
     def write(self, everything: bool) -> None:
         """Write the queued steps; without `everything`, at most every 30 seconds to an object store.
@@ -62,16 +63,27 @@ class Events:
         if not self._waiting or not due:
             return
         self._uploaded = time.monotonic()
-        steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        with self._lock:
+            steps, self._waiting = self._waiting, collections.deque()
         try:
             if not self._made:
                 with storage.storage_errors(self.path):
                     self.path.mkdir(parents=True, exist_ok=True)
                 self._made = True
             self._file.add(b"".join(_framed(_event(*step)) for step in steps))
-        except BaseException:  # keep the steps for the next attempt, in order
-            self._waiting.extendleft(reversed(steps))
+        except BaseException:
+            with self._lock:  # put them back in front of steps that were queued in the meantime
+                self._waiting.extendleft(reversed(steps))
+                self._limit()
             raise
+
+    def _limit(self) -> None:
+        # Drop the oldest steps: with a full buffer, the newest state of a run is worth more.
+        while len(self._waiting) > _MOST_WAITING:
+            self._waiting.popleft()
+            if not self._lost:
+                log.warning("events could not be written to %s for so long that TensorBoard will miss steps", self.path)
+            self._lost = True
 
     def _header(self, number: int) -> bytes:
         """Return the first records of a file: the format version, and in the first file the step of this start."""

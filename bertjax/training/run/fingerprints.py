@@ -22,7 +22,7 @@ def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
     The mix is a bijection for each position (MurmurHash3's finalizer), so changing one word always changes the sum.
     """
     # Unlike in a chained hash, the order of summation does not matter: XLA may reduce in parallel, also over shards.
-    words = jax.lax.bitcast_convert_type(leaf.ravel(), jnp.uint32).ravel()
+    words = _words(leaf.ravel()).ravel()
     # Without the position (times Knuth's multiplier, 2^32 / golden ratio), swapped words would keep the sum.
     words ^= jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2654435761)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
@@ -30,11 +30,25 @@ def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
     return jnp.sum(words ^ (words >> 16), dtype=jnp.uint32)
 
 
+def _words(leaf: jax.Array) -> jax.Array:
+    """Return the bits of each element as one or more uint32; slots of an objective may have any dtype."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    if jnp.iscomplexobj(leaf):
+        leaf = jnp.stack([leaf.real, leaf.imag])
+    if leaf.dtype == jnp.bool_:
+        return leaf.astype(jnp.uint32)
+    bits = (jnp.finfo if jnp.issubdtype(leaf.dtype, jnp.floating) else jnp.iinfo)(leaf.dtype).bits
+    if bits >= 32:
+        return jax.lax.bitcast_convert_type(leaf, jnp.uint32)  # 64 bits become two words
+    return jax.lax.bitcast_convert_type(leaf, f"uint{bits}").astype(jnp.uint32)
+
+
 _fingerprint_tree = jax.jit(lambda tree: jax.tree.map(_leaf_fingerprint, tree))
 
 
 def fingerprints(tree: Any) -> dict[str, int]:
-    """Return {path: fingerprint} for all leaves, which must have 32-bit dtypes."""
+    """Return {path: fingerprint} for all leaves."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprint_tree(tree)))
     return {path_of(key_path): int(value) for key_path, value in leaves}
 
@@ -45,7 +59,7 @@ def check_replicas(state: Any, step: int) -> None:
     Gradients are summed over devices, but copies of weights are never compared, so a flipped bit in one copy persists.
 
     Args:
-      state: arrays with 32-bit dtypes.
+      state: a tree of arrays.
       step: number of steps that led to the state.
 
     Raises:

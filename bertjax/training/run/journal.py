@@ -48,10 +48,10 @@ class Journal:
     def append(self, record: dict) -> None:
         """Queue a line."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        if len(line) > self._left:
-            if not self._full:
-                log.warning("%s has enough lines of this start; later ones are left out", self.path)
+        if len(line) > self._left and not self._full:
+            log.warning("%s has enough lines of this start; later ones are left out", self.path)
             self._full = True
+        if self._full:  # also lines that are short enough: a gap in the middle would be hard to notice
             return
         self._left -= len(line)
         with self._lock:

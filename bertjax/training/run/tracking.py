@@ -78,7 +78,8 @@ class Tracking:
             if step > self._step:
                 self._tracker.write(step, scalars)
                 self._step = step
-            self._waiting.popleft()
+            if self._waiting[0][0] == step:  # otherwise a full queue dropped it while it was written
+                self._waiting.popleft()
         # A kill loses at most ten seconds of notes; some steps are then sent twice.
         if everything or time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES:
             self._note()

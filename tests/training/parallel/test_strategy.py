@@ -1,14 +1,27 @@
 """The choice of the sharding strategy and of the mesh."""
 
+import dataclasses
+import functools
+from collections.abc import Iterator
+
 import jax
+import jax.numpy as jnp
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from bertjax.config import from_dict
 from bertjax.errors import UserError
+from bertjax.mesh import AXES
+from bertjax.models.config import Execution
 from bertjax.models.presets import PRESETS
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES
+from bertjax.training.parallel.strategy import Layout
 from bertjax.training.program import Program
+from bertjax.training.step import gradients
+from tests import batches
+from tests.training.trainer import context
 
 BASE = PRESETS["base"]
 
@@ -70,3 +83,34 @@ def test_a_program_is_checked_before_there_is_a_corpus():
     config = from_dict({"model": {"preset": "tiny"}, "optimizer": {"frozen": ["embedings/"]}})
     with pytest.raises(UserError, match="optimizer.frozen.0='embedings/' matches no parameter; the nearest paths are "):
         Program(config, 100, (jax.devices()[0],)).check()
+
+
+def equations(jaxpr) -> Iterator:
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+@pytest.mark.parametrize("strategy", ["gathered", "fsdp"])
+@pytest.mark.parametrize(
+    ("dtype", "reduction"), [("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")]
+)
+def test_weights_travel_in_the_compute_dtype_and_gradients_in_that_of_reduction(strategy, dtype, reduction):
+    mesh = jax.sharding.AbstractMesh((2, 2, 1), AXES)
+    layout = Layout(mesh, (*ENCODER_RULES, *HEAD_RULES), strategy, dtype, reduction)
+    encoder = dataclasses.replace(
+        batches.ENCODER, execution=Execution(dtype=dtype, remat="dots", gather_layer=layout.gather_layer)
+    )
+    parts = context()
+    parts = dataclasses.replace(parts, layout=layout, model=parts.objective.model(encoder))
+    batch = batches.make()
+    params = batches.param_shapes(parts.objective, batches.ENCODER, batch)
+    traced = jax.make_jaxpr(functools.partial(gradients, parts))(params, None, batch, jnp.int32(0))
+    sent = {"all_gather": set(), "reduce_scatter": set()}
+    for equation in equations(traced.jaxpr):
+        if equation.primitive.name in sent:
+            sent[equation.primitive.name].add(str(equation.invars[0].aval.dtype))
+    assert sent == {"all_gather": {dtype}, "reduce_scatter": {reduction}}
+    kernels = [one for one in equations(traced.jaxpr) if one.primitive.name == "reduce_scatter"]
+    assert len(kernels) >= 8, "those of each kernel of a layer, of the embeddings and of the heads"

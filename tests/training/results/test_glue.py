@@ -2,12 +2,17 @@
 
 import io
 import json
+import math
 
 import pytest
 from rich.console import Console
 
+from bertjax.config import from_dict
 from bertjax.errors import UserError
 from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
+from bertjax.training.results.seeds import over_seeds
+from bertjax.training.run.record import RunRecord, write_record
+from bertjax.training.run.workdir import Workdir, write_json
 
 
 def write(folder, task: str, metric: str, values: list[float]) -> None:
@@ -30,7 +35,7 @@ def test_a_table_of_some_tasks(tmp_path):
     output = io.StringIO()
     print_suite(GLUE, scores, Console(file=output, width=140))
     assert "85.0" in output.getvalue() and "± 7.1" in output.getvalue()
-    assert "no average: no run of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in output.getvalue()
+    assert "no average: no score of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in output.getvalue()
 
 
 def test_a_run_that_is_not_finished_has_no_score(tmp_path):
@@ -39,6 +44,53 @@ def test_a_run_that_is_not_finished_has_no_score(tmp_path):
     summary = tmp_path / "CoLA" / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"finished": False}))
     assert scores_of(GLUE, tmp_path) == {"MRPC": [0.8]}
+
+
+def test_scores_that_are_not_finite_are_left_out_and_counted(tmp_path):
+    """Such as Spearman's correlation of a model that gives all pairs one score."""
+    figures = [{"eval": {"matthews": value}, "baseline": {}} for value in (0.5, math.nan, 0.3)]
+    (tmp_path / "CoLA").mkdir()
+    write_json(Workdir.at(tmp_path / "CoLA").root / "seeds.json", over_seeds(figures))
+    (tmp_path / "STS-B").mkdir()
+    write_json(Workdir.at(tmp_path / "STS-B").summary, {"finished": True, "eval": {"spearman": math.nan}})
+    scores = scores_of(GLUE, tmp_path)
+    assert scores == {"CoLA": [0.5, None, 0.3], "STS-B": [None]}
+    [(task, row)] = as_dict(GLUE, scores).items()
+    assert (task, row["mean"], row["seeds"]) == ("CoLA", pytest.approx(40.0), 2)
+    output = io.StringIO()
+    print_suite(GLUE, scores, Console(file=output, width=140))
+    assert "CoLA: 2 of 3 scores are finite" in output.getvalue()
+    assert "STS-B: 0 of 1 scores are finite" in output.getvalue()
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_run_that_is_being_extended_has_no_score(tmp_path, store, seeds):
+    """Its results are those of its earlier end."""
+    root = tmp_path / "CoLA"
+    runs = [Workdir.at(root / f"seed={seed}" if seeds > 1 else root) for seed in range(seeds)]
+    figures = {"steps": 10, "eval": {"matthews": 0.5}, "baseline": {}}
+
+    def extend(steps: int) -> None:
+        config = from_dict({"optimizer": {"warmup_steps": 1}, "stages": [{"steps": steps}]})
+        write_record(runs[-1], RunRecord(config, config, {}, store.tokenizer.vocab_size), store.tokenizer)
+
+    for run in runs:
+        run.root.mkdir(parents=True)
+        write_json(run.summary, {"finished": True, **figures})
+    if seeds > 1:
+        write_json(Workdir.at(root).root / "seeds.json", over_seeds([figures] * seeds))
+    extend(steps=10)
+    assert scores_of(GLUE, tmp_path) == {"CoLA": [0.5] * seeds}
+    extend(steps=20)
+    with pytest.raises(UserError, match="holds no finished run of a task"):
+        scores_of(GLUE, tmp_path)
+
+
+def test_a_damaged_file(tmp_path):
+    (tmp_path / "CoLA").mkdir()
+    (tmp_path / "CoLA" / "summary.json").write_text('{"eval": ')
+    with pytest.raises(UserError, match=r"CoLA/summary.json is damaged \(.*\); restore it"):
+        scores_of(GLUE, tmp_path)
 
 
 def test_the_average_is_over_all_columns(tmp_path):

@@ -270,6 +270,36 @@ def test_a_checkpoint_without_the_shapes_of_its_arrays_is_read(two, tmp_path, mo
     assert_is(newest(tmp_path / "c"), 10)
 
 
+DTYPES = ("bool", "int4", "int8", "uint8", "int16", "float8_e4m3fn", "bfloat16", "float16", "complex64")
+
+
+@pytest.fixture(scope="module")
+def slots() -> dict:
+    """Slots of an objective, of dtypes that are not 32 bits wide, and random keys."""
+    values = np.random.default_rng(0).integers(0, 2, 24)
+    return {dtype: jnp.asarray(values).astype(dtype) for dtype in DTYPES} | {"key<fry>": jax.random.key(0)}
+
+
+def test_slots_of_any_dtype_are_restored(slots, tmp_path):
+    saved = state(10) | {"slots": {"task": slots}}
+    checkpoints = Checkpoints(epath.Path(tmp_path))
+    checkpoints.save(10, saved, META)
+    checkpoints.settle()
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), saved)
+    restored = checkpoints.restore(10, abstract).tree["slots"]["task"]
+    for dtype, values in slots.items():
+        assert str(restored[dtype].dtype) == dtype and (restored[dtype] == values).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_flipped_bit_of_any_dtype_changes_the_fingerprint(slots, dtype):
+    values = np.asarray(slots[dtype])
+    flipped = values.copy()
+    flipped.view(np.uint8)[-1] ^= 1  # the last byte of the last element
+    changed = [fingerprints({"leaf": jnp.asarray(leaf)})["leaf"] for leaf in (values, flipped, values[::-1])]
+    assert len(set(changed)) == 3
+
+
 VALUES = np.random.default_rng(0).normal(size=64).astype(np.float32)
 
 

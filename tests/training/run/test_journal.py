@@ -102,7 +102,9 @@ def test_a_journal_with_a_limit_stops_at_it_with_one_warning(path, caplog):
     for step in range(1, 51):
         lines.append({"step": step})
     lines.write(everything=True)
-    assert [record["step"] for record in read_jsonl(path)] == [1, 2, 3, 4]
+    lines.append({})
+    lines.write(everything=True)
+    assert [record["step"] for record in read_jsonl(path)] == [1, 2, 3, 4], "nor is a later line written that would fit"
     assert len(caplog.records) == 1
 
 
@@ -191,6 +193,33 @@ def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
     log.write(everything=False)
     [file] = tmp_path.iterdir()
     assert [event.step for event in events_of(file) if event.summary.value] == list(range(1, 10))
+    assert not caplog.records
+
+
+def test_too_many_events_lose_the_oldest_with_one_warning(tmp_path, monkeypatch, caplog):
+    """Also if steps are added while a write fails."""
+    monkeypatch.setattr(events, "_MOST_WAITING", 3)
+    log = Events(epath.Path(tmp_path), restored_step=0)
+    step = itertools.count(1)
+
+    def fail(*_, **__):
+        for _ in range(2):
+            log.add(next(step), {"train/loss": 5.0})
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for _ in range(3):
+        log.add(next(step), {"train/loss": 5.0})
+    monkeypatch.setattr(growing, "open", fail, raising=False)
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            log.write(everything=False)
+    monkeypatch.undo()
+    log.write(everything=False)
+    [file] = tmp_path.iterdir()
+    assert [event.step for event in events_of(file) if event.summary.value] == [5, 6, 7]
+    assert [record.getMessage().rpartition("so long that ")[2] for record in caplog.records] == [
+        "TensorBoard will miss steps"
+    ]
 
 
 def test_the_logs_of_a_million_steps_fit_in_documented_sizes(tmp_path):

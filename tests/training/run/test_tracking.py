@@ -72,6 +72,19 @@ def test_a_resumed_run_has_the_same_id_and_no_step_twice(track):
     ]
 
 
+def test_a_full_queue_drops_the_oldest_only(track, tmp_path, monkeypatch):
+    """Steps arrive while one is written: it is then no longer in the queue, whose next step must not go with it."""
+    monkeypatch.setattr(tracking, "_MOST_WAITING", 2)
+    tracker = Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {})
+    tracker.add(1, {})
+    tracker.add(2, {})
+    arriving = iter([3])
+    monkeypatch.setattr(Recording, "write", lambda self, step, _: [self.calls.append(step), *map(add, arriving)])
+    add = lambda step: tracker.add(step, {})  # noqa: E731
+    tracker.write(everything=True)
+    assert Recording.calls == [("start", "run", ""), 1, 2, 3]
+
+
 def test_a_tracker_that_fails_is_a_warning_and_gets_its_steps_later(track, caplog):
     Recording.fails = True
     track(1)
