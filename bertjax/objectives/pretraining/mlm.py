@@ -160,13 +160,8 @@ class MaskedLM(Objective):
         return baselines
 
     def samples(self, outputs, batch, tokenizer):
-        rows = zip(
-            batch["tokens_BT"],
-            batch["examples_BT"],
-            *(batch[f"{self.term}_{name}_BK"] for name in ("positions", "labels", "weights")),
-            outputs[f"{self.term}_guesses"],
-            strict=True,
-        )
+        names = ["tokens_BT", "examples_BT", *(f"{self.term}_{name}_BK" for name in ("positions", "labels", "weights"))]
+        rows = zip(*(batch[name] for name in names), outputs[f"{self.term}_guesses"], strict=True)
         return [_sample(*row, tokenizer) for row in rows]
 
 
