@@ -46,8 +46,7 @@ class Objective(Student):
       text_term: the term that is the loss of predicted tokens of a text, in nats a token; empty if there is none.
       tuned_settings: names of settings that an evaluation tunes while they are None, and reports as metrics.
       classes: names of the predicted classes, by number; a field of objectives whose classes are in the training file.
-      needs_global_batch: whether its terms compare the examples of a batch with each other, so that micro-batches would
-        change them.
+      needs_global_batch: whether its terms compare examples of a batch with each other; micro-batches change them.
       needs_dropout: whether its terms compare two views of a text that differ only by dropout.
       reads_all_layers: whether its heads read all layers of the encoder (`bertjax.models.mixing`).
       group: number of neighboring slots of a row whose examples belong together; N is a multiple of it.
@@ -132,7 +131,6 @@ class Objective(Student):
 
         Args:
           model: the module from `model`.
-          params: trained parameters.
           frozen: parameters from `frozen_params`; never updated. With `slots`, if the objective has any.
           batch: the core batch and the features, each with the batch axis first.
           key: for dropout and other random draws on the device.

@@ -47,6 +47,7 @@ class Electra(MaskedLM):
     generator_share: float = 0.25
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced: their accuracy says little
+    text_term: ClassVar[str] = "generator"
     baselines = MaskedLM.baselines  # of the generator, which predicts masked tokens
 
     def __post_init__(self):
