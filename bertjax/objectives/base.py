@@ -131,7 +131,6 @@ class Objective(Student):
 
         Args:
           model: the module returned by `model`.
-          params: trained parameters.
           frozen: parameters from `frozen_params`, never updated; also holds `slots`, if the objective has any.
           batch: core batch and features, batch axis first.
           key: for dropout and other random draws on the device.

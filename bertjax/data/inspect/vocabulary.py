@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.store import TokenStore
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
@@ -74,12 +75,12 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
     """Return the vocabulary of a store and smaller ones, which keep its single characters and its first pieces.
 
     Ids of a trained tokenizer are in the order in which pieces were learned, or of their probability. A piece that a
-    smaller vocabulary lacks becomes the fewest pieces that spell it. That is exact but for ties in BPE, and close in a
-    unigram model, which would choose other pieces too.
+    smaller vocabulary lacks becomes the fewest pieces that spell it. That is a few percent off: words of several pieces
+    could be cut at other places, and a unigram model would choose other pieces too.
     """
     tokenizer = store.tokenizer
     hidden = tokenizer.special_ids | tokenizer.byte_ids
-    pieces = {i: tokenizer.piece(i) for i in range(tokenizer.vocab_size) if i not in hidden}
+    pieces = {i: piece for i, piece in _pieces(tokenizer).items() if i not in hidden}
     is_wordpiece = any(piece.startswith(_WORDPIECE) and len(piece) > len(_WORDPIECE) for piece in pieces.values())
     forms = {i: _form(piece, is_wordpiece) for i, piece in pieces.items()}
     fixed = len(hidden), int(counts_V[sorted(hidden)].sum())
@@ -89,6 +90,13 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
     least = tokenizer.vocab_size - len(learned)
     table = [_smaller(forms, counts_V, learned[size - least :], fixed) for size in sizes if size > least]
     return [*table, Row(tokenizer.vocab_size, int(counts_V.sum()), _rare(counts_V[list(forms)]))]
+
+
+def _pieces(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the pieces by id, those of byte-level BPE in the letters of its bytes."""
+    if tokenizer.MODEL_FILE == "tokenizer.json" and tokenizer.description["model"]["type"] == "BPE":
+        return {i: piece for piece, i in tokenizer.description["model"]["vocab"].items()}
+    return {i: tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
 
 
 def _form(piece: str, is_wordpiece: bool) -> str:

@@ -48,6 +48,7 @@ class Electra(MaskedLM):
     generator_share: float = 0.25
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
+    text_term: ClassVar[str] = "generator"
     baselines = MaskedLM.baselines  # for the generator, which predicts masked tokens
 
     def __post_init__(self):

@@ -67,15 +67,12 @@ class MaskedLM(Objective):
 
     masking: Masking = TokenMasking()
     term: ClassVar[str] = "mlm"
+    text_term: ClassVar[str] = "mlm"
     parts: ClassVar[tuple[Labels, ...]] = ()
 
     @property
     def best_metric(self) -> str:
         return f"{self.term}_loss"
-
-    @property
-    def text_term(self) -> str:
-        return self.term
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead)} | {part.term: part.head for part in self.parts}

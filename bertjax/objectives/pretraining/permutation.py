@@ -55,6 +55,7 @@ class PermutationLM(MaskedLM):
     memory: bool = False
     both_directions: bool = False
     term: ClassVar[str] = "plm"
+    text_term: ClassVar[str] = "plm"
 
     def __post_init__(self):
         if self.masking.mask or self.masking.random:

@@ -128,3 +128,21 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, trained):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match="needs the package tokenizers; pip install tokenizers"):
         tokenizer.load(tmp_path).encode(["a"])
+
+
+def test_english_words_of_new_byte_level_bpe_are_those_of_gpt2(trained, sentences):
+    plain, tokens = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=True), trained["byte_bpe"]
+    for text in [*sentences[:400], " two  spaces", "it's 12.5%, isn't it?"]:
+        assert tokens.words(text) == [word for word, _ in plain.pre_tokenize_str(text)]
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("\u0939\u093f\u0928\u094d\u0926\u0940 \u092e\u0947\u0902\u0964", 3),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u062f", 1),
+        ("\u2764\ufe0f \U0001f468\u200d\U0001f469\u200d\U0001f467", 2),
+    ],
+)
+def test_words_of_new_byte_level_bpe_keep_their_marks(trained, text, words):
+    assert len(trained["byte_bpe"].words(text)) == words
