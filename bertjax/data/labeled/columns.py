@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from etils import epath
 
-from bertjax.data.labeled import conllu
+from bertjax.data.labeled import conllu, tag_schemes
 from bertjax.data.sources.base import decoded
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
@@ -75,14 +76,17 @@ class ColumnFile:
         tags = {columns[-1] for block in self._blocks for _, columns in block if not _may_be_comment(columns)}
         sentences = []
         for block in self._blocks:
-            # Comments come first; a word # has a tag that others have too.
-            first = 0
-            for _, columns in block:
-                if not _may_be_comment(columns) or (len(columns) == self.width and columns[-1] in tags):
-                    break
-                first += 1
-            sentences.append(block[first:])
+            words = itertools.dropwhile(lambda line: self._is_comment(line[1], tags), block)  # comments come first
+            sentences.append(list(words))
         return [sentence for sentence in sentences if sentence]
+
+    def _is_comment(self, columns: list[str], tags: set[str]) -> bool:
+        """Return whether a line is a comment, and not a word # with a tag: one that others have, or in their scheme."""
+        if not _may_be_comment(columns) or len(columns) != self.width:
+            return _may_be_comment(columns)
+        if tag_schemes.canonical_of(tags):
+            return columns[-1] not in tags and not tag_schemes.canonical_of({*tags, columns[-1]})
+        return columns[-1] not in tags and "=" in "".join(columns[1:])
 
     def check_width(self, sentence: list[tuple[int, list[str]]]) -> None:
         """Raise UserError if a line of a sentence has more or fewer columns than most lines."""

@@ -21,6 +21,8 @@ from bertjax.storage import reason_of
 DELIMITERS = {".tsv": "\t", ".csv": ","}
 # What separates fields in files of either suffix: spreadsheets write ; where the comma is a decimal mark.
 _DELIMITERS = (",", ";", "\t", "|")
+# The first line of a .csv that tells a spreadsheet the delimiter.
+_SPREADSHEET = re.compile("sep=(.)")
 # A whole field in quotes, in which a quote is doubled, as pandas writes it.
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 # Characters of a column's name that a message shows.
@@ -134,10 +136,16 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
         [(width, _)] = Counter(len(row) for _, row in rows).most_common(1)
         header = [str(number) for number in range(max(width, 1 + max(map(int, columns))))]
     else:
-        (_, header), *rows = rows
+        if _SPREADSHEET.fullmatch(delimiter.join(rows[0][1])):
+            rows = rows[1:]
+        (_, header), *rows = rows or [(1, [])]
+        if not set(columns) <= set(header):
+            header = [name.strip() for name in header]
         _check_header(header, columns, path)
     for number, row in rows:
-        if len(row) == len(header):
+        if row == header and not _are_numbers(columns):
+            on_bad(UserError(f"{path}:{number} has the names of the columns again; remove the line"))
+        elif len(row) == len(header):
             yield dict(zip(header, row)) | {WHERE: f"{path}:{number}"}
         else:
             on_bad(UserError(f"{path}:{number} {_width_error(row, len(header), delimiter, quoted)}"))
@@ -156,6 +164,8 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
     """
     number, line = _first_line(path)
     first, own = decoded(line, f"{path}:{number}"), DELIMITERS[kind]
+    if spreadsheet := _SPREADSHEET.fullmatch(first):
+        return spreadsheet[1], False
     if _are_numbers(columns) and own in first:
         return own, False
     for delimiter in (own, *(mark for mark in _DELIMITERS if mark != own)):

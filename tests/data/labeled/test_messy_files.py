@@ -156,6 +156,7 @@ def sentences(tokens: str, tags: str, numbers: bool = False) -> list[dict]:
         (".txt", PLAIN.replace(" ", "\t").replace("fed", "new york"), TAGS, ["ada", "new york", "cadiz"]),
         (".txt", "# id 7 domain=en\n" + PLAIN.replace(" ", " _ _ "), TAGS, ["ada", "fed", "cadiz"]),
         (".txt", "#begin document (a)\n" + PLAIN + "\n#end document\n", TAGS, ["ada", "fed", "cadiz"]),
+        (".txt", PLAIN + "\n# B-ORG\nfed O\n", ["B-LOC", "B-ORG", "B-PER", "O"], ["ada", "fed", "cadiz"]),
         (".txt", "word O\n" + PLAIN, TAGS, ["word", "ada", "fed", "cadiz"]),
         (".txt", "# O\n#tag B-PER\n" + PLAIN, TAGS, ["#", "#tag", "ada", "fed", "cadiz"]),
         (".tsv", "## korean-00\t\n" + PLAIN.replace(" ", "\t"), TAGS, ["ada", "fed", "cadiz"]),

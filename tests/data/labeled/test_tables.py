@@ -88,6 +88,8 @@ def test_all_rows_have_one_number_of_fields(tmp_path):
     "name, content, printed",
     [
         ("a.csv", 'text;label\n"one; two";x\nthree;y\n', "its fields are separated by ';', and are read so"),
+        ("a.csv", 'sep=;\ntext;label\n"one; two";x\nthree;y\n', ""),
+        ("a.csv", 'text , label\n"one; two",x\nthree,y\n', ""),
         ("a.csv", "text\tlabel\none; two\tx\nthree\ty\n", "separated by '\\t'"),
         ("a.tsv", 'text,label\n"one; two",x\nthree,y\n', "separated by ','"),
         ("a.tsv", '"id"\t"text"\t"label"\n1\t"one; two"\t"x"\n2\t"three"\t"y"\n', ""),
@@ -101,6 +103,14 @@ def test_what_a_file_holds_counts_more_than_its_name(tmp_path, capsys, name, con
     records = tables.read(write(tmp_path, name, content), ["text", "label"])
     assert columns_of(records) == [{"text": "one; two", "label": "x"}, {"text": "three", "label": "y"}]
     assert printed in capsys.readouterr().err
+
+
+def test_a_header_in_the_middle_is_no_record(tmp_path):
+    """As in files that were put together; its names would be a text and a class."""
+    path = write(tmp_path, "a.csv", "text,label\na,x\ntext,label\nb,y\n")
+    with pytest.raises(UserError, match="a.csv:3 has the names of the columns again; remove the line"):
+        tables.read(path, ["text", "label"])
+    assert len(tables.read(path, ["text", "label"], on_bad=lambda error: None)) == 2
 
 
 def test_a_number_of_a_column_is_not_looked_for_in_a_text(tmp_path):
