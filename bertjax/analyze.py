@@ -38,7 +38,8 @@ def run(
 
     Args:
       models: export folders, `RUN`, `RUN@STEP`, or `RUN@*` for all kept checkpoints.
-      corpus: a corpus as in `data.corpus`; by default that of the first model.
+      corpus: a corpus as in `data.corpus`. Without corpus, labeled files and texts, each model reads its own corpus, or
+        its development set if it is fine-tuned.
       labeled: labeled files, see `bertjax.analysis.labeled_files`.
       texts: sentences.
       parts: names of parts; all that the models can serve if empty.
@@ -58,6 +59,8 @@ def run(
     results.check_folder(out)
     subjects = open_subjects(models, trust_code, task)
     materials = running.materials_of(subjects, corpus=corpus, labels=labeled, texts=texts, examples=examples)
+    for note in filter(None, (material.note for material in materials)):
+        say(note, file=sys.stderr)
     if parts:
         running.check_served(chosen, subjects, materials)
 
@@ -87,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help="an export folder, a workdir, WORKDIR@STEP, or 'WORKDIR@*'"
     )
-    parser.add_argument("--corpus", default="", help="corpus to analyze on (default: that of the first model)")
+    parser.add_argument("--corpus", default="", help="corpus to analyze on (default: each model's own)")
     parser.add_argument(
         "--labeled",
         action="append",

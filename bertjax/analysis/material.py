@@ -5,14 +5,15 @@ A `Material` is independent of models. `material.encoded(subject)` returns its e
 
 import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from bertjax.analysis import labeled_files
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.subject import Subject
+from bertjax.data.config import DataConfig
 from bertjax.data.examples import add_special_tokens
 from bertjax.data.formats.base import TextFormat
 from bertjax.data.formats.full_sentences import FullSentences
@@ -42,20 +43,27 @@ class Material:
       name: name on the page, such as `corpus`, `glue:SST-2` or `texts`.
       examples: maximum number of examples.
       length: maximum tokens per example; 0 for `LENGTH`. A model with fewer positions reads shorter examples.
+      note: a sentence for the page about what the name does not show.
     """
 
     name: str
     examples: int = 500
     length: int = 0
+    note: ClassVar[str] = ""
 
     def encoded(self, subject: Subject) -> Encoded:
-        """Return the examples for a model, computed once for all models with the same tokenizer, length and task.
+        """Return the examples for a model, computed once for all models that read the same texts in the same way.
 
         Raises:
           UserError: the texts cannot be read, or a given text is too long for the model.
         """
         objective = self.objective(subject)
-        key = subject.tokenizer.fingerprint, self.longest(subject), subject.encoder.segments > 1, self._key(objective)
+        key = (
+            subject.tokenizer.fingerprint,
+            self.longest(subject),
+            subject.encoder.segments > 1,
+            self._texts_key(subject, objective),
+        )
         if key not in self._made:
             self._made[key] = self._encode(subject, objective)
         # Models share the encoded examples, but each is scored by its own objective.
@@ -69,7 +77,8 @@ class Material:
         """Return the model's objective that can score these texts; None if there is none."""
         return subject.pretraining
 
-    def _key(self, objective: Objective | None) -> Any:
+    def _texts_key(self, subject: Subject, objective: Objective | None) -> Hashable:
+        """Return what decides the texts and labels of a model; None if all models have the same."""
         return None
 
     @functools.cached_property
@@ -98,6 +107,12 @@ class Corpus(Material):
 
     corpus: str = ""
 
+    def _texts_key(self, subject, objective):
+        if (data := self._data(subject)) is None:
+            return str(subject.saved.folder)
+        # `encoded` compares tokenizers by content; the same tokenizer has another path in each model's folder.
+        return repr(dataclasses.replace(data, tokenizer=TokenizerConfig()))
+
     def _encode(self, subject, objective):
         longest = self.longest(subject)
         examples = open_or_make(self._store(subject), Spec("heldout", _text_format(subject), longest, SEED)).examples
@@ -105,21 +120,26 @@ class Corpus(Material):
         ragged = dataclasses.replace(examples.take(chosen), ids=np.arange(len(chosen)))
         return Encoded(ragged, [], np.arange(len(chosen)), objective, subject.vocabulary, longest)
 
-    def _store(self, subject: Subject) -> TokenStore:
-        """Return the corpus in the model's tokens: the run's own store, or a store that is prepared now."""
+    def _data(self, subject: Subject) -> DataConfig | None:
+        """Return the settings of the corpus to prepare; None if the model is a run with a store of its own."""
         saved = subject.saved
         if saved is None:
             raise UserError(f"{subject.label} is in memory, and a corpus needs a model in a folder; give texts instead")
         if not self.corpus:
             saved.check_data("--corpus=CORPUS")
-        data = saved.config.data
         if not self.corpus and not saved.is_export and not subject.finetuned:
-            return open_store(data, read_record(Workdir.at(saved.folder)))
+            return None
+        data = saved.config.data
         if self.corpus:
             # Settings that describe the run's corpus do not apply to another one.
             data = dataclasses.replace(data, corpus=self.corpus, sources={}, heldout="", share=1.0)
-        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
-        return open_store(dataclasses.replace(data, tokenizer=tokenizer), None)
+        return dataclasses.replace(data, tokenizer=TokenizerConfig(model=str(saved.folder / "tokenizer")))
+
+    def _store(self, subject: Subject) -> TokenStore:
+        """Return the corpus in the model's tokens: the run's own store, or a store that is prepared now."""
+        if (data := self._data(subject)) is None:
+            return open_store(subject.saved.config.data, read_record(Workdir.at(subject.saved.folder)))
+        return open_store(data, None)
 
 
 def _text_format(subject: Subject) -> TextFormat:
@@ -184,13 +204,16 @@ class Labeled(Material):
         """Return the sorted label names of the file; empty if labels are numbers."""
         return labeled_files.classes_of(self.format_of(subject), self.records(subject))
 
-    def _key(self, objective):
-        return objective and objective.classes
+    def _texts_key(self, subject, objective):
+        # The format names the file: by default, each fine-tuned model has its own.
+        return repr(self.format_of(subject)), objective and objective.classes
 
     def _encode(self, subject, objective):
         format, records = self.format_of(subject), self.records(subject)
         classes = objective.classes if objective else self.classes(subject)
-        examples = format.encode(records, subject.tokenizer, self.longest(subject), classes)
+        # `longest` limits an example, and a format is given the tokens of a row, which a group of examples shares.
+        seq_len = self.longest(subject) * format.group_of(records, classes)
+        examples = format.encode(records, subject.tokenizer, seq_len, classes)
         chosen = self._chosen(len(examples), examples.group)
         ragged = dataclasses.replace(examples.take(chosen), ids=np.arange(len(chosen)))
         return Encoded(
@@ -235,6 +258,33 @@ class Texts(Material):
                 )
         ragged = add_special_tokens(encoded, None, subject.vocabulary, labels={})
         return Encoded(ragged, records, np.arange(len(records)), objective, subject.vocabulary, longest)
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnTexts(Material):
+    """Each model's own held-out texts: those of its corpus, or the development set of a fine-tuned model."""
+
+    note: ClassVar[str] = (
+        "Fine-tuned models are analyzed on their development sets and the others on held-out text of their corpora, so "
+        "differences between them are also due to the texts; give --corpus, --labeled or --texts for equal texts."
+    )
+
+    def _texts_of(self, subject: Subject) -> Material:
+        return self._labeled if subject.finetuned else self._corpus
+
+    @functools.cached_property
+    def _corpus(self) -> Corpus:
+        return Corpus(self.name, self.examples, self.length)
+
+    @functools.cached_property
+    def _labeled(self) -> Labeled:
+        return Labeled(self.name, self.examples, self.length)
+
+    def encoded(self, subject):
+        return self._texts_of(subject).encoded(subject)
+
+    def objective(self, subject):
+        return self._texts_of(subject).objective(subject)
 
 
 def texts_material(texts: Sequence[str], name: str = "texts") -> Texts:

@@ -142,7 +142,8 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
     np.savez_compressed(folder / ARRAYS, **arrays)
     models = ", ".join(subject.label for subject in subjects)
     title = f"Analysis of {models}" if len(subjects) <= 3 else f"Analysis of {len(subjects)} models"
-    lead = f"Models: {models}. Texts: {', '.join(material.name for material in materials)}."
+    notes = " ".join(material.note for material in materials)
+    lead = f"Models: {models}. Texts: {', '.join(material.name for material in materials)}. {notes}".rstrip()
     (folder / PAGE).write_text(page(title, sections, lead), encoding="utf-8")
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Sequence
 
-from bertjax.analysis.material import Corpus, Labeled, Material, labeled, texts_material
+from bertjax.analysis.material import Corpus, Labeled, Material, OwnTexts, labeled, texts_material
 from bertjax.analysis.part import Part, Result
 from bertjax.analysis.parts import part_of
 from bertjax.analysis.reduce import Progress, hide
@@ -117,7 +117,7 @@ def materials_of(
     texts: Sequence[str] = (),
     examples: int = 0,
 ) -> list[Material]:
-    """Return the materials that the user names, or by default the models' corpus or development set.
+    """Return the materials that the user names, or by default each model's own corpus or development set.
 
     Raises:
       UserError: a labeled file does not exist, a text is blank, or nothing is named and a model is an export without
@@ -134,14 +134,24 @@ def materials_of(
         for subject in subjects:
             if subject.saved:
                 subject.saved.check_data("--corpus=CORPUS, --labeled=FILE or --texts=TEXT")
-        first = subjects[0]
-        own = Labeled(f"{next(iter(first.export.settings['tasks']))} dev", examples) if first.finetuned else None
-        materials.append(own or Corpus("corpus", examples))
+        materials.append(_own_texts(subjects, examples))
     # Names are keys of the results.
     names = [material.name for material in materials]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two files have the name {repeated[0]}; analyze one of them at a time")
     return materials
+
+
+def _own_texts(subjects: Sequence[Subject], examples: int) -> Material:
+    """Return the models' own texts, under a name that fits all models."""
+    are_finetuned = [subject.finetuned is not None for subject in subjects]
+    if not any(are_finetuned):
+        return Corpus("corpus", examples)
+    if not all(are_finetuned):
+        # The loss on a corpus and the accuracy on a task are no comparison, so the name must not suggest equal texts.
+        return OwnTexts("own held-out texts", examples)
+    tasks = {next(iter(subject.export.settings["tasks"])) for subject in subjects}
+    return Labeled(f"{tasks.pop()} dev" if len(tasks) == 1 else "own dev sets", examples)
 
 
 def run_part(

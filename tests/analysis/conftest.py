@@ -1,5 +1,6 @@
 """Two small models on real English: one with a masked-LM head, and the same encoder fine-tuned on sentences."""
 
+import copy
 import gzip
 import importlib.resources
 import json
@@ -19,6 +20,9 @@ from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.export import Export
 from bertjax.models import vocabulary
+from bertjax.opening import SavedModel
+from bertjax.training.run.record import RunRecord, write_record
+from bertjax.training.run.workdir import Workdir
 from bertjax.training.shapes import batch_shapes
 
 MODEL = {"layers": 3, "width": 32, "heads": 4, "feedforward": 48, "max_positions": 64}
@@ -58,6 +62,23 @@ def make(settings: dict, tokens: Tokenizer, encoder_params: dict | None = None) 
         params = params | {"encoder": encoder_params}
     params = vocabulary.pad(vocabulary.cut(params, encoder), encoder)
     return Export(to_dict(config), encoder, params, tokens, {})
+
+
+def of_run(workdir: Path, model: Export) -> Subject:
+    """Return a model as that of a run, which has its own files; there is only the record of the run."""
+    config = from_dict(model.settings)
+    workdir.mkdir()
+    record = RunRecord(config, config, config.identity(""), model.tokenizer.vocab_size)
+    write_record(Workdir.at(workdir), record, model.tokenizer)
+    return Subject(workdir.name, model, SavedModel(workdir))
+
+
+def with_development_set(workdir: Path, subject: Subject, path: Path) -> Subject:
+    """Return a fine-tuned model as that of a run with this development set."""
+    settings = copy.deepcopy(subject.export.settings)
+    [task] = settings["tasks"].values()
+    task["examples"]["heldout"] = str(path)
+    return of_run(workdir, subject.export._replace(settings=settings))
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +141,21 @@ def texts(sentences) -> Texts:
 def labeled(models) -> Labeled:
     """The development set of the fine-tuned model, 40 sentences, `bad` or `good`."""
     return Labeled("toy", path=str(models["labeled"]))
+
+
+@pytest.fixture(scope="session")
+def choosing(tmp_path_factory, tokens, sentences) -> Subject:
+    """A model of random values that chooses among three texts, with a development set of four long questions."""
+    path = tmp_path_factory.mktemp("choosing") / "dev.jsonl"
+    context = " ".join(sentences[:9])
+    records = [dict(zip("abc", sentences[i:]), context=context, label=i % 3) for i in range(4)]
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    task = {
+        "objective": {"kind": "multiple_choice", "classes": ["0", "1", "2"]},
+        "examples": {"kind": "choices", "choices": list("abc"), "heldout": str(path)},
+    }
+    settings = {"model": MODEL, "tasks": {"exam": task}, "stages": [{"seq_len": 192}], "optimizer": {"warmup_steps": 0}}
+    return of_run(path.parent / "choosing", make(settings, tokens))
 
 
 def packed_rows(lengths: np.ndarray, seq_len: int, slots: int = 3) -> np.ndarray:

@@ -64,39 +64,56 @@ class Layers(Part):
             # A table of word senses gets the nearest-neighbor test only.
             numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
             return Result(numbers, figures=[figures.of_senses(material.name, numbers)], text=_senses_text(numbers))
-        task = self._task(subjects[0], material)  # before the models run: a bad file must fail early
+        tasks = self._tasks(subjects, material)  # before the models run: a bad file must fail early
         texts = {subject.label: findings.on_texts(subject, material, progress) for subject in subjects}
         numbers = {label: dict(found.numbers) for label, found in texts.items()}
         arrays = _similarities(texts)
         drawn, notes = figures.of_texts(material.name, numbers, arrays), []
+        if not arrays:
+            notes.append(f"{material.name} has fewer than 4 words, so there is no CKA.")
         for subject in subjects:
             if reason := findings.without_lens(subject, material.objective(subject)):
                 notes.append(f"There is no logit lens of {subject.label} on {material.name}: it {reason}.")
         for label, found in numbers.items():
             found["cka"] = arrays.get(f"cka/{label}")
         arrays = {f"{material.name}/{name}": array for name, array in arrays.items()}
-        if task is not None:
-            notes += self._probe(subjects, task, numbers, progress)
-            drawn += figures.of_probes(material.name, numbers)
+        if tasks:
+            notes += self._probe(subjects, tasks, numbers, progress)
+            drawn += figures.of_probes(material.name, {label: numbers[label] for label in tasks})
         return Result(numbers, arrays, drawn, " ".join(notes))
 
-    def _task(self, subject: Subject, material: Material) -> LabeledTask | None:
-        """Return a material's labels if probes can learn them: word classes or text classes."""
+    def _tasks(self, subjects: Sequence[Subject], material: Material) -> dict[str, LabeledTask]:
+        """Return {model: its labels}, without models whose labels no probe can learn: not classes of words or texts."""
         if not isinstance(material, Labeled):
-            return None
-        format = material.format_of(subject)
-        has_classes = isinstance(format, Tagged) or (isinstance(format, LabeledText) and "label" in format.labels)
-        if not has_classes or not material.classes(subject):
-            return None
-        return labeled_task(material.name, format, material.examples, findings.SEED, self.heldout, self.pooling)
+            return {}
+        tasks: dict[str, LabeledTask] = {}
+        read: dict[str, LabeledTask] = {}
+        for subject in subjects:
+            format = material.format_of(subject)
+            has_classes = isinstance(format, Tagged) or (isinstance(format, LabeledText) and "label" in format.labels)
+            if not has_classes or not material.classes(subject):
+                continue
+            # Models with one file share the task and its baseline; by default, each model has its own file.
+            key = repr(dataclasses.replace(format, train="", limit=0))
+            if key not in read:
+                options = material.examples, findings.SEED, self.heldout, self.pooling
+                read[key] = labeled_task(material.name, format, *options)
+            tasks[subject.label] = read[key]
+        return tasks
 
     def _probe(
-        self, subjects: Sequence[Subject], task: LabeledTask, numbers: dict[str, Numbers], progress: Progress
+        self,
+        subjects: Sequence[Subject],
+        tasks: Mapping[str, LabeledTask],
+        numbers: dict[str, Numbers],
+        progress: Progress,
     ) -> list[str]:
-        """Add the probes of a task to each model's numbers; return sentences about them."""
+        """Add the probes of each model's task to its numbers; return sentences about them."""
         baselines: dict[Any, Numbers] = {}
         for subject in subjects:
-            key = subject.encoder, subject.tokenizer.fingerprint
+            if (task := tasks.get(subject.label)) is None:
+                continue
+            key = subject.encoder, subject.tokenizer.fingerprint, task
             if key not in baselines:  # checkpoints of one run share a baseline
                 # Probes on random weights are the baseline: they show what words and their order alone give.
                 random = findings.with_random_weights(subject)
@@ -105,8 +122,9 @@ class Layers(Part):
             for name in found:
                 found[name] |= {f"random_{measure}": value for measure, value in _by_layer(random[name]).items()}
             numbers[subject.label] |= found
-        notes = [_probe_text(label, found) for label, found in numbers.items()]
-        return notes + ([f"There is no structural probe: {task.without_trees}."] if task.without_trees else [])
+        notes = [_probe_text(label, numbers[label]) for label in tasks]
+        without_trees = dict.fromkeys(task.without_trees for task in tasks.values() if task.without_trees)
+        return notes + [f"There is no structural probe: {reason}." for reason in without_trees]
 
 
 def _by_layer(numbers: Numbers) -> Numbers:
@@ -114,14 +132,20 @@ def _by_layer(numbers: Numbers) -> Numbers:
 
 
 def _similarities(texts: Mapping[str, Texts]) -> dict[str, np.ndarray]:
-    """Return CKA between the layers of each model, and between the first model and others with equal tokens."""
+    """Return CKA between the layers of each model, and between the first model and others with equal tokens.
+
+    Empty if the texts have fewer than 4 words, the least that the estimate without bias needs.
+    """
+    texts = {label: found for label, found in texts.items() if found.grams}
+    if not texts:
+        return {}
     similarities = {f"cka/{label}": similarity.cka(found.grams, found.grams) for label, found in texts.items()}
     (first, own), *others = texts.items()
     for label, found in others[:_MOST_COMPARED]:
         # CKA compares states of the same tokens, so both models must read the same pieces.
         if found.key == own.key:
             similarities[f"cka/{first} and {label}"] = similarity.cka(own.grams, found.grams)
-    return {name: array for name, array in similarities.items() if np.ndim(array) == 2}
+    return similarities
 
 
 def _probe_text(label: str, found: Numbers) -> str:

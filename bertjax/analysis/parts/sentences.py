@@ -16,6 +16,7 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.data.examples import add_special_tokens
+from bertjax.data.labeled.questions import Questions
 from bertjax.models.pooling import summary_columns
 
 # Maximum number of given sentences, and of sentences taken from a corpus or labeled file.
@@ -99,7 +100,10 @@ class Sentence:
 def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
     """Return a material's sentences for a model, and how many given ones are too long."""
     if not isinstance(material, Texts):
-        return dataclasses.replace(material, examples=TAKEN, length=LENGTH).encoded(subject), 0
+        # A question of 64 tokens, the most by default, has no room for its context in 64.
+        has_questions = subject.finetuned and isinstance(subject.finetuned.examples, Questions)
+        length = LONGEST if has_questions else LENGTH
+        return dataclasses.replace(material, examples=TAKEN, length=length).encoded(subject), 0
     encoded = dataclasses.replace(material, examples=MOST).encoded(subject)  # checks the texts
     texts = [record["text"] for record in encoded.records]
     # In given sentences, [MASK] means the mask token. Elsewhere it is ordinary text.

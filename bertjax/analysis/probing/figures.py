@@ -22,6 +22,11 @@ def _lines(values: Mapping[str, Sequence[float]]) -> dict[str, tuple[Sequence[fl
     return {name: (range(len(numbers)), numbers) for name, numbers in values.items()}
 
 
+def _known(values: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
+    """Return the curves with a number; one is NaN on all layers if the texts have too few words for its measure."""
+    return {label: line for label, line in values.items() if not np.all(np.isnan(line))}
+
+
 def _curves(name: str, values: Mapping[str, Sequence[float]], y: str, caption: str) -> Figure:
     """Draw curves over layers; the alternative text lists first, best and last value per curve."""
     parts = [
@@ -60,32 +65,41 @@ def of_texts(material: str, numbers: dict[str, Numbers], arrays: dict[str, np.nd
         ]
     names = {"self_similarity": "self-similarity", "intra_sentence_similarity": "in a sentence"}
     measured = {label: found["contextuality"] for label, found in numbers.items()}
-    label, first = next(iter(measured.items()))
-    figures.append(
-        _curves(
-            "contextuality",
-            {
-                f"{label}, {title}": found[f"adjusted_{name}"]
-                for label, found in measured.items()
-                for name, title in names.items()
-            },
-            "cosine, adjusted",
-            f"Contextuality on {material}: cosine of two occurrences of a word (self-similarity), and of a word and "
-            "the mean of its sentence, each less the cosine of words from different sentences (Ethayarajh, 2019). A "
-            "lower self-similarity means that vectors depend more on the context. On the last layer, words from "
-            f"different sentences have the cosine {first['anisotropy'][-1]:.2f} in {label}.",
-        )
+    # Captions name the first model whose texts have enough words; without one there is no figure.
+    known = (name for name, found in measured.items() if np.isfinite(found["anisotropy"][-1]))
+    label = next(known, next(iter(measured)))
+    first = measured[label]
+    contexts = _known(
+        {
+            f"{label}, {title}": found[f"adjusted_{name}"]
+            for label, found in measured.items()
+            for name, title in names.items()
+        }
     )
-    figures.append(
-        _curves(
-            "variance",
-            {label: found["explained_variance"] for label, found in measured.items()},
-            "share of variance",
-            f"Maximum explainable variance on {material}: the share of the variance of a word's vectors along their "
-            "first principal component, which one static vector could explain at most (Ethayarajh, 2019). Words from "
-            f"different sentences have {first['random_variance'][-1]:.2f} on the last layer of {label}.",
+    if contexts:
+        figures.append(
+            _curves(
+                "contextuality",
+                contexts,
+                "cosine, adjusted",
+                f"Contextuality on {material}: cosine of two occurrences of a word (self-similarity), and of a word "
+                "and the mean of its sentence, each less the cosine of words from different sentences (Ethayarajh, "
+                "2019). A lower self-similarity means that vectors depend more on the context. On the last layer, "
+                f"words from different sentences have the cosine {first['anisotropy'][-1]:.2f} in {label}.",
+            )
         )
-    )
+    if variances := _known({label: found["explained_variance"] for label, found in measured.items()}):
+        figures.append(
+            _curves(
+                "variance",
+                variances,
+                "share of variance",
+                f"Maximum explainable variance on {material}: the share of the variance of a word's vectors along "
+                "their first principal component, which one static vector could explain at most (Ethayarajh, 2019). "
+                f"Words from different sentences have {first['random_variance'][-1]:.2f} on the last layer of "
+                f"{label}.",
+            )
+        )
     if arrays:
         figures.append(
             Figure(
@@ -166,7 +180,7 @@ def of_probes(material: str, numbers: dict[str, Numbers]) -> list[Figure]:
 def _beside(
     found: Mapping[str, Numbers], measure: str, others: Sequence[str], constant: str = ""
 ) -> dict[str, np.ndarray]:
-    """Return curves of a measure, its baselines, and one baseline that is constant over layers."""
+    """Return curves of a measure, its baselines, and a baseline that is constant over layers."""
     lines = {}
     for label, numbers in found.items():
         lines[label] = numbers[measure]
@@ -175,9 +189,12 @@ def _beside(
                 lines[f"{label}, {other}"] = numbers[f"{other}_{measure}"]
     if constant:
         longest = max(len(line) for line in lines.values())
-        value = next(iter(found.values()))[constant]
-        # One line serves all models: the majority class and the chain of words depend on the labels only.
-        lines[constant.replace("_uuas", "").replace("_spearman", "")] = np.full(longest, value)
+        title = constant.replace("_uuas", "").replace("_spearman", "")
+        # The majority class and the chain of words depend on the labels only: models with one file share the line.
+        values = {label: numbers[constant] for label, numbers in found.items()}
+        is_shared = len(set(values.values())) == 1
+        for label, value in values.items():
+            lines[title if is_shared else f"{label}, {title}"] = np.full(longest, value)
     return lines
 
 

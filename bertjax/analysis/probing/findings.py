@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -78,7 +79,8 @@ def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
     if not without_lens(subject, objective):
         function = _lens_function(objective, subject.encoder)
         numbers["lens"] = _lens_numbers(reduce(subject, material, function, progress, with_objective=True))
-    return Texts(grams, (subject.tokenizer.fingerprint, material.longest(subject)), numbers)
+    tokens_hash = hashlib.sha256(encoded.ragged.tokens.tobytes()).hexdigest()
+    return Texts(grams, (subject.tokenizer.fingerprint, tokens_hash), numbers)
 
 
 def without_lens(subject: Subject, objective: Objective | None) -> str:

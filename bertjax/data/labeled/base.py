@@ -176,6 +176,14 @@ class LabeledFormat(ExampleFormat):
         """Return the number of times each label occurs, by name; empty if labels are not names."""
         return Counter()
 
+    def group_of(self, records: list[Record], classes: tuple[str, ...]) -> int:
+        """Return how many examples share a row because they are compared, as the choices of a question are.
+
+        Args:
+          records, classes: see `encode`.
+        """
+        return 1
+
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:

@@ -50,10 +50,14 @@ class ChoiceFormat(LabeledFormat):
         counts.update(labels.class_of(record[self.label]) for record in records)
         return counts
 
+    def group_of(self, records: list[Record], classes: tuple[str, ...]) -> int:
+        """Return C."""
+        return len(classes) or len(self.choices_of(records[0]))
+
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        count = len(classes) or len(self.choices_of(records[0]))
+        count = self.group_of(records, classes)
         longest = min(self.longest(seq_len), seq_len // count)
         if longest < special_tokens(2, tokenizer.pair_separators) + 2:  # a token in each of the two segments
             raise UserError(

@@ -39,6 +39,9 @@ class SiamesePairs(LabeledText):
     def longest(self, seq_len: int) -> int:
         return min(self.max_tokens or seq_len, seq_len // 2)
 
+    def group_of(self, records: list[Record], classes: tuple[str, ...]) -> int:
+        return 2
+
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:

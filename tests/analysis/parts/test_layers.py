@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.analysis.material import Labeled
+from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts import part_of
 from bertjax.analysis.parts.layers import Layers
 from bertjax.analysis.probing.findings import on_task, with_random_weights
@@ -15,6 +15,7 @@ from bertjax.analysis.running import run_parts
 from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.errors import UserError
+from tests.analysis.conftest import with_development_set
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
 
 
@@ -43,6 +44,31 @@ def test_models_of_one_tokenizer_are_compared(result):
     assert cross.shape == (4, 4)
     assert cross[0, 0] == pytest.approx(1)  # the embeddings are the same
     assert cross[3, 3] < 0.9999 and cross[0, 3] < cross[3, 3]
+
+
+@pytest.mark.slow
+def test_models_with_their_own_files_are_probed_on_them(finetuned, tmp_path):
+    """Tokenizers and classes are equal; states of different texts are not compared."""
+    subjects = []
+    for name, count in (("a", 6), ("b", 9)):
+        path = tmp_path / f"{name}.tsv"
+        rows = [f"{name} king is {i} .\t{('bad', 'good')[i % 2]}" for i in range(count)]
+        path.write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+        subjects.append(with_development_set(tmp_path / name, finetuned, path))
+    result = Layers().run(subjects, [Labeled("toy dev")])
+    probes = {name: found["toy dev"]["probe"] for name, found in result.numbers.items()}
+    assert {name: probe["train"] + probe["heldout"] for name, probe in probes.items()} == {"a": 6, "b": 9}
+    assert set(result.arrays) == {"toy dev/cka/a", "toy dev/cka/b"}
+
+
+def test_few_words_have_no_figures_without_numbers(finetuned):
+    result = Layers().run([finetuned], [texts_material(["the king is"])])
+    assert not result.arrays and result.numbers["finetuned"]["texts"]["cka"] is None
+    assert not result.figures and "texts has fewer than 4 words" in result.text
+    two = Layers().run([finetuned], [texts_material(["the king is", "a day"])])
+    assert [figure.name for figure in two.figures] == ["contextuality", "cka"]
+    for figure in two.figures:
+        assert "nan" not in figure.caption + figure.alternative and figure.alternative.count(":")
 
 
 def test_figures_have_captions_and_alternatives(result):

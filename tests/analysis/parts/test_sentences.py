@@ -9,10 +9,12 @@ import pytest
 from bertjax import predictor
 from bertjax.analysis import attribution, drawing
 from bertjax.analysis.answers import Answers
-from bertjax.analysis.material import texts_material
+from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts.sentences import LENGTH, MOST, TAKEN, Sentences
 from bertjax.analysis.subject import Subject
 from bertjax.errors import UserError
+from tests import labeled_files
+from tests.analysis.conftest import MODEL, make, of_run
 
 TEXTS = ["The king is [MASK] .", "It is a government of the people ."]
 
@@ -109,6 +111,22 @@ def test_a_model_without_heads_has_maps_and_rollout(pretrained):
     result = Sentences().run([bare], [texts_material(TEXTS[1:])])
     assert result.numbers["bare"][0].keys() == {"text", "tokens", "rollout", "rollout_of"}
     assert len(result.maps) == 2 and not result.figures and "bare has no head" in result.text
+
+
+def test_a_model_that_compares_texts_has_maps_and_rollout(choosing):
+    for material in (texts_material(TEXTS[1:]), Labeled("exam dev")):
+        result = Sentences().run([choosing], [material])
+        assert all("answer" not in entry and entry["rollout"] for entry in result.numbers["choosing"])
+        assert "choosing compares several texts" in result.text and result.maps and not result.figures
+
+
+def test_questions_have_room_for_their_contexts(tokens, tmp_path):
+    squad = labeled_files.squad(tmp_path / "dev.json", 4)
+    task = {"objective": {"kind": "question_answering"}, "examples": {"kind": "questions", "heldout": str(squad)}}
+    settings = {"model": MODEL | {"max_positions": 128, "layers": 1}, "tasks": {"qa": task}}
+    subject = of_run(tmp_path / "qa", make(settings | {"stages": [{"seq_len": 128}]}, tokens))
+    result = Sentences().run([subject], [Labeled("qa dev")])
+    assert len(result.numbers["qa"]) == TAKEN and "qa has no head for masked tokens" in result.text
 
 
 def test_the_rollout_of_a_model_that_reads_left_to_right_is_that_of_its_last_token(pretrained):
