@@ -103,7 +103,7 @@ def _with_roles(description: dict, roles: dict[str, str], is_json: bool) -> tupl
         used = {"[CLS]": layout.cls, "[SEP]": layout.sep}
         notes = [
             f"{symbol} is declared as {quoted(roles[symbol])}, and the template of tokenizer.json has {quoted(piece)}; "
-            "it is laid out as the template has it"
+            "texts are laid out as the template has it, as in transformers 4 and not in 5"
             for symbol, piece in used.items()
             if roles.get(symbol, piece) != piece
         ]

@@ -25,6 +25,7 @@ TEXTS = [
     "The king was old.",
     "",
 ]
+IS_5 = int(transformers.__version__.partition(".")[0]) >= 5
 MARKERS = {"additional_special_tokens": ["[E1]", "[/E1]"]}
 
 
@@ -61,8 +62,8 @@ def made(originals, tmp_path):
 
     def make(family, change=lambda theirs: None, **options):
         name, files = originals[family]
-        if not hasattr(transformers, name):
-            pytest.skip(f"this transformers has no {name}")
+        if IS_5 and family in ("xlnet", "xlm-roberta"):
+            pytest.skip("transformers 5 makes no tokenizer of a SentencePiece file")
         theirs = getattr(transformers, name)(*map(str, files), **options)
         change(theirs)
         folder = tmp_path / family
@@ -123,6 +124,7 @@ def as_older(folder, theirs, added, special):
     return folder
 
 
+@pytest.mark.skipif(IS_5, reason="transformers 5 writes tokenizer.json only")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_older_files_of_added_tokens(made, tmp_path, family):
     theirs, folder = made(family, add_words)
@@ -171,6 +173,7 @@ def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, origin
     assert tokenizer.load(tmp_path / "back") == tokens
 
 
+@pytest.mark.skipif(IS_5, reason="transformers 5 lays out texts as declared, whatever the template is")
 def test_a_template_wins_over_a_declared_symbol_with_a_note(made, tmp_path):
     theirs, folder = made("roberta", lambda theirs: theirs.add_special_tokens({"sep_token": "<sep>"}))
     tokens, notes = tokenizers.read_with_notes(folder)
