@@ -24,7 +24,7 @@ from bertjax.models.norms import normalization
 from bertjax.models.pooling import summaries, summary_columns, texts_of
 from bertjax.models.random import split
 from bertjax.models.relative import RelativePositions, relative_positions
-from bertjax.models.remat import GATHERED, POLICIES, kept
+from bertjax.models.remat import POLICIES, kept, save_all_but_gathered
 from bertjax.models.rotary import Rotary, rotary_at
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility
@@ -287,7 +287,7 @@ class Encoder(nn.Module):
         gather_layer = None if self.is_initializing() else execution.gather_layer
         policy = POLICIES[execution.remat]
         if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole
-            policy = jax.checkpoint_policies.save_anything_except_these_names(GATHERED)
+            policy = save_all_but_gathered
 
         def apply(hidden_BTD, tokens, depth, shared, read_BQ):
             params = depth.params | shared

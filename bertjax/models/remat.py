@@ -1,5 +1,7 @@
 """Rematerialization policies (`runtime.remat`): what is saved for the backward pass and what is recomputed."""
 
+from typing import Any
+
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
@@ -25,3 +27,12 @@ POLICIES = {
 def kept(x: jax.Array) -> jax.Array:
     """Return `x`, marked to be saved under `dots` if the backward pass needs it."""
     return checkpoint_name(x, KEPT)
+
+
+def save_all_but_gathered(primitive: Any, *_: Any, **params: Any) -> bool:
+    """`none` for sharded layers: save everything but gathered weights, which are gathered again.
+
+    JAX's own `save_anything_except_these_names` leaves out the named values only. It would save the results of the
+    gathers, of which they are copies.
+    """
+    return primitive.name not in ("all_gather", "linear_call") and params.get("name") != GATHERED

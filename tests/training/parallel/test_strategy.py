@@ -92,25 +92,40 @@ def equations(jaxpr) -> Iterator:
             yield from equations(inner)
 
 
-@pytest.mark.parametrize("strategy", ["gathered", "fsdp"])
-@pytest.mark.parametrize(
-    ("dtype", "reduction"), [("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")]
-)
-def test_weights_travel_in_the_compute_dtype_and_gradients_in_that_of_reduction(strategy, dtype, reduction):
+def collectives(
+    strategy: str, dtype: str = "float32", reduction: str = "float32", remat: str = "dots"
+) -> dict[str, list[str]]:
+    """Return {collective: dtype of each one} in the traced gradient of a small BERT on two times two devices."""
     mesh = jax.sharding.AbstractMesh((2, 2, 1), AXES)
     layout = Layout(mesh, (*ENCODER_RULES, *HEAD_RULES), strategy, dtype, reduction)
-    encoder = dataclasses.replace(
-        batches.ENCODER, execution=Execution(dtype=dtype, remat="dots", gather_layer=layout.gather_layer)
-    )
+    execution = Execution(dtype=dtype, remat=remat, gather_layer=layout.gather_layer)
+    encoder = dataclasses.replace(batches.ENCODER, execution=execution)
     parts = context()
     parts = dataclasses.replace(parts, layout=layout, model=parts.objective.model(encoder))
     batch = batches.make()
     params = batches.param_shapes(parts.objective, batches.ENCODER, batch)
     traced = jax.make_jaxpr(functools.partial(gradients, parts))(params, None, batch, jnp.int32(0))
-    sent = {"all_gather": set(), "reduce_scatter": set()}
+    dtypes = {"all_gather": [], "reduce_scatter": []}
     for equation in equations(traced.jaxpr):
-        if equation.primitive.name in sent:
-            sent[equation.primitive.name].add(str(equation.invars[0].aval.dtype))
-    assert sent == {"all_gather": {dtype}, "reduce_scatter": {reduction}}
-    kernels = [one for one in equations(traced.jaxpr) if one.primitive.name == "reduce_scatter"]
-    assert len(kernels) >= 8, "those of each kernel of a layer, of the embeddings and of the heads"
+        if equation.primitive.name in dtypes:
+            dtypes[equation.primitive.name].append(str(equation.invars[0].aval.dtype))
+    return dtypes
+
+
+@pytest.mark.parametrize("strategy", ["gathered", "fsdp"])
+@pytest.mark.parametrize(
+    ("dtype", "reduction"), [("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")]
+)
+def test_weights_travel_in_the_compute_dtype_and_gradients_in_that_of_reduction(strategy, dtype, reduction):
+    sent = collectives(strategy, dtype, reduction)
+    assert set(sent["all_gather"]) == {dtype} and set(sent["reduce_scatter"]) == {reduction}
+    assert len(sent["reduce_scatter"]) >= 8, "those of each kernel of a layer, of the embeddings and of the heads"
+
+
+def test_no_policy_keeps_the_gathered_weights_of_all_layers():
+    """The backward pass gathers them again."""
+    once, *twice = (
+        len(collectives(strategy, remat=remat)["all_gather"])
+        for strategy, remat in (("gathered", "none"), ("fsdp", "none"), ("fsdp", "dots"), ("fsdp", "full"))
+    )
+    assert twice[0] == twice[1] == twice[2] > once
