@@ -59,7 +59,7 @@ def planned(store: TokenStore, kind: str) -> Plan:
 def test_formats_keep_the_text_and_even_labels(store_of, name, kind):
     plan = planned(store_of(name), kind)
     # Sentences of the Korean decisions are long.
-    most_lost = 0.0 if kind not in PAIRS else 0.45 if name == "hangul" else 0.3
+    most_lost = 0.0 if kind not in PAIRS else 0.46 if name == "hangul" else 0.3
     assert plan.counts.lost_tokens <= most_lost * plan.counts.split_tokens
     if kind in PAIRS and len(FORMATS.class_of(kind).relations) == 2:
         shares = plan.examples.label_counts() / len(plan.examples)

@@ -65,6 +65,7 @@ def examples_of(examples: TextFormat, split: SimpleNamespace, ranges: np.ndarray
         **special,
         continuation_ids=frozenset(),
         cls_last=False,
+        pair_separators=1,
     )
     return examples.open(SimpleNamespace(split=lambda name: split, tokenizer=tokenizer), "train", path)
 
