@@ -53,8 +53,8 @@ tasks.*.examples.short_seq_prob tasks.*.examples.skip_missing_labels tasks.*.exa
 tasks.*.examples.tag_field tasks.*.examples.text tasks.*.examples.units
 tasks.*.examples.trim tasks.*.examples.word
 tasks.*.objective.activation tasks.*.objective.balanced tasks.*.objective.both_directions
-tasks.*.objective.class_weights tasks.*.objective.classes tasks.*.objective.cosine_coefficient tasks.*.objective.full_score
-tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
+tasks.*.objective.class_weights tasks.*.objective.classes tasks.*.objective.cosine_coefficient
+tasks.*.objective.full_score tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
 tasks.*.objective.longest tasks.*.objective.masking.kind tasks.*.objective.masking.lexicon_size
 tasks.*.objective.masking.longest tasks.*.objective.masking.mask tasks.*.objective.masking.random
 tasks.*.objective.masking.rate tasks.*.objective.masking.static tasks.*.objective.memory
