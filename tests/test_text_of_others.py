@@ -96,7 +96,9 @@ def test_notes_and_cards(tmp_path):
     huggingface.write(folder, model._replace(numbers={"steps": 1}))
     text = (folder / card.FILE).read_text()
     assert rf"{_SHOWN}\|x.txt" in text and not _OBEYED.search(text)
-    (folder / MODULES).write_text("[]")
+    kinds = {"Transformer": "", "Pooling": "1_Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in kinds.items()]
+    (folder / MODULES).write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{_ATTACK}": True}))
     printed = convert._text(convert.run(folder, tmp_path / "ours"))

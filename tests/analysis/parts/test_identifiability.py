@@ -150,7 +150,7 @@ def test_a_corpus_is_read_in_several_lengths(pretrained, material):
     encoded = lengths.encoded(pretrained)
     assert asked == [(64, 12)]  # the model has 64 positions
     assert len(encoded) == 12 and lengths.name == "corpus"
-    longer = Subject("longer", _with(pretrained, max_positions=256))
+    longer = Subject("longer", _with(pretrained, max_positions=256), pretrained.saved)
     joined = Lengths.of(Examples("corpus", examples=6)).encoded(longer)
     assert asked[1:] == [(64, 4), (128, 2), (256, 1)] and len(joined) == 7
     for index, text in ((4, 0), (5, 1), (6, 0)):  # the first of the second and third lengths
