@@ -35,14 +35,14 @@ CORE = [
     Mutant("training/step.py", " & jnp.isfinite(gradient_norm)", "", _STEP),
     Mutant(
         "training/run/fingerprints.py",
-        "(leaf.ravel(), jnp.uint32).ravel()",
-        "(leaf.ravel(), jnp.uint32).ravel()[: max(1, leaf.size - 1)]",
+        "words = _words(leaf.ravel()).ravel()",
+        "words = _words(leaf.ravel()).ravel()[: max(1, leaf.size - 1)]",
         _CHECKPOINT,
     ),
     Mutant(
         "training/parallel/sharding.py", "np.flatnonzero(is_local_S))", "np.flatnonzero(is_local_S)[::-1])", _SHARDING
     ),
-    Mutant(_STRATEGY, 'self._sum(leaf, ("data",)).astype', "leaf.astype", _SHARDING),
+    Mutant(_STRATEGY, 'self.psum(leaf.astype(self.reduction), ("data",)).astype', "leaf.astype", _SHARDING),
     Mutant("training/run/metrics.py", "        self._clock = now\n", "", "training/run/test_metrics.py"),
     Mutant("models/attention.py", "logits_BHQT += bias_BHQT * scale", "logits_BHQT += bias_BHQT", _RELATIVE),
     Mutant("models/relative.py", "same[..., None], other[..., None]", "other[..., None], same[..., None]", _RELATIVE),
@@ -303,7 +303,7 @@ RELIABILITY = [
     # Logs.
     Mutant(
         "training/run/writer.py",
-        "except Exception as error:  # whatever it is, it ends no run",
+        "except Exception as error:  # no error may end the run",
         "except OSError as error:",
         _WRITER,
     ),
@@ -345,7 +345,7 @@ RELIABILITY = [
     Mutant("training/run/run_status.py", 'heartbeat["state"] not in _FINAL and silent', "silent", _STATUS),
     Mutant("training/run/run_status.py", "rate * max(steps - step, 0)", "rate * steps", _STATUS),
     # Labeled files.
-    Mutant("data/labeled/tables.py", '(len(row) > width and kind != ".csv")', "len(row) > width", "data/labeled"),
+    Mutant("data/labeled/tables.py", "elif len(row) == len(header):", "elif len(row) >= len(header):", "data/labeled"),
     Mutant("data/labeled/tables.py", "if header.count(column) > 1:", "if header.count(column) > 2:", "data/labeled"),
     Mutant("data/labeled/texts.py", "or not record[column].strip():", "or not record[column]:", "data/labeled"),
 ]
