@@ -18,6 +18,8 @@ MOST_TIMES = 2
 MOST_TOKENS_A_WORD = 3
 # Times as many tokens a word as in all training text: text that the tokenizer did not learn from.
 MOST_TIMES_LONGER = 1.5
+# Share of [UNK] among the tokens above which frequencies of pieces say little about the text.
+MOST_UNKNOWN = 0.1
 # Shares of the vocabulary in the table.
 _SMALLER = (4, 2)
 _LONGEST_PIECE = 32
@@ -165,6 +167,10 @@ def lines(store: TokenStore, counts_V: np.ndarray) -> list[str]:
 def advice(store: TokenStore, counts_V: np.ndarray) -> str:
     """Return what to do about the size of the vocabulary; it never contradicts the `warnings`."""
     size, fitting = store.tokenizer.vocab_size, suggested(store, counts_V)
+    counts = store.manifest["splits"]["train"]
+    # Pieces of text that became [UNK] are not counted, so their frequencies would ask for a tiny vocabulary.
+    if (unknown := counts["unk"] / max(1, counts["tokens"])) > MOST_UNKNOWN:
+        return f"its size cannot be judged while {unknown:.0%} of the tokens are [UNK]; see the warning"
     rule = f"{SHARE_FREQUENT:.0%} of the pieces of about {fitting:,} would occur at least {FREQUENT} times"
     if size > MOST_TIMES * fitting:
         return (

@@ -115,6 +115,7 @@ def test_words_that_are_too_long_for_wordpiece_are_named(prepared):
     share = float(warning.split()[1].rstrip("%")) / 100
     assert share > 0.9 and "100 characters" in warning and "kind=unigram" in warning
     assert "character_coverage" not in warning and "[UNK]; raise" not in text
+    assert "its size cannot be judged while" in text and "data.tokenizer.vocab_size=" not in text
     assert "warning:" not in prepared(documents, kind="unigram", vocab_size=400)
 
 
