@@ -169,7 +169,7 @@ class Ablation:
         self._row_sums, self._outputs, self._importance = _functions(self.objective, encoder)
         weights = [self.objective.weights(batch) for batch in self._host_batches]
         self.terms = tuple(weights[0])
-        # XLNet predicts no token of a very short text, and a mean over nothing is no loss.
+        # XLNet may predict nothing in a very short text; its loss would then be 0 / 0.
         self.has_loss = all(sum(float(of_batch[term]) for of_batch in weights) > 0.0 for term in self.terms)
 
     @functools.cached_property

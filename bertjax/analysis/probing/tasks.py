@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 PUNCTUATION = "PUNCT"
 # State of a word or text: its first token, or the mean over its tokens.
 POOLINGS = FIRST, MEAN = "first", "mean"
-# Fraction of records held out if there is no second file.
+# Held-out share of the records when --heldout names no file.
 _HELDOUT = 1 / 3
 
 
