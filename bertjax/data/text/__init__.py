@@ -1,1 +1,1 @@
-"""Text: splitting into sentences, words of tokens, collocations, and lexicons of phrases."""
+"""Text processing: sentence splitting, Unicode properties, word units, n-gram hashes, phrases, augmentation."""

@@ -1,9 +1,8 @@
-"""Variants of texts for a teacher to label: words that become [MASK], and n-grams in place of the whole text.
+"""Text augmentation for distillation: mask words, or replace a text by one of its n-grams.
 
-Both follow Tang et al. (2019, arXiv 1903.12136), who leave [MASK] in the text; Jiao et al. (2020, arXiv 1909.10351) let
-a masked LM fill it. Words are separated by white space, and in
-scripts without spaces each character is one. A variant depends only on the seed, the number of the text, the
-number of the copy and the text.
+A teacher labels the variants. Both methods follow Tang et al. (2019, arXiv 1903.12136), who leave [MASK] in the text;
+Jiao et al. (2020, arXiv 1909.10351) let a masked LM fill it. White space separates words; in scripts without spaces
+each character is a word. A variant depends only on the seed, the text and its number, and the copy number.
 """
 
 import dataclasses
@@ -20,14 +19,14 @@ MASK = "[MASK]"
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """How variants are drawn.
+    """Settings that determine how variants are drawn.
 
     Attributes:
-      copies: number of variants of each record.
+      copies: variants drawn per record.
       mask: probability that a word becomes [MASK].
-      ngrams: probability that a text becomes one of its n-grams.
-      longest: the most words of an n-gram.
-      seed: seed of all draws.
+      ngrams: probability that an n-gram replaces the whole text.
+      longest: largest n-gram size in words.
+      seed: seed for all draws.
     """
 
     copies: int = 20
@@ -47,13 +46,13 @@ class Augmentation:
             raise UserError("--mask=0.0 and --ngrams=0.0 change nothing; raise one of them")
 
     def variant(self, text: str, number: int, copy: int, column: int = 0) -> str:
-        """Return a variant of a text.
+        """Return one variant of `text`.
 
         Args:
-          text: the text.
-          number: the number of its record.
-          copy: the number of the variant, from 0.
-          column: the number of the text in its record.
+          text: text to change.
+          number: record number.
+          copy: variant number, from 0.
+          column: index of the text within its record.
         """
         words, stream = unicode.spaced_words(text), f"augmentation/{column}"
         is_ngram, of_length, of_place = uniform(self.seed, f"{stream}/ngram", copy, number, np.arange(3))
@@ -62,13 +61,14 @@ class Augmentation:
             place = int(of_place * (len(words) - length + 1))
             return "".join(words[place : place + length]).strip()
         is_masked = uniform(self.seed, f"{stream}/mask", copy, number, np.arange(len(words))) < self.mask
-        # White space and the other words stay as they are written.
+        # Replace only the word itself: its white space and all other words keep their spelling.
         return "".join(word.replace(word.strip(), MASK) if masked else word for word, masked in zip(words, is_masked))
 
     def variants(self, texts: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Return the variants of records of one or several texts, without repetitions and without the records.
+        """Return the distinct variants of all records, excluding the records themselves.
 
-        Of a pair, a variant changes the first text, the second or both, in turns (Tang et al., 2019).
+        A record has one text or several. For a pair, successive variants change the first text, the second, then both
+        (Tang et al., 2019).
         """
         variants: list[list[str]] = []
         seen = {tuple(" ".join(text.split()) for text in record) for record in texts} | {tuple(each) for each in texts}
@@ -85,5 +85,5 @@ class Augmentation:
         return variants
 
     def candidate(self, number: int, place: int, count: int) -> int:
-        """Return which of `count` candidates fills a [MASK]: the one at `place` of the variant `number`."""
+        """Return the index, in [0, count), of the candidate that fills the [MASK] at `place` in variant `number`."""
         return int(bits(self.seed, "augmentation/fill", 0, number, place)) % count

@@ -1,4 +1,4 @@
-"""Finds the phrases of a corpus: runs of words that occur together far more often than by chance."""
+"""Phrase mining: find word sequences that occur together far more often than by chance."""
 
 import dataclasses
 
@@ -19,11 +19,11 @@ _SAMPLE_SEED = 0  # constant, because runs with any seed share a store
 
 @dataclasses.dataclass(frozen=True)
 class _Counts:
-    """How often each run of n words occurs.
+    """Occurrence counts for R distinct word n-grams with the same n.
 
     Attributes:
       hashes: uint64 [R], ascending.
-      first: int64 [R], the first word of the first occurrence.
+      first: int64 [R], index of the word that starts the first occurrence.
       counts: int64 [R].
     """
 
@@ -32,18 +32,18 @@ class _Counts:
     counts: np.ndarray
 
     def of(self, hashes: np.ndarray) -> np.ndarray:
-        """Return the counts of runs that occur; int64."""
+        """Look up the counts for hashes that all occur; int64."""
         return self.counts[np.searchsorted(self.hashes, hashes)]
 
 
 def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
-    """Return runs of 2 to 4 words as token ids, best first; the same for the same store.
+    """Return phrases with 2 to 4 words as token ids, best first. The same store always gives the same phrases.
 
-    The score of two words is that of Mikolov et al. 2013 (section 4, arXiv 1310.4546) times the number of words N:
-    N * (count(ab) - delta) / (count(a) * count(b)). The discount delta keeps rare words from forming phrases. The score
-    of a longer run is the lowest of its divisions into two shorter runs. As in word2phrase, the program of that paper,
-    a run needs at least MIN_COUNT occurrences (delta is the same number) and a score of at least THRESHOLD. Runs are
-    counted on SAMPLE_TOKENS tokens, in blocks from the whole split.
+    Two words score as in Mikolov et al. 2013 (section 4, arXiv 1310.4546), multiplied by the word count N:
+    N * (count(ab) - delta) / (count(a) * count(b)). The discount delta keeps rare words from forming phrases. A longer
+    sequence gets the minimum score over all ways to split it in two. As in word2phrase, the paper's program, a phrase
+    needs at least MIN_COUNT occurrences (delta is the same number) and a score of at least THRESHOLD. Counting uses
+    SAMPLE_TOKENS tokens, in blocks spread over the split.
     """
     tokens, boundary = _sample(split)
     words = Words.of(tokens, boundary, vocabulary)
@@ -58,6 +58,7 @@ def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
     for length in range(2, LONGEST + 1):
         frequent = counts[length - 1].counts >= MIN_COUNT
         first, together = counts[length - 1].first[frequent], counts[length - 1].counts[frequent]
+        # A phrase is as strong as its weakest joint: "New York City" needs "New York" + "City" and "New" + "York City".
         score = np.full(len(first), np.inf)
         for left in range(1, length):
             apart = counts[left - 1].of(hashes[left - 1][first]).astype(float)
@@ -75,7 +76,11 @@ def collocations(split: Split, vocabulary: Vocabulary) -> list[np.ndarray]:
 
 
 def _sample(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens of blocks from the whole split (int32 [n]), and whether a sentence or block starts (bool [n])."""
+    """Sample blocks from the whole split.
+
+    Returns:
+      Token ids (int32 [n]), and whether a sentence or a block starts at each token (bool [n]).
+    """
     share = min(1.0, SAMPLE_TOKENS / len(split.tokens))
     blocks = _BLOCKS if share < 1.0 else 1
     edges = np.linspace(0, len(split.tokens), blocks + 1).astype(np.int64)
@@ -87,7 +92,7 @@ def _sample(split: Split) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.searchsorted(split.sentences, (start, stop))
         is_start = np.zeros(stop - start, bool)
         is_start[split.sentences[low:high] - start] = True
-        is_start[:1] = True
+        is_start[:1] = True  # a block may start inside a sentence; no phrase may cross into the block before
         tokens.append(split.tokens[start:stop].astype(np.int32))
         boundary.append(is_start)
     return np.concatenate(tokens), np.concatenate(boundary)

@@ -1,4 +1,4 @@
-"""Lexicons of phrases that are masked as units: a file with one phrase per line, given or mined from a token store."""
+"""Phrase lexicons for masking: one phrase per line, from the user's file or mined from a token store."""
 
 import dataclasses
 import hashlib
@@ -15,28 +15,28 @@ from bertjax.data.text.words import Words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 3  # of the mined phrases; 2 had clauses as words in scripts without spaces
+FORMAT_VERSION = 3  # format 2 treated clauses as words in scripts without spaces
 MINE = "mine"
 
 
 @dataclasses.dataclass(frozen=True)
 class Lexicon:
-    """Phrases, represented by their hashes.
+    """A set of phrases, represented by hashes.
 
     Attributes:
-      hashes: number of words (2 or more) -> uint64 [phrases], ascending, see `Words.hashes`. Single words are units
-        without an entry.
-      fingerprint: hex, a hash of the lexicon's file.
+      hashes: word count (2 or more) -> uint64 [phrases], ascending, see `Words.hashes`. Single words need no entry:
+        each is a unit anyway.
+      fingerprint: SHA-256 of the lexicon file, hex.
     """
 
     hashes: dict[int, np.ndarray]
     fingerprint: str
 
     def units(self, words: Words, tokens: np.ndarray, vocab_size: int) -> np.ndarray:
-        """Return the first word of each unit: a phrase (longest first, then from the left) or a word between phrases.
+        """Divide words into units: phrases (longest match first, then leftmost) and the single words between them.
 
         Returns:
-          int64 [U], ascending.
+          Index of the first word in each unit; int64 [U], ascending.
         """
         starts_unit = np.ones(len(words.starts), bool)
         in_phrase = np.zeros(len(words.starts), bool)
@@ -52,7 +52,9 @@ class Lexicon:
 
 
 def open_lexicon(store: TokenStore, source: str, size: int) -> Lexicon:
-    """Return the lexicon of a file, or for `mine` up to `size` phrases, mined once and kept in the store's folder.
+    """Open a lexicon file, or with `source="mine"` up to `size` phrases mined from the store.
+
+    Mining happens once; the phrases are kept in the store's folder.
 
     Raises:
       UserError: the file cannot be read or written, an entry is unusable, or the store has no phrases.
@@ -77,7 +79,7 @@ def read(path: Path, tokenizer: Tokenizer) -> Lexicon:
         if not ids or not tokenizer.special_ids.isdisjoint(ids):
             what = "holds a character that the tokenizer does not know" if ids else "has no tokens"
             raise UserError(f"line {number} of the lexicon {path} ({line.strip()!r}) {what}; remove the line")
-    # Without spaces, a phrase inside of a sentence has other pieces than after a space.
+    # In scripts without spaces a phrase mostly follows a letter, where it has other pieces than after a space.
     inner = [text for text in texts if unicode.starts_unspaced(text)]
     entries += [ids for ids in tokenizer.encode_inside(inner, [False] * len(inner)) if ids]
 
@@ -92,7 +94,7 @@ def read(path: Path, tokenizer: Tokenizer) -> Lexicon:
 
 
 def _mined(store: TokenStore, size: int) -> Path:
-    """Return the file of the phrases mined from a store, best first."""
+    """Return the file with the phrases mined from a store, best first. Mine them if it does not exist."""
     identity = f"{FORMAT_VERSION}\0{store.fingerprint}\0{size}"
     path = store.path / "lexicons" / f"{hashlib.sha256(identity.encode()).hexdigest()[:12]}.txt"
     if path.exists():
@@ -111,7 +113,7 @@ def _mined(store: TokenStore, size: int) -> Path:
 
 
 def _phrases(store: TokenStore, size: int) -> list[str]:
-    """Return the best collocations as text, without those that the tokenizer would encode as other tokens."""
+    """Return the best collocations as text, skipping any that the tokenizer would encode as different tokens."""
     tokenizer = store.tokenizer
     phrases = collocations(store.split("train"), Vocabulary.of(tokenizer))
     texts = [tokenizer.decode(ids) for ids in phrases]
@@ -126,16 +128,19 @@ def _phrases(store: TokenStore, size: int) -> list[str]:
 
 
 def _is_in(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return which of `hashes` are in `known`, which is ascending; bool."""
+    """Return whether each hash is in `known`, which is ascending; bool."""
     place = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
     return known[place] == hashes
 
 
 def _leftmost(starts: np.ndarray, length: int) -> np.ndarray:
-    """Return which runs of `length` words from ascending `starts` are kept from the left without overlaps; bool.
+    """Resolve overlaps between phrases with `length` words: keep the leftmost, drop what it overlaps, repeat; bool.
 
-    A run without another run in the `length - 1` words before it is kept, and the runs that overlap it are removed.
-    The same follows for the rest. All chains of overlapping runs are processed at once.
+    Each iteration keeps every phrase that no remaining phrase overlaps from the left, so all chains of overlapping
+    phrases advance together.
+
+    Args:
+      starts: index of each phrase's first word, ascending.
     """
     remains, left = np.zeros(len(starts), bool), np.arange(len(starts))
     while len(left):

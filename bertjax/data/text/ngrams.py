@@ -1,8 +1,8 @@
-"""Hashes of the words of texts and of their n-grams, for comparing texts in any script.
+"""Word and n-gram hashes, for comparing texts in any script.
 
-Texts are compared after NFKC and case folding. A word is a run of letters, marks and digits. In scripts that do not
-separate words (`unicode.WITHOUT_SPACES`) each character is a word, so an n-gram there is one of characters.
-All hashes depend only on the text: not on the process, the machine or other texts.
+Texts are normalized with NFKC and case-folded first. A word is a run of letters, marks and digits. In scripts without
+spaces (`unicode.WITHOUT_SPACES`) each character is a word, so n-grams are character n-grams. A hash depends only on
+the text, never on the process, the machine or other texts.
 """
 
 import functools
@@ -19,13 +19,16 @@ _SPACE = re.compile(r"\s")
 _PLACE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers are never zero
 _WORD = np.uint64(0xD1342543DE82EF95)
 _SEPARATOR, _LETTER, _ALONE = range(3)
-_CHARACTERS = 0x323B0  # characters after these have no letters of a living script
+_CHARACTERS = 0x323B0  # no living script has letters above this code point
 
 
 def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return a hash of each word of D texts, uint64 [words], and the number of words of each text, int64 [D].
+    """Hash every word in D texts.
 
-    Memory is 8 bytes a word, and that of `BLOCK` characters.
+    Memory: 8 bytes per word, plus the working arrays for `BLOCK` characters.
+
+    Returns:
+      Hashes, uint64 [words], and the word count per text, int64 [D].
     """
     hashes, counts_D = [np.zeros(0, np.uint64)], np.zeros(len(texts), np.int64)
     for owners, block in _blocks(texts):
@@ -36,7 +39,7 @@ def word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
-    """Yield indices of texts and the texts, about `BLOCK` characters at once; a longer text is cut at white space."""
+    """Yield text indices and texts, about `BLOCK` characters at a time; a longer text is cut at white space."""
     owners, block, size = [], [], 0
     for owner, text in enumerate(texts):
         start = 0
@@ -55,11 +58,12 @@ def _blocks(texts: Sequence[str]) -> Iterator[tuple[list[int], list[str]]]:
 
 
 def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return what `word_hashes` does, for a few characters."""
+    """Do the work of `word_hashes` for one block."""
     normal = [unicodedata.normalize("NFKC", text).casefold() + "\n" for text in texts]
     codes = np.frombuffer("".join(normal).encode("utf-32-le"), "<u4")
     kinds = _kinds()[np.minimum(codes, _CHARACTERS)]
     is_letter = kinds == _LETTER
+    # A word starts at the first letter after anything else, and at every character that is a word alone.
     starts_word = is_letter.copy()
     starts_word[1:] &= ~is_letter[:-1]
     starts_word |= kinds == _ALONE
@@ -71,18 +75,22 @@ def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(0, np.uint64), counts_D
     lengths = np.diff(starts, append=len(inside))
     places = np.arange(len(inside)) - np.repeat(starts, lengths)
+    # Polynomial hash, mod 2**64: code point times PLACE**(index + 1), summed per word.
     powers = np.cumprod(np.full(lengths.max(), _PLACE))
     return mix(np.add.reduceat(codes[inside] * powers[places], starts)), counts_D
 
 
 def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a hash of each n-gram of D texts, uint64 [n-grams], and the number of n-grams of each text, int64 [D].
+    """Hash every n-gram in D texts.
 
-    A text of fewer than n words, but at least one, has one n-gram: all of it.
+    A text with fewer than n words, but at least one, has a single n-gram: the whole text.
 
     Args:
-      words: hashes of the words of all texts, uint64 [words].
-      counts_D: words of each text.
+      words: word hashes for all texts, uint64 [words].
+      counts_D: word count per text.
+
+    Returns:
+      Hashes, uint64 [n-grams], and the n-gram count per text, int64 [D].
     """
     short_D = np.where((counts_D > 0) & (counts_D < n), n - counts_D, 0)
     padded = np.zeros(len(words) + short_D.sum(), np.uint64)
@@ -94,13 +102,13 @@ def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.nd
         hashes += padded[k : k + size]
     padded_D = counts_D + short_D
     grams_D = np.where(padded_D > 0, padded_D - n + 1, 0)
-    # Those that would reach into the next text are left out.
+    # Drop the n - 1 positions at the end of each text whose n-gram would reach into the next text.
     first_D, first_gram_D = np.cumsum(padded_D) - padded_D, np.cumsum(grams_D) - grams_D
     return mix(hashes[np.arange(grams_D.sum()) + np.repeat(first_D - first_gram_D, grams_D)]), grams_D
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Return a permutation of 64 bits in which each bit depends on all: the last step of SplitMix64 (`data.random`)."""
+    """Apply SplitMix64's finalizer (see `data.random`): a bijection in which every output bit depends on all 64."""
     values = values ^ (values >> np.uint64(30))
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -111,7 +119,7 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _kinds() -> np.ndarray:
-    """Return whether each character separates words, is a letter of one, or is one: uint8 [characters + 1]."""
+    """Return the role of each character: word separator, letter within a word, or a word alone; uint8 [chars + 1]."""
     kinds = np.zeros(_CHARACTERS + 1, np.uint8)
     kinds[:_CHARACTERS] = [unicodedata.category(chr(code))[0] in "LMN" for code in range(_CHARACTERS)]
     for first, last in set(unicode.WITHOUT_SPACES) - set(unicode.SYLLABIC):

@@ -1,7 +1,7 @@
-"""Splits documents into sentences at line ends, or also at the marks that end sentences in Unicode.
+"""Sentence splitting: at line ends, or also at Unicode's sentence terminals.
 
-The rules that tell a full stop from an abbreviation, a date or a list number are those of English and Korean, with a
-few of German. Every character that is not white space is kept; runs of white space become one space.
+Rules for abbreviations, dates and list numbers cover English and Korean, with some for German and for single letters
+in Semitic and Indic scripts. Every character that is not white space is kept; runs of white space become one space.
 """
 
 import itertools
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from bertjax.data.text import unicode
 
-# Between a stop and a space, each of them closes: German closes with the mark that opens in English, and Danish with «.
+# Between a stop and a space any of these closes: German closes with the mark that opens in English, and Danish with «.
 CLOSERS = "\"'”’»“‘«‹›)]}」』】〉》）］"
 OPENERS = "\"'“‘„‚«»‹›([{「『【〈《（［"
 _CLOSERS, _OPENERS = re.escape(CLOSERS), re.escape(OPENERS)
 SURE = re.compile(rf"(?:[{unicode.SURE_TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP})\Z")
-# All white space except the space and the line ends of `str.splitlines`.
+# All white space except the space itself and what `str.splitlines` splits at.
 OTHER_SPACES = "\t\x1f\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u202f\u205f\u3000"
-# How many characters before a full stop are searched for its word, so that time is linear in very long lines.
+# The word before a full stop is searched within this many characters, which keeps very long lines linear in time.
 WINDOW = 64
 BETWEEN_WORDS = re.compile(r"[^\w.]+")
 
@@ -33,19 +33,19 @@ ABBREVIATIONS = TITLES | BEFORE_NUMBER
 INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|[A-HJ-Z]")
 # German abbreviates with two or three single letters, each with a space after it: "z. B.", "d. h.", "v. Chr.".
 LETTER_FOLLOWS, LETTER_PRECEDES = re.compile(r"[^\W\d_]\.|Chr\."), re.compile(r"\b[^\W\d_]\. \Z")
-# In scripts without capital letters, from Hebrew and Arabic to those of India, single letters are titles or initials.
-# The others are Dr. and Prof. of Hindi and Bengali.
+# Without capital letters nothing marks an initial, so from Hebrew and Arabic to the Indic scripts any single letter
+# before a dot is taken for a title or an initial. The longer ones are Hindi's and Bengali's "Dr." and "Prof.".
 SINGLE_LETTER = re.compile(rf"[{_OPENERS}]*(?:[\u05d0-\u0dff]|डॉ|डा|पं|प्रो|মো|ডা|অধ্যা)")
 NUMBER = re.compile(r"\d+(?:\.\d+)*")
 LIST_MARKER = re.compile(r"\d+(?:\.\d+)*|[A-Za-z]|[IVXLC]+|[ivxlc]+")
 KOREAN_LIST_MARKERS = frozenset("가나다라마바사아자차카타파하ㄱㄴㄷㄹㅁㅂㅅㅇㅈㅊㅋㅌㅍㅎ")
-# Endings that a Korean sentence adds after a quotation.
+# Korean verb endings that continue the sentence after a quotation ("..." 라고 말했다).
 QUOTATIVE = re.compile(r"(?:이?라)?(?:고|는|며|면서) ")
 
-# Most sentence ends need none of the rules below; these regular expressions find them: a mark before a capital letter,
-# a digit or Hangul, and before a full stop a word of at least two letters that is neither an abbreviation nor, by its
-# last two letters, a Roman number.
-_BEGINS = rf"(?= [{_OPENERS}]*[A-Z0-9가-힣])"  # tested first, because most stops inside of a sentence fail it
+# Fast path: most sentence ends need none of the rules below. A mark is certain before a capital letter, a digit or
+# Hangul; a full stop also needs a word with two letters or more that is no abbreviation and does not end like a Roman
+# numeral.
+_BEGINS = rf"(?= [{_OPENERS}]*[A-Z0-9가-힣])"  # tested first, because most dots inside a sentence fail it
 _NOT_ABBREVIATION = "".join(
     rf"(?<!\b(?i:{'|'.join(sorted(words))})\.)"  # all alternatives of a lookbehind must have one length
     for words in ({word for word in ABBREVIATIONS if len(word) == length} for length in range(2, 7))
@@ -56,38 +56,38 @@ CERTAIN = {
     "!": re.compile(rf"!{_BEGINS} "),
     "?": re.compile(rf"\?{_BEGINS} "),
 }
-# Digits and Hangul or Hanja continue a date: "2014. 8. 14. 선고".
+# Digits, Hangul and Hanja continue a date: "2014. 8. 14. 선고".
 _CONTINUES_DATE = r"[\d\u1100-\u11ff\u3400-\u9fff\uac00-\ud7a3]"
 CONTINUES_DATE = re.compile(_CONTINUES_DATE)
 _NOT_DATE = "".join(rf"(?!(?<=[ \n]{digits}\.) {_CONTINUES_DATE})" for digits in (r"\d", r"\d\d", r"\d\d\d\d"))
-# The other stops that may end a sentence. The lookbehind makes a match start at the first of its marks; otherwise a
-# long run of marks would be tried from each of them. A pattern that starts with one character is searched five times as
-# fast as a set of characters. Most stops are rejected at once, because a line ends with them.
+# Stops that need the rules. The lookbehind anchors a match at the first mark in a run ("...."); otherwise each mark in
+# a long run would be tried. One pattern per mark, because `re` searches a literal first character five times as fast as
+# a character class. Most stops are rejected at once: they end a line.
 DOUBTFUL = tuple(
     re.compile(rf"{mark}(?=[^\n]){no_date}(?<![.!?…].)[.!?…]*+[{_CLOSERS}]*+(?= )(?! [{_OPENERS}]*[a-z])")
     for mark, no_date in ((r"\.", _NOT_DATE), ("!", ""), (r"\?", ""), ("…", ""))
 )
-# All stops, for a text with other marks than these four. Verses in Indic scripts have their number between two dandas,
-# and Tibetan writes its mark twice, with a space between. French has a space before its closing quotation mark.
+# All stops, for texts that have other marks than these four. Indic verses put their number between two dandas, Tibetan
+# writes its mark twice with a space between, and French has a space before the closing guillemet.
 _GREEK_QUESTION = rf"[{unicode.GREEK_QUESTION_MARKS}](?:(?<=[{unicode.GREEK}].)|(?<=[{unicode.GREEK}][\u0300-\u0345].))"
 STOP = re.compile(
     rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION})[{unicode.TERMINALS}]*"
     rf"(?:(?<=[।॥]) ?\d{{1,4}} ?[।॥]+)?(?:(?<=[།༎]) ?[།༎]+)*[{_CLOSERS}]*(?: »(?=[ \n]|\Z))?"
 )
-# Whether a text may have a stop that `DOUBTFUL` does not find. A set is searched ten times as fast as a choice.
+# Cheap test for stops that `DOUBTFUL` cannot find. A character class is searched ten times as fast as an alternation.
 OTHER_STOP = re.compile(rf"[{unicode.OTHER_TERMINALS}\u1361\u037e»]")
 GREEK_QUESTION = re.compile(_GREEK_QUESTION)
-# A space between two Thai or Lao sentences. Shorter runs are names and numbers, or words of a text with spaces.
+# A space between two Thai or Lao sentences. Around shorter runs it separates names and numbers, or single words.
 SPACE_OF_SENTENCE = re.compile(rf"(?<=[{unicode.ENDED_BY_SPACE}]{{10}}) (?=[{unicode.ENDED_BY_SPACE}]{{10}})")
 
 
 def split(text: str, splitter: str) -> list[str]:
-    """Return the sentences of a document, none of them blank.
+    """Split a document into sentences; none is blank.
 
     Args:
-      splitter: `line` (each line is a sentence) or `punctuation` (a sentence also ends at the marks that end sentences
-        in its script, unless an abbreviation, initial, decimal, date or list number ends there; in Thai and Lao, at a
-        space between two long runs of letters).
+      splitter: `line` (each line is a sentence) or `punctuation` (a sentence also ends at its script's terminals,
+        unless an abbreviation, initial, decimal, date or list number ends there; in Thai and Lao, at a space between
+        two long runs of letters).
     """
     for other in OTHER_SPACES:
         text = text.replace(other, " ")
@@ -109,7 +109,7 @@ def split(text: str, splitter: str) -> list[str]:
 
 
 def _doubtful_ends(text: str) -> Iterator[int]:
-    """Yield the places where sentences end before the end of their line, at stops that need the rules."""
+    """Yield the offsets where a sentence ends inside a line, judging each stop by the rules."""
     has_others = not text.isascii() and (OTHER_STOP.search(text) or GREEK_QUESTION.search(text))
     stops = (STOP,) if has_others else DOUBTFUL
     start = 0
@@ -123,11 +123,12 @@ def _doubtful_ends(text: str) -> Iterator[int]:
 
 
 def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
-    """Return whether the sentence from `start` ends with `stop`, which is not the end of its line."""
+    """Return whether `stop`, which is not at the end of its line, ends the sentence that starts at `start`."""
     text, end = stop[0], stop.end()
     mark = text.rstrip(CLOSERS + " ")
     if SURE.search(mark):
         return True
+    # A wide full stop is also a decimal point, so it ends no sentence before a digit or a Latin letter.
     if mark[-1] in unicode.WIDE_FULL_STOPS:
         return not line[end].isalnum() or not unicodedata.normalize("NFKC", line[end]).isascii()
     if line[end] != " ":
@@ -141,7 +142,7 @@ def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
 
 
 def _is_not_full_stop(line: str, start: int, end: int, following: str) -> bool:
-    """Return whether the dot at `end` belongs to an abbreviation, an initial, a date or a list number."""
+    """Return whether the dot at `end` belongs to an abbreviation, initial, date or list number."""
     word = line[max(start, end - WINDOW) : end].rpartition(" ")[2]
     if SINGLE_LETTER.fullmatch(word):
         return True

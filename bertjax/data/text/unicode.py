@@ -1,24 +1,24 @@
-r"""Properties of characters that differ between scripts: sentence ends, scripts without spaces, marks, letter case.
+r"""Unicode properties that differ between scripts: sentence terminals, word separation, marks, letter case.
 
-Everything that reads text asks this module: splitter, words of masking, pre-tokenizers, filters, augmentation, reports.
-The tables follow Unicode 14.0, the version of Python 3.11, with two additions that are named where they are made.
-Sources: PropList.txt (Sentence_Terminal), LineBreak.txt (class SA), Scripts.txt, UAX #29 and UTR #36 of unicode.org.
+The only such tables: splitter, masking units, pre-tokenizers, filters, augmentation and reports all ask this module.
+They follow Unicode 14.0, Python 3.11's version, with two additions that are named where they are made.
+Sources at unicode.org: PropList.txt (Sentence_Terminal), LineBreak.txt (class SA), Scripts.txt, UAX #29, UTR #36.
 """
 
 import codecs
 import re
 import unicodedata
 
-# Marks after which a sentence may also go on, so that a space and no lower-case letter must follow. U+2026 is not a
+# Ambiguous marks: a sentence may continue after them, so a space must follow and no lower-case letter. U+2026 is not a
 # Sentence_Terminal, but it ends sentences in most languages.
 COMMON_TERMINALS = ".!?\u2026"
 RARE_TERMINALS = "\u203c\u203d\u2047\u2048\u2049\u2e2e\u2e3c\u2e53\u2e54"
-# Forms of the full stop that are also decimal points and parts of addresses.
+# Wide full stops, which also occur as decimal points and in addresses.
 WIDE_FULL_STOPS = "\ufe52\uff0e"
-# The rest of Sentence_Terminal. They only end sentences, and no space need follow: the marks of Armenian, Arabic and
-# Urdu, Syriac, Burmese, Ethiopic, Chinese and Japanese, the danda and double danda (U+0964, U+0965) of Hindi, Bengali
-# and their neighbors, and so on. Khmer (U+17D4, U+17D5) is Sentence_Terminal since Unicode 16, Tibetan (U+0F0D, U+0F0E)
-# is not.
+# The rest of Sentence_Terminal: marks that do nothing else, so no space need follow. Armenian, Arabic and Urdu, Syriac,
+# Burmese, Ethiopic, Chinese, Japanese, the danda and double danda (U+0964, U+0965) in Hindi, Bengali and their
+# neighbors, and so on. Additions: Khmer (U+17D4, U+17D5), Sentence_Terminal since Unicode 16, and Tibetan (U+0F0D,
+# U+0F0E), which is not.
 SURE_TERMINALS = (
     "\u0589\u061d-\u061f\u06d4\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u0f0d\u0f0e\u104a\u104b\u1362"
     "\u1367\u1368\u166e\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d"
@@ -33,16 +33,16 @@ SURE_TERMINALS = (
 # Greek asks with a semicolon (U+037E is canonically equal to it), so it is a terminal only after a Greek letter.
 GREEK = "\u0370-\u03ff\u1f00-\u1fff"
 GREEK_QUESTION_MARKS = ";\u037e"
-# Two Ethiopic word separators in a row are how many keyboards write the full stop U+1362.
+# Many keyboards write the Ethiopic full stop U+1362 as two word separators.
 ETHIOPIC_FULL_STOP = "\u1361\u1361"
-# The inside of a class of characters of a regular expression: all but the common ones, and all.
+# For use inside [...] in a regular expression: without the common ones, and all.
 OTHER_TERMINALS = RARE_TERMINALS + WIDE_FULL_STOPS + SURE_TERMINALS
 TERMINALS = COMMON_TERMINALS + OTHER_TERMINALS
 # Thai and Lao end a sentence with a space.
 ENDED_BY_SPACE = "\u0e01-\u0e4e\u0e81-\u0ecd\u0edc-\u0edf"
 
-# Scripts that write words without a space between them: Thai, Lao, Tibetan, Burmese, Khmer, the Tai scripts and Ahom
-# (class SA of UAX #14, Tibetan added), bopomofo, kana, and Chinese characters with their compatibility forms.
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, the Tai scripts and Ahom (class SA in UAX #14),
+# Tibetan, bopomofo, kana, and Chinese characters with their compatibility forms.
 WITHOUT_SPACES = (
     (0x0E00, 0x0EFF),
     (0x0F00, 0x0FFF),
@@ -65,56 +65,56 @@ WITHOUT_SPACES = (
     (0x1AFF0, 0x1B16F),
     (0x20000, 0x323AF),
 )
-# Tibetan has no spaces between words either, but a mark (U+0F0B) between syllables.
+# Tibetan has no spaces between words either, but it marks syllables (U+0F0B), so character n-grams are not needed.
 SYLLABIC = ((0x0F00, 0x0FFF),)
 _UNSPACED = "".join(f"{chr(first)}-{chr(last)}" for first, last in WITHOUT_SPACES)
 _IN_UNSPACED = re.compile(f"[{_UNSPACED}]")
-# A character of such a script with its marks and the punctuation after it, or a run between white space. Combining
-# marks are no word characters (\w) of Python's regular expressions.
+# One such character with its marks and the punctuation after it, or a run between white space. Python's \w excludes
+# combining marks, so [^\w\s] covers marks as well as punctuation.
 _WORD = re.compile(rf"[{_UNSPACED}][^\w\s]*|[^\s{_UNSPACED}]+")
 _SPACED_WORD = re.compile(rf"(?:{_WORD.pattern})\s*")
-# Letters and digits that join the character before them: the vowels am of Thai and Lao are SpacingMark in UAX #29.
+# Letters that join the character before them: Thai and Lao "sara am" is a letter (Lo), but SpacingMark in UAX #29.
 _JOINING = "\u0e33\u0eb3"
 _ZERO_WIDTH_JOINERS = "\u200c\u200d"
 _CONTINUING_BYTES = bytes(range(0x80, 0xC0))
-# Every letter of these has a lower case in Python, but no text mixes the two: Georgian has no capital letters.
+# Python calls these letters lower-case, but Georgian text has no capital letters.
 _GEORGIAN = ((0x10D0, 0x10FF), (0x2D00, 0x2D2F))
 
 
 def is_mark(character: str) -> bool:
-    """Return whether a character is drawn onto the one before it: combining marks, joiners, and two Lao-Thai vowels."""
+    """Return whether a character attaches to the one before it: combining marks, joiners, and Thai and Lao sara am."""
     return unicodedata.category(character)[0] == "M" or character in _JOINING or character in _ZERO_WIDTH_JOINERS
 
 
 def is_lower(character: str) -> bool:
-    """Return whether a character is a lower-case letter of a script that starts sentences with capital letters."""
+    """Return whether a character is a lower-case letter in a script that capitalizes sentences."""
     return character.islower() and not _is_in(character, _GEORGIAN)
 
 
 def has_unspaced(text: str) -> bool:
-    """Return whether a text has a character of a script that does not separate words."""
+    """Return whether a text has any character from a script without spaces."""
     return not text.isascii() and bool(_IN_UNSPACED.search(text))
 
 
 def is_unspaced(character: str) -> bool:
-    """Return whether a letter, mark or digit is of a script that does not separate words."""
+    """Return whether a character is a letter, mark or digit in a script without spaces."""
     return _is_in(character, WITHOUT_SPACES) and unicodedata.category(character)[0] in "LMN"
 
 
 def starts_unspaced(text: str) -> bool:
-    """Return whether a piece of text starts a unit of masking, because its script does not separate words.
+    """Return whether a token starts a masking unit because its script has no spaces.
 
-    Marks at its start belong to a letter of the piece before.
+    Leading marks are skipped: they belong to a letter in the token before.
     """
     letter = _first_letter(text)
     return bool(letter) and is_unspaced(letter)
 
 
 def byte_starts_unspaced(utf8: bytes) -> bool:
-    """Return the same for the bytes of a piece, which may start and end within a character.
+    """Answer `starts_unspaced` for a token's bytes, which may start and end inside a character.
 
-    Of a character that is cut, the first two bytes decide, and of kana and Chinese characters (U+3000 to U+9FFF) the
-    first byte, 0xE3 to 0xE9.
+    The first two bytes decide for a truncated character. For kana and Chinese characters (U+3000 to U+9FFF) the first
+    byte is enough: 0xE3 to 0xE9.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     if letter := _first_letter(decoder.decode(utf8.lstrip(_CONTINUING_BYTES))):
@@ -122,6 +122,7 @@ def byte_starts_unspaced(utf8: bytes) -> bool:
     cut, _ = decoder.getstate()
     if len(cut) < 2:
         return bool(cut) and 0xE3 <= cut[0] <= 0xE9
+    # Complete the character with the lowest and the highest bytes: it is unspaced if both ends of that range are.
     missing = 1 + (cut[0] >= 0xE0) + (cut[0] >= 0xF0) + 1 - len(cut)
     ends = ((cut + bytes([last]) * missing).decode(errors="replace") for last in (0x80, 0xBF))
     return all(len(end) == 1 and _is_in(end, WITHOUT_SPACES) for end in ends)
@@ -132,20 +133,20 @@ def _first_letter(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text: what white space separates, and each character of a script without spaces.
+    """Split a text into words at white space; in scripts without spaces each character is a word.
 
-    Such a character has its marks and the punctuation after it.
+    Such a character keeps its marks and the punctuation after it.
     """
     return _WORD.findall(text) if has_unspaced(text) else text.split()
 
 
 def count_words(sentence: str) -> int:
-    """Return the number of `words` of a text whose only white space is single spaces between words."""
+    """Return `len(words(sentence))`, fast, for a sentence whose only white space is single spaces between words."""
     return len(_WORD.findall(sentence)) if has_unspaced(sentence) else 1 + sentence.count(" ")
 
 
 def spaced_words(text: str) -> list[str]:
-    """Return `words` with the white space after each, the first also with that before it; joined, they are the text."""
+    """Return `words` with their trailing white space, the first also with leading: joined, they give the text."""
     spaced = _SPACED_WORD.findall(text)
     return [text[: len(text) - len(text.lstrip())] + spaced[0], *spaced[1:]] if spaced else []
 

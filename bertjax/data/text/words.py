@@ -1,4 +1,4 @@
-"""The words of tokens, and hashes of runs of words."""
+"""Word boundaries in token sequences, and hashes for word n-grams."""
 
 import dataclasses
 import functools
@@ -15,15 +15,15 @@ _BETWEEN_WORDS = np.uint64(0xD1342543DE82EF95)
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """W words that cover every token of a text that is not special.
+    """W words that together cover every token that is not special.
 
-    A word is a token and the tokens after it that continue it. It ends at a special token and at the end of a stretch.
-    A stretch is a run of words without a special token or another boundary between them.
+    A word is a token plus the tokens that continue it. It ends at a special token or a boundary. A stretch is a maximal
+    run of words with no special token or boundary between them; phrases and spans never leave it.
 
     Attributes:
-      starts: int64 [W], index of the first token of each word.
-      lengths: int64 [W], tokens of each word.
-      stretch_starts: int64 [S], the first word of each stretch.
+      starts: int64 [W], index of each word's first token.
+      lengths: int64 [W], tokens per word.
+      stretch_starts: int64 [S], index of each stretch's first word.
     """
 
     starts: np.ndarray
@@ -44,29 +44,30 @@ class Words:
 
     @functools.cached_property
     def stretches(self) -> np.ndarray:
-        """The stretch of each word; int64 [W]."""
+        """Index of each word's stretch; int64 [W]."""
         return np.repeat(np.arange(len(self.stretch_starts)), self.stretch_lengths)
 
     @functools.cached_property
     def stretch_lengths(self) -> np.ndarray:
-        """Words of each stretch; int64 [S]."""
+        """Words per stretch; int64 [S]."""
         return np.diff(self.stretch_starts, append=len(self.starts))
 
     @functools.cached_property
     def room(self) -> np.ndarray:
-        """Words from each word to the end of its stretch, itself included; int64 [W]."""
+        """Words left in the stretch, counting from each word and including it; int64 [W]."""
         return (self.stretch_starts + self.stretch_lengths)[self.stretches] - np.arange(len(self.starts))
 
     def hashes(self, tokens: np.ndarray, vocab_size: int, longest: int) -> Iterator[np.ndarray]:
-        """Yield for n = 1 .. `longest` a hash of the tokens of n words from each word on; uint64 [W].
+        """Yield, for n = 1 .. `longest`, a hash of the n words that start at each word; uint64 [W].
 
-        If a stretch has fewer than n words left (`room`), the hash is meaningless.
+        A hash is meaningless if its stretch has fewer than n words left (see `room`).
         """
         if not len(self.starts):
             yield from (np.zeros(0, np.uint64) for _ in range(longest))
             return
         place = np.arange(self.lengths.sum()) - np.repeat(np.cumsum(self.lengths) - self.lengths, self.lengths)
         index = np.repeat(self.starts, self.lengths) + place
+        # Polynomial hashes mod 2**64, with different bases inside and between words: "ab c" and "a bc" must differ.
         powers = np.cumprod(np.full(self.lengths.max(), _WITHIN_WORD))
         weighted = _token_hashes(vocab_size)[tokens[index]] * powers[place]
         words = np.add.reduceat(weighted, np.cumsum(self.lengths) - self.lengths)
@@ -80,6 +81,6 @@ class Words:
 
 @functools.lru_cache(maxsize=1)
 def _token_hashes(vocab_size: int) -> np.ndarray:
-    """Return a constant random number of 64 bits for every id; uint64 [vocab_size]."""
+    """Return a fixed random 64-bit number for each id; uint64 [vocab_size]."""
     high, low = (bits(0, f"words/{half}", 0, np.arange(vocab_size), 0).astype(np.uint64) for half in ("high", "low"))
     return high << np.uint64(32) | low
