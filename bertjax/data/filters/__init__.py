@@ -1,6 +1,6 @@
-"""Filters of documents, one per file, which `data.filters` applies while a corpus is prepared.
+"""Document filters, one per file, that `data.filters` applies while a corpus is prepared.
 
-The registry lists them; a filter outside of bertjax is named by `module:Class`.
+The registry lists them; name a filter from outside bertjax as `module:Class`.
 """
 
 from bertjax.data.filters.base import Filter

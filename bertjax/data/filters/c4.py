@@ -1,4 +1,4 @@
-"""The rules of C4 for lines and pages (Raffel et al. 2020, arXiv 1910.10683, section 2.2)."""
+"""C4's rules for lines and pages (Raffel et al. 2020, arXiv 1910.10683, section 2.2)."""
 
 import dataclasses
 import re
@@ -9,8 +9,8 @@ from bertjax.data.text import unicode
 from bertjax.data.text.sentences import split
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
-# "A terminal punctuation mark" of C4: a mark that ends sentences in any script, or a closing quotation mark. Thai and
-# Lao have no such mark, so that every line of them ends like a sentence.
+# C4's "terminal punctuation mark": any script's sentence terminal, or a closing quotation mark. Thai and Lao have no
+# such mark, so their letters count as one and no line is dropped for its end.
 _END = re.compile(
     rf"(?:[{unicode.TERMINALS}\"\u201d\u00bb\u300d\u300f{unicode.ENDED_BY_SPACE}]|"
     rf"[{unicode.GREEK}][{unicode.GREEK_QUESTION_MARKS}]|{unicode.ETHIOPIC_FULL_STOP})\Z"
@@ -24,12 +24,12 @@ LONGEST_WORD = 1000
 class C4(Filter):
     """Removes lines that are not sentences, and drops pages with few sentences, `lorem ipsum` or code.
 
-    The thresholds are those of the published code (tensorflow/datasets, `text/c4_utils.py`). The list of bad words is
-    not applied, and repeated spans of three sentences stay.
+    Thresholds follow the published code (tensorflow/datasets, `text/c4_utils.py`). Two rules are not applied: the list
+    of bad words, and the removal of repeated three-sentence spans.
 
     Attributes:
-      fewest_sentences: least number of sentences of a page, after lines were removed.
-      fewest_words: least number of words of a line; a character of a script without spaces counts as a word.
+      fewest_sentences: minimum sentences per page, after lines were removed.
+      fewest_words: minimum words per line; in scripts without spaces each character counts as a word.
     """
 
     kind: str = dataclasses.field(default="c4", init=False)
@@ -41,7 +41,7 @@ class C4(Filter):
             check_range(self.kind, name, getattr(self, name), 0)
 
     def rewrite(self, text: str) -> tuple[str, int]:
-        """Return the text without citation marks and bad lines, and the number of removed lines and marks."""
+        """Remove citation marks and bad lines; also return how many marks and lines were removed."""
         lines, changes = [], 0
         for line in text.split("\n"):
             line, citations = _CITATION.subn("", line)
@@ -56,7 +56,7 @@ class C4(Filter):
         lower = document.text.lower()
         if "lorem ipsum" in lower:
             return "lorem ipsum"
-        if "{" in lower:
+        if "{" in lower:  # many programming languages have it, and prose does not (section 2.2)
             return "curly bracket"
         if len(split(document.text, "punctuation")) < self.fewest_sentences:
             return f"fewer than {self.fewest_sentences} sentences"

@@ -1,4 +1,4 @@
-"""Documents that hold a passage of an evaluation file."""
+"""Decontamination: drop documents that share a passage with evaluation files."""
 
 import dataclasses
 import functools
@@ -16,16 +16,16 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Decontamination(Filter):
-    """Drops documents that share an n-gram of words with evaluation files.
+    """Drops documents that share a word n-gram with evaluation files.
 
-    13-grams are those of GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C), which cuts the passage out of the
-    document; here the document is dropped. Words are lower-case and without punctuation, see `text.ngrams`.
-    Texts of an evaluation file with fewer than `ngram` words are not compared.
+    GPT-3 uses 13-grams too (Brown et al. 2020, arXiv 2005.14165, appendix C), but cuts the passage out of the document;
+    here the document is dropped. Words are lower-cased and without punctuation, see `text.ngrams`. Evaluation texts
+    with fewer than `ngram` words are not compared.
 
     Attributes:
-      against: the evaluation files: any corpus, see `bertjax.data.sources.parts`.
-      text_field: the field or column of their text.
-      ngram: number of words; a character of a script without spaces counts as a word.
+      against: evaluation files, each any corpus, see `bertjax.data.sources.parts`.
+      text_field: field or column that holds their text.
+      ngram: words per n-gram; in scripts without spaces each character counts as a word.
     """
 
     kind: str = dataclasses.field(default="decontamination", init=False)
@@ -39,7 +39,7 @@ class Decontamination(Filter):
         check_range(self.kind, "ngram", self.ngram, 1, 1000)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings, with the evaluation files by their content."""
+        """Return the settings, with a content digest in place of the evaluation files' names."""
         parts = [part.fingerprint() for corpus in self.against for part in sources.parts(corpus, self.text_field)]
         digest = hashlib.sha256(" ".join(sorted(parts)).encode()).hexdigest()
         return dataclasses.asdict(self) | {"against": digest}
@@ -49,12 +49,13 @@ class Decontamination(Filter):
 
     def _shares(self, text: str) -> bool:
         hashes = self._hashes(text)
+        # `searchsorted` returns len for hashes above all others; clamped, the comparison below rejects them.
         places = np.minimum(np.searchsorted(self._evaluation, hashes), len(self._evaluation) - 1)
         return bool(len(self._evaluation) and (self._evaluation[places] == hashes).any())
 
     @functools.cached_property
     def _evaluation(self) -> np.ndarray:
-        """The n-grams of all evaluation files: sorted uint64."""
+        """Hashes of every n-gram in the evaluation files: sorted uint64."""
         texts = (text.text for corpus in self.against for text in sources.documents(corpus, self.text_field))
         return np.unique(np.concatenate([np.zeros(0, np.uint64), *map(self._hashes, texts)]))
 

@@ -1,4 +1,4 @@
-"""The quality rules of Gopher (Rae et al. 2021, arXiv 2112.11446, appendix A1.1, "Quality filtering")."""
+"""Gopher's quality rules (Rae et al. 2021, arXiv 2112.11446, appendix A1.1, "Quality filtering")."""
 
 import dataclasses
 import re
@@ -17,18 +17,18 @@ _PUNCTUATION = string.punctuation + "\u2018\u2019\u201c\u201d"
 
 @dataclasses.dataclass(frozen=True)
 class GopherQuality(Filter):
-    """Keeps documents that look like prose, with the thresholds of the paper.
+    """Keeps documents that look like prose, with the paper's thresholds.
 
-    The paper does not define a word; here it is what white space separates, or a character of a script without spaces.
-    A text with more such characters than other words has no mean length of a word. The stop words are English: for
-    another language set `stop_words`, or `fewest_stop_words=0`.
+    The paper does not define a word; here white space separates words, and in scripts without spaces each character is
+    one. If most words are such characters, the mean word length is not tested. The stop words are English: for another
+    language set `stop_words`, or `fewest_stop_words=0`.
 
     Attributes:
-      shortest_mean_word: least mean number of characters of a word.
-      most_symbols: largest number of `#`, and of ellipses, divided by the number of words.
-      most_bullets: largest share of lines that start with a bullet.
-      most_ellipses: largest share of lines that end with an ellipsis.
-      fewest_alphabetic: least share of words with a letter.
+      shortest_mean_word: minimum mean word length, in characters.
+      most_symbols: maximum number of `#`, and of ellipses, per word.
+      most_bullets: maximum share of lines that start with a bullet.
+      most_ellipses: maximum share of lines that end with an ellipsis.
+      fewest_alphabetic: minimum share of words that contain a letter.
       fewest_stop_words: how many different stop words must occur.
     """
 
@@ -80,7 +80,7 @@ class GopherQuality(Filter):
         return None
 
     def _mean_word(self, words: list[str]) -> str | None:
-        """Return the reason to drop a document for the length of its words, or None."""
+        """Return the reason to drop a document for its mean word length, or None."""
         spaced = [word for word in words if not unicode.is_unspaced(word[0])]
         if 2 * len(spaced) < len(words):
             return None

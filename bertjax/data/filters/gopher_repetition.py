@@ -1,4 +1,4 @@
-"""The repetition rules of Gopher (Rae et al. 2021, arXiv 2112.11446, appendix A1.1, table A1)."""
+"""Gopher's repetition rules (Rae et al. 2021, arXiv 2112.11446, appendix A1.1, table A1)."""
 
 import dataclasses
 import re
@@ -11,19 +11,19 @@ from bertjax.data.sources import Document
 
 DUPLICATE_LINES = 0.30
 DUPLICATE_LINE_CHARACTERS = 0.20
-# {words of an n-gram: largest share of the characters in all copies of the most frequent one}
+# {n: maximum share of characters in all copies of the most frequent n-gram}
 TOP_NGRAM = {2: 0.20, 3: 0.18, 4: 0.16}
-# {words of an n-gram: largest share of the characters in words of repeated n-grams}
+# {n: maximum share of characters in words that belong to a repeated n-gram}
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
 _PARAGRAPH = re.compile(r"\n{2,}")
 
 
 @dataclasses.dataclass(frozen=True)
 class GopherRepetition(Filter):
-    """Keeps documents that repeat few of their lines, paragraphs and n-grams of words.
+    """Keeps documents that repeat few lines, paragraphs and word n-grams.
 
-    The first occurrence of a line, a paragraph or an n-gram does not count as a repetition. Words are separated by
-    white space, and characters are those of words. A word in two repeated n-grams counts once.
+    The first occurrence does not count as a repetition. White space separates words and does not count as characters.
+    A word in two repeated n-grams counts once.
     """
 
     kind: str = dataclasses.field(default="gopher_repetition", init=False)
@@ -45,7 +45,7 @@ class GopherRepetition(Filter):
 
 
 def _repeated(parts: Sequence[str]) -> list[str]:
-    """Return the parts that equal an earlier one."""
+    """Return the parts that are equal to an earlier one."""
     seen: set[str] = set()
     return [part for part in parts if part in seen or seen.add(part)]
 
@@ -54,23 +54,23 @@ def _repeats_ngrams(ids_W: np.ndarray, characters_W: np.ndarray) -> str | None:
     """Return the reason to drop a text with these words, or None.
 
     Args:
-      ids_W: equal for equal words: int64 [words].
-      characters_W: characters of each word: int64 [words].
+      ids_W: word ids, equal for equal words: int64 [words].
+      characters_W: characters per word: int64 [words].
     """
     total = characters_W.sum()
     ends = np.concatenate([[0], np.cumsum(characters_W)])
     grams = ids_W
     for n in range(2, max(DUPLICATE_NGRAMS) + 1):
-        # An n-gram is the pair of an (n-1)-gram and a word. Both are numbered, so the pair is exact, not a hash.
+        # Number each n-gram by the pair (number of its first n - 1 words, last word): exact, unlike a hash.
         pairs = grams[: len(ids_W) - n + 1] * len(ids_W) + ids_W[n - 1 :]
         if not len(pairs):
             return None
         _, first, grams, counts = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
         if len(counts) == len(pairs):
-            return None  # no n-gram is repeated, and so no longer one is
+            return None  # if no n-gram repeats, no longer one does
         if n in TOP_NGRAM:
             lengths = ends[first + n] - ends[first]
-            top = np.flatnonzero(counts == counts.max())
+            top = np.flatnonzero(counts == counts.max())  # if several are most frequent, the longest decides
             if counts.max() * lengths[top].max() > TOP_NGRAM[n] * total:
                 return f"one {n}-gram has more than {TOP_NGRAM[n]:.0%} of the characters"
         elif characters_W[_covered(np.setdiff1d(np.arange(len(pairs)), first), n, len(ids_W))].sum() > (
@@ -81,7 +81,7 @@ def _repeats_ngrams(ids_W: np.ndarray, characters_W: np.ndarray) -> str | None:
 
 
 def _covered(starts: np.ndarray, n: int, words: int) -> np.ndarray:
-    """Return which words are within n words from any of `starts`: bool [words]."""
+    """Return whether each word is in an n-gram that begins at one of `starts`: bool [words]."""
     change = np.zeros(words + 1, np.int64)
     np.add.at(change, starts, 1)
     np.add.at(change, starts + n, -1)

@@ -1,4 +1,4 @@
-"""Documents that are too short or too long."""
+"""Length limits for documents."""
 
 import dataclasses
 
@@ -10,11 +10,11 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Length(Filter):
-    """Keeps documents by their length; 0 turns a limit off.
+    """Keeps documents by length; 0 turns a limit off.
 
     Attributes:
-      fewest_words: a word is what white space separates, or a character of a script without spaces.
-      fewest_characters: white space is counted.
+      fewest_words: white space separates words; in scripts without spaces each character is one.
+      fewest_characters: white space counts.
     """
 
     kind: str = dataclasses.field(default="length", init=False)

@@ -1,4 +1,4 @@
-"""E-mail and IP addresses, replaced by addresses that belong to nobody."""
+"""Replace e-mail and IP addresses by reserved ones that belong to nobody."""
 
 import dataclasses
 import ipaddress
@@ -6,8 +6,9 @@ import re
 
 from bertjax.data.filters.base import Filter
 
-# A local part, an at sign and a domain with a dot; quoted local parts and addresses in Unicode stay. A letter of
-# another script may follow without a space, as a Korean particle does.
+# Local part, at sign, domain with a dot; quoted local parts and Unicode addresses are not matched. A letter in another
+# script may follow without a space, as Korean particles do. Local parts have at most 64 characters (RFC 5321), labels
+# 63 (RFC 1035); the bounds also keep the search linear.
 _EMAIL = re.compile(
     r"(?<![A-Za-z0-9])[A-Za-z0-9][A-Za-z0-9._%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.)+[A-Za-z]{2,24}(?![A-Za-z0-9])"
 )
@@ -19,8 +20,8 @@ class Personal(Filter):
     """Replaces e-mail addresses and public IPv4 addresses, and counts them; it drops no document.
 
     Attributes:
-      email: the replacement of an e-mail address; example.com is reserved (RFC 2606).
-      ip: the replacement of a public IP address; 192.0.2.1 is reserved for documentation (RFC 5737).
+      email: replacement for e-mail addresses; example.com is reserved (RFC 2606).
+      ip: replacement for public IP addresses; 192.0.2.1 is reserved for documentation (RFC 5737).
     """
 
     kind: str = dataclasses.field(default="personal", init=False)

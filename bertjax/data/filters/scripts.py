@@ -1,4 +1,4 @@
-"""Shares of writing systems and of symbols, from the Unicode names of characters: no model."""
+"""Filter by writing system and by symbol share, from Unicode character names; no model needed."""
 
 import collections
 import dataclasses
@@ -14,17 +14,17 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Scripts(Filter):
-    """Keeps documents by the writing systems of their letters and by their share of symbols.
+    """Keeps documents by their letters' scripts and by their shares of symbols and letters.
 
-    A script is the first word of the Unicode names of its letters: `latin`, `hangul`, `cjk` (Chinese characters),
-    `hiragana`, `cyrillic`, `arabic`. Compatibility forms count as what they stand for (NFKC).
+    A script is named by the first word in its letters' Unicode names: `latin`, `hangul`, `cjk` (Chinese characters),
+    `hiragana`, `cyrillic`, `arabic`. Compatibility forms count as the character they stand for (NFKC).
 
     Attributes:
-      at_least: {script: least share of the letters}.
-      at_most: {script: largest share of the letters}.
-      most_symbols: largest share of symbols, as opposed to letters, marks, digits and punctuation, in the characters
-        that are not white space.
-      fewest_letters: least share of letters in the characters that are not white space.
+      at_least: {script: minimum share of letters}.
+      at_most: {script: maximum share of letters}.
+      most_symbols: maximum share of symbols (not letters, marks, digits or punctuation) among characters that are not
+        white space.
+      fewest_letters: minimum share of letters among characters that are not white space.
     """
 
     kind: str = dataclasses.field(default="scripts", init=False)
@@ -49,6 +49,7 @@ class Scripts(Filter):
             raise UserError("the filter 'scripts' has no limit; set at_least, at_most, most_symbols or fewest_letters")
 
     def keep(self, document: Document) -> str | None:
+        # Count distinct characters first: there are few, and each needs a look-up of its name.
         kinds: collections.Counter[str] = collections.Counter()
         for character, number in collections.Counter(unicodedata.normalize("NFKC", document.text)).items():
             kinds[kind_of(character)] += number
@@ -68,15 +69,15 @@ class Scripts(Filter):
         return None
 
 
-# First words of names of letters that no script owns, such as MODIFIER LETTER APOSTROPHE.
+# First words in the names of letters that belong to no script, such as MODIFIER LETTER APOSTROPHE.
 _NO_SCRIPTS = ("modifier", "caron", "space", "vedic", "turned", "roman", "vertical", "masu", "combining", "unnamed")
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def kind_of(character: str) -> str:
-    """Return the script of a letter, in lower case, else SPACE, SYMBOL or OTHER.
+    """Return a letter's script, in lower case, or SPACE, SYMBOL or OTHER for other characters.
 
-    A compatibility form is of the script of what it stands for (NFKC): the micro sign is Greek, and the feminine
+    A compatibility form has the script of the letter it stands for (NFKC): the micro sign is Greek, and the feminine
     ordinal indicator is Latin.
     """
     category = unicodedata.category(character)
@@ -91,7 +92,7 @@ def kind_of(character: str) -> str:
 
 @functools.cache
 def _known() -> frozenset[str]:
-    """Return the names of all scripts."""
+    """Return all script names."""
     characters = map(chr, range(sys.maxunicode + 1))
     letters = (character for character in characters if unicodedata.category(character)[0] == "L")
     return frozenset(map(kind_of.__wrapped__, letters)) - {"OTHER"}

@@ -1,4 +1,7 @@
-"""Which tokens an encoder must predict, and what replaces them: pure functions of (seed, example id, epoch)."""
+"""Masking for masked language modeling: choose the tokens to predict and replace them.
+
+Everything here is a pure function of (seed, example id, epoch).
+"""
 
 from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking

@@ -1,4 +1,4 @@
-"""What all maskings share: how chosen tokens are replaced, and how they become the predicted positions of a row."""
+"""Base class for maskings, the replacement of chosen tokens, and the gathering of predicted positions per row."""
 
 import abc
 import dataclasses
@@ -15,12 +15,12 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Which tokens of a batch are predicted.
+    """The tokens to predict in a batch.
 
     Attributes:
       tokens: int64 [m], indices into the ragged tokens, ascending.
-      deciders: int64 [m], for each of them the token whose random number decides how it is replaced; tokens with the
-        same decider are masked, replaced or left unchanged together.
+      deciders: int64 [m], for each chosen token, the token whose random number decides its replacement. Tokens with
+        the same decider are masked, replaced or left unchanged together.
     """
 
     tokens: np.ndarray
@@ -29,14 +29,14 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class Masking(abc.ABC):
-    """Settings of a masking; its subclasses determine which tokens are chosen.
+    """Settings common to all maskings; subclasses determine which tokens are chosen.
 
     Attributes:
-      kind: name of the masking in a configuration; each subclass sets its own as the default.
-      rate: share of the tokens of an example that are predicted; the share is rounded and is at least one token.
-      mask: share of the predicted tokens that become [MASK].
-      random: share of the predicted tokens that become a random other token; the rest stay unchanged.
-      static: 0 draws new masks in every epoch; d repeats the masks of d epochs (BERT's ten duplicates).
+      kind: the masking's name in a configuration; each subclass sets its own as the default.
+      rate: share of tokens to predict per example, rounded to whole tokens, at least one.
+      mask: share of predicted tokens that become [MASK].
+      random: share of predicted tokens that become a random other token; the rest stay unchanged.
+      static: 0 draws new masks in every epoch; d cycles through the masks from d epochs (BERT's ten duplicates).
     """
 
     kind: str = dataclasses.field(init=False)
@@ -58,42 +58,43 @@ class Masking(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, placed: PlacedExamples, draw: Draw) -> Choice:
-        """Return the tokens to predict: a function of the seed, the epoch and the example only."""
+        """Choose the tokens to predict, depending on nothing but seed, epoch and example."""
 
     @abc.abstractmethod
     def most_predicted(self, seq_len: int, row_examples: int) -> float:
-        """Return a number of tokens that the choices in a row of T tokens and N examples almost never exceed."""
+        """Return a bound that the chosen tokens in a row with T tokens and N examples almost never exceed."""
 
     def capacity(self, seq_len: int, row_examples: int) -> int:
-        """Return K, the places for predictions in a row of T tokens and N examples: a multiple of 8, at least rate * T.
+        """Return K, the prediction slots for a row with T tokens and N examples: a multiple of 8, at least rate * T.
 
-        Chosen tokens without a place are dropped and counted, see `gather_masked`.
+        Chosen tokens beyond K are dropped and counted, see `gather_masked`.
         """
         most = max(self.rate * seq_len, self.most_predicted(seq_len, row_examples))
+        # Padded to 8, the sublane count of a TPU register for float32.
         return 8 * math.ceil(min(most, seq_len) / 8)
 
     def bind(self, store: TokenStore | None) -> "Masking":
-        """Return the same masking with what it reads in addition to the batch; empty without a store."""
+        """Load what the masking reads besides the batch, such as a lexicon; without a store, leave that empty."""
         return self
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """{name of what `bind` read: its fingerprint}."""
+        """Fingerprints of the resources that `bind` read, by name."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Masked:
-    """Tokens as the encoder sees them (int32 [n]) and which of them it must predict (bool [n])."""
+    """Encoder input tokens (int32 [n]) and whether each is to be predicted (bool [n])."""
 
     tokens: np.ndarray
     chosen: np.ndarray
 
 
 def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
-    """Choose tokens of every example and replace them, independently of rows, packing and the rest of the batch."""
+    """Choose and replace tokens in each example, independently of rows, packing and the rest of the batch."""
     ragged = placed.ragged
-    if masking.static:
+    if masking.static:  # epochs share their masks, as in BERT's duplicated training data
         draw = dataclasses.replace(draw, epochs=draw.epochs % masking.static)
     choice = masking.choose(placed, draw)
     originals = ragged.tokens[choice.tokens]
@@ -101,6 +102,7 @@ def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
     action = token_shares(ragged, draw, "mask/action", choice.deciders)
 
     tokens, chosen = ragged.tokens.copy(), np.zeros(len(ragged.tokens), bool)
+    # BERT's 80/10/10 (Devlin et al. 2019, section 3.1): fine-tuning has no [MASK], so some chosen tokens stay visible.
     replaced = np.where(action < masking.mask + masking.random, others, originals)
     tokens[choice.tokens] = np.where(action < masking.mask, placed.vocabulary.mask_id, replaced)
     chosen[choice.tokens] = True
@@ -108,7 +110,7 @@ def mask(placed: PlacedExamples, draw: Draw, masking: Masking) -> Masked:
 
 
 def token_bits(ragged: Ragged, draw: Draw, stream: str, tokens: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """Return 32 random bits per token, uint32, determined by epoch, example id and place in the example."""
+    """Return 32 random bits per token, uint32, determined by seed, epoch, example id and index within the example."""
     examples = states(draw.seed, stream, draw.epochs, ragged.ids)
     return bits_after(examples[ragged.token_examples[tokens]], ragged.token_index[tokens])
 
@@ -119,17 +121,22 @@ def token_shares(ragged: Ragged, draw: Draw, stream: str, tokens: np.ndarray | s
 
 
 def budget(ragged: Ragged, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the maskable tokens of each example, and the share to predict: rounded half up, at least 1; int64 [M]."""
+    """Return, per example, the maskable tokens and how many to predict: rounded half up, at least 1; int64 [M]."""
     maskable = np.diff(np.append(0, np.cumsum(~ragged.special))[ragged.offsets])
     return maskable, np.minimum(np.maximum(np.floor(rate * maskable + 0.5), 1), maskable).astype(np.int64)
 
 
 def gather_masked(placed: PlacedExamples, chosen: np.ndarray, places: int) -> dict[str, np.ndarray]:
-    """Gather the chosen tokens (bool [n]) of each row, by ascending position, into K `places`.
+    """Gather each row's chosen tokens (bool [n]) into K slots, by ascending position.
+
+    A fixed K keeps shapes static for XLA; the vocabulary product then runs at K positions only, not at all T.
+
+    Args:
+      places: K.
 
     Returns:
-      `positions_BK` (int32, their columns), `labels_BK` (int32, their ids), `weights_BK` (float32, 1 each; a place
-      without a token has 0 in all three) and `dropped_B` (int32, the number of chosen tokens without a place).
+      `positions_BK` (int32, columns), `labels_BK` (int32, ids), `weights_BK` (float32, 1 each); unused slots hold 0 in
+      all three. `dropped_B` (int32) counts chosen tokens beyond K.
     """
     tokens = np.flatnonzero(chosen)
     cells = placed.token_cells[tokens]
@@ -154,6 +161,7 @@ def gather_masked(placed: PlacedExamples, chosen: np.ndarray, places: int) -> di
 
 
 def _others(share: np.ndarray, originals: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """Return for each token the ordinary id at `share` (in [0, 1)) of all ordinary ids except its own."""
+    """Return a random ordinary id for each token, never its own; `share`, in [0, 1), is the random number."""
+    # Draw from one id fewer, then step over the token's own id: uniform without rejection.
     rank = (share * (len(vocabulary.ordinary) - 1)).astype(np.int64)
     return vocabulary.ordinary[rank + (rank >= vocabulary.ordinary_before[originals])]

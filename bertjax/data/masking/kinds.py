@@ -1,4 +1,4 @@
-"""Maskings whose units are determined by the words: words, n-grams and spans."""
+"""Whole-word, n-gram and span masking."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,15 +10,15 @@ from bertjax.data.masking.units import UnitMasking, runs
 from bertjax.data.text.words import Words
 from bertjax.errors import UserError
 
-# SpanBERT: n words, n = 1 .. 10, geometric with p = 0.2, normalized over the ten lengths; the mean is 3.8.
+# SpanBERT's span lengths: n = 1 .. 10 words, geometric with p = 0.2, renormalized over these ten; mean 3.8.
 SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
 
 
 @dataclasses.dataclass(frozen=True)
 class WordMasking(UnitMasking):
-    """Whole words (the whole-word masking of google-research/bert, README, May 31st, 2019).
+    """Whole-word masking (google-research/bert, README, May 31st, 2019).
 
-    As there, each token of a chosen word is replaced independently. Fields: see `Masking`.
+    As there, each token in a chosen word is replaced independently. Fields: see `Masking`.
     """
 
     one_decision: ClassVar[bool] = False
@@ -32,14 +32,14 @@ class WordMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class NgramMasking(UnitMasking):
-    """Runs of n whole words with a probability proportional to 1/n (Lan et al. 2020, ALBERT; arXiv 1909.11942).
+    """N-gram masking: n whole words with probability proportional to 1/n (Lan et al. 2020, ALBERT; arXiv 1909.11942).
 
-    The paper defines p(n) in section 4.1 but not the replacement. Here each token of a chosen n-gram is replaced
-    independently, as in create_pretraining_data.py of google-research/albert. The last n-gram of a segment may be
-    shorter. Other fields: see `Masking`.
+    The paper defines p(n) in section 4.1 but not the replacement. Here each token in a chosen n-gram is replaced
+    independently, as in google-research/albert (create_pretraining_data.py). A segment's last n-gram may be shorter.
+    Other fields: see `Masking`.
 
     Attributes:
-      longest: the largest n: 3 for ALBERT, 5 for XLNet (Yang et al. 2019, section 3.1; arXiv 1906.08237).
+      longest: largest n: 3 for ALBERT, 5 for XLNet (Yang et al. 2019, section 3.1; arXiv 1906.08237).
     """
 
     one_decision: ClassVar[bool] = False
@@ -54,13 +54,13 @@ class NgramMasking(UnitMasking):
 
     @property
     def shares(self) -> np.ndarray:
-        """The probability of n = 1 .. `longest`; float64."""
+        """Probabilities for n = 1 .. `longest`; float64."""
         shares = 1 / np.arange(1, self.longest + 1)
         return shares / shares.sum()
 
     @property
     def spread(self) -> float:
-        """A line through what was measured for n-grams of up to 1, 3 and 5 words."""
+        """Linear fit to the values measured with `longest` = 1, 3 and 5."""
         return (8 + 3 * self.longest) / 10
 
     def units(self, words: Words, placed: PlacedExamples, draw: Draw) -> np.ndarray:
@@ -69,10 +69,10 @@ class NgramMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class SpanMasking(UnitMasking):
-    """Spans of whole words, each replaced as a whole (Joshi et al. 2020, SpanBERT, section 3.1; arXiv 1907.10529).
+    """Span masking: whole words, each span replaced as a whole (Joshi et al. 2020, SpanBERT, 3.1; arXiv 1907.10529).
 
-    Their lengths in words are geometric with p = 0.2, at most 10 (mean 3.8). Spans never overlap. The last span of a
-    segment may be shorter. Fields: see `Masking`.
+    Span lengths in words are geometric with p = 0.2, at most 10 (mean 3.8). Spans never overlap. A segment's last span
+    may be shorter. Fields: see `Masking`.
     """
 
     one_decision: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Masking of the phrases of a lexicon."""
+"""Phrase masking with a lexicon."""
 
 import dataclasses
 from typing import ClassVar
@@ -15,14 +15,14 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class PhraseMasking(UnitMasking):
-    """Phrases and entities as units, and single words between them (Sun et al. 2019, ERNIE 1.0, section 3.2; arXiv
-    1904.09223). Each unit is replaced as a whole; the paper does not specify it.
+    """Phrase and entity masking, with single words between (Sun et al. 2019, ERNIE 1.0, 3.2; arXiv 1904.09223).
 
-    The paper's stages (single tokens, then phrases, then entities) are stages of a run. `bind` reads the lexicon.
+    Each unit is replaced as a whole; the paper does not specify this. Its schedule (single tokens, then phrases, then
+    entities) is a run with three stages. `bind` reads the lexicon.
 
     Attributes:
       lexicon: `mine` finds phrases in the token store; otherwise a UTF-8 file with one phrase per line.
-      lexicon_size: the most phrases to mine.
+      lexicon_size: maximum number of mined phrases.
     """
 
     one_decision: ClassVar[bool] = True
@@ -42,7 +42,7 @@ class PhraseMasking(UnitMasking):
             raise UserError(f"masking.lexicon_size={self.lexicon_size} must be at least 1")
 
     def bind(self, store: TokenStore | None) -> "BoundPhraseMasking":
-        """Return the masking with its phrases, mined if the store has none yet; without a store, with no phrases.
+        """Return the masking with its phrases, mined if the store has none yet; without a store it has none.
 
         Raises:
           UserError: see `bertjax.data.text.lexicon.open_lexicon`.
@@ -58,7 +58,7 @@ class PhraseMasking(UnitMasking):
 
 @dataclasses.dataclass(frozen=True)
 class BoundPhraseMasking(PhraseMasking):
-    """`PhraseMasking` with its `phrases`."""
+    """`PhraseMasking` after `bind`, with its `phrases`."""
 
     phrases: lexicon.Lexicon = dataclasses.field(kw_only=True)
 

@@ -1,4 +1,4 @@
-"""Masking of single tokens."""
+"""Single-token masking, as in BERT."""
 
 import dataclasses
 import math
@@ -15,31 +15,32 @@ _LAST = np.iinfo(np.uint32).max
 class TokenMasking(Masking):
     """Single tokens, each replaced independently (Devlin et al. 2019, section 3.1, task 1; arXiv 1810.04805).
 
-    The number of chosen tokens of every example is exactly its share. Fields: see `Masking`.
+    Every example gets exactly its share, see `budget`. Fields: see `Masking`.
     """
 
     kind: str = dataclasses.field(init=False, default="tokens")
 
     def choose(self, placed: PlacedExamples, draw: Draw) -> Choice:
-        """Return the tokens of each example with the lowest random numbers.
+        """Choose the tokens with the lowest random numbers in each example.
 
-        Tokens that tie for the last place are all chosen, because only their keys may decide.
+        All tokens that tie for last place are chosen, because nothing but the random number may decide.
         """
         ragged = placed.ragged
         real = ~ragged.special
         _, counts = budget(ragged, self.rate)
         priority = token_bits(ragged, draw, "mask/choose")
-        # Each example is sorted in its own line, with special tokens and padding at the end.
+        # One padded line per example, sorted; special tokens and padding have the largest value and end up last.
         lines = np.full((len(ragged.ids), ragged.lengths.max(initial=1)), _LAST, np.uint32)
         lines[np.arange(lines.shape[1]) < ragged.lengths[:, None]] = np.where(real, priority, _LAST)
         lines.sort(axis=1)
+        # The count-th smallest number is the threshold; one comparison then selects tokens without a scatter.
         last = lines[np.arange(len(lines)), counts - 1]
         tokens = np.flatnonzero((priority <= ragged.spread(last)) & real)
         return Choice(tokens, tokens)
 
     def most_predicted(self, seq_len: int, row_examples: int) -> float:
-        """Each of N examples has at least two special tokens and rounds its share up by at most one half.
+        """Bound: each of N examples has two special tokens or more, and rounding adds at most half a token.
 
-        Only very short examples can need more: they have one chosen token although their share is smaller.
+        Only very short examples can exceed it: they predict one token although their share is smaller.
         """
         return math.floor(self.rate * (seq_len - 2 * row_examples) + 0.5 * row_examples)

@@ -1,8 +1,8 @@
-"""Corpora as documents: files, data sets of TensorFlow and Hugging Face, and the two corpora that come with bertjax.
+"""Corpus readers: local and remote files, TensorFlow and Hugging Face datasets, and bertjax's two embedded corpora.
 
-A corpus is a list of `Part`s in the order of their names, each a file with a `Format` that reads it in constant memory.
-A new format is a class with `documents`, and a line in `files.py` with its suffix. A new place is a function that lists
-parts, and its prefix in `PLACES`.
+A corpus is a list of `Part`s sorted by name, each a file plus a `Format` that reads it in constant memory. To add a
+format, write a class with `documents` and register its suffix in `files.py`. To add a place, write a function that
+lists parts and register its prefix in `PLACES`.
 """
 
 import dataclasses
@@ -18,19 +18,20 @@ PLACES = {"embedded": files.embedded, "tfds": tfds.parts, "hf": hub.parts}
 
 
 def parts(corpus: str, text_field: str, group_field: str = "") -> list[Part]:
-    """Return the parts of a corpus, sorted by name.
+    """List a corpus's parts, sorted by name.
 
     Args:
-      corpus: `embedded:en`, `embedded:ko`; a file, folder or glob of .txt, .jsonl (each plain, .gz, .zst or .xz) and
-        .parquet, local or remote (`gs://...`); `tfds:NAME/CONFIG[:SPLIT]`; `hf:OWNER/NAME[/CONFIG][:SPLIT]` or
+      corpus: `embedded:en`, `embedded:ko`; a file, folder or glob, local or remote (`gs://...`), with .txt, .jsonl
+        (each plain, .gz, .zst or .xz) and .parquet; `tfds:NAME/CONFIG[:SPLIT]`; `hf:OWNER/NAME[/CONFIG][:SPLIT]` or
         `hf:FOLDER[:SPLIT]`.
-      text_field: the field, column or feature that holds a document; .txt files have none.
-      group_field: the one that holds the unit of a document (`Document.unit`); empty if there is none.
+      text_field: field, column or feature that holds a document; .txt files have none.
+      group_field: field that names a document's unit (`Document.unit`); empty if there is none.
 
     Raises:
-      UserError: the corpus does not exist, holds no file of a known format, or needs a library that is not installed.
+      UserError: the corpus does not exist, has no file in a known format, or needs a library that is not installed.
     """
     place, _, name = corpus.partition(":")
+    # `gs://bucket` also has a colon: two slashes after it mean a file system, not a place.
     if place in PLACES and not name.startswith("//"):
         unsorted = PLACES[place](name, text_field)
     else:
@@ -49,6 +50,6 @@ def _with_group_field(part: Part, group_field: str) -> Part:
 def documents(
     corpus: str, text_field: str, on_read: OnRead = lambda size: None, on_bad: OnBad = stop
 ) -> Iterator[Document]:
-    """Yield the documents of all parts, one part after the other; see `parts` and `Part.documents`."""
+    """Yield all documents, one part after the other; see `parts` and `Part.documents`."""
     for part in parts(corpus, text_field):
         yield from part.documents(on_read, on_bad)

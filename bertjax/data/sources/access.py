@@ -1,4 +1,4 @@
-"""Access to files and to libraries of the extra `data`; every failure becomes an error of one line."""
+"""Open files and import optional libraries, turning every failure into a one-line error."""
 
 import contextlib
 import io
@@ -16,12 +16,12 @@ MIB = 1 << 20
 
 
 def open_file(path: epath.Path) -> io.BufferedReader:
-    """Open a local or remote file for reading; its failures are `UserError`s, and retried first if they may pass."""
+    """Open a local or remote file for reading. Transient failures are retried; what remains raises `UserError`."""
     return io.BufferedReader(_File(path), MIB)
 
 
 class _File(io.RawIOBase):
-    """A binary file whose errors are one line on every file system. After a failure it is opened again."""
+    """A binary file with one-line errors on every file system. After a failure it is reopened at the same offset."""
 
     def __init__(self, path: epath.Path):
         self._path, self._file, self._position = path, None, 0
@@ -52,10 +52,10 @@ class _File(io.RawIOBase):
                 self._file.close()
 
     def _attempt(self, action: Callable[[io.RawIOBase], T]) -> T:
-        """Return the result of an action on the file, at the position where the last one has left it."""
+        """Run an action on the file, with retries, at the position where the last action left it."""
 
         def attempt() -> T:
-            if self._file is None:
+            if self._file is None:  # first use, or a failure has closed it: a broken stream cannot be trusted to seek
                 self._file = self._path.open("rb")
                 self._file.seek(self._position)
             try:
@@ -70,7 +70,7 @@ class _File(io.RawIOBase):
 
 @contextlib.contextmanager
 def foreign(what: str, remedy: str) -> Iterator[None]:
-    """Turn what another library raises (network, rights, its own checks) into an error that starts with `what`.
+    """Turn any error that another library raises (network, rights, its own checks) into one that starts with `what`.
 
     Raises:
       Unavailable: the network or a server failed in a way that may pass.
@@ -88,7 +88,7 @@ def foreign(what: str, remedy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def extra(what: str) -> Iterator[None]:
-    """Wrap the import of a library of an extra; if it is missing, the error names the command to install it."""
+    """Wrap the import of an optional library; if it is missing, the error names the command to install it."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Bad documents of a corpus and bad records of labeled files: the first one is an error, or all are counted."""
+"""Handling of bad documents and bad labeled records: stop at the first one, or skip and count."""
 
 import dataclasses
 import sys
@@ -12,13 +12,13 @@ LISTED = 5
 
 @dataclasses.dataclass
 class BadRecords:
-    """Bad records: the first one is an error, or all are counted and the first ones listed.
+    """Counter for bad records. With `stop` the first one raises; with `skip` all are counted and the first listed.
 
     Attributes:
       on_bad: `stop` or `skip`.
-      what: the name of several of them, such as `documents`.
-      remedy: what else to do about the error of the first one; the end of its message.
-      skipped: number of those left out, by source.
+      what: plural noun for messages, such as `documents`.
+      remedy: ending for the error message under `stop`.
+      skipped: number of skipped records, by source.
     """
 
     on_bad: str

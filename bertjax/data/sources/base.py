@@ -1,4 +1,4 @@
-"""Documents, the parts of a corpus that hold them, and the protocol of the formats that read a part."""
+"""Documents, corpus parts, and the protocol for format readers."""
 
 import dataclasses
 import hashlib
@@ -15,9 +15,9 @@ from bertjax.storage import reason_of
 
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
-# The first bytes of ZIP (.docx, .xlsx) and OLE (.doc, .xls), and of text in UTF-16 with its byte order mark.
+# Magic bytes of ZIP (.docx, .xlsx) and OLE (.doc, .xls).
 _OFFICE = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-# Byte order marks; that of UTF-32 in little-endian order starts with that of UTF-16.
+# Byte order marks, the longer ones first: little-endian UTF-32 starts with the mark for UTF-16.
 _MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -25,7 +25,7 @@ _MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 
-# Other formats by their first bytes, with the suffix that reads them; None if bertjax does not read them.
+# Other formats by magic bytes, with the suffix under which bertjax reads them, or None.
 _ARCHIVES = {
     b"\x1f\x8b": ("gz", ".gz"),
     b"\x28\xb5\x2f\xfd": ("zst", ".zst"),
@@ -34,7 +34,7 @@ _ARCHIVES = {
     b"%PDF": ("PDF", None),
     b"PAR1": ("Parquet", ".parquet"),
 }
-# Text in UTF-16 has a zero byte in every Latin character, and UTF-32 three; in UTF-8, NUL is a rare control character.
+# Latin text has one zero byte per character in UTF-16 and three in UTF-32; in UTF-8, NUL is a rare control character.
 MOST_ZEROS = 0.25
 
 GROUP_FIELD = "data.sources.NAME.group_field"
@@ -48,10 +48,10 @@ class Document:
     """One document.
 
     Attributes:
-      part: name of its part.
-      number: number of its first line, or of its record, within the part, from 1.
-      text: never blank; newlines separate its paragraphs; control characters, NUL too, stay as they are.
-      unit: what it is a part of, such as a book; empty if it is a unit of its own.
+      part: name of the part that holds it.
+      number: first line number, or record number, within the part, from 1.
+      text: never blank; newlines separate paragraphs; control characters, NUL included, stay as they are.
+      unit: what it belongs to, such as a book; empty if it stands alone.
     """
 
     part: str
@@ -61,38 +61,38 @@ class Document:
 
     @property
     def id(self) -> str:
-        """The name that messages and manifests use: `<part>:<number>`."""
+        """Name for messages and manifests: `<part>:<number>`."""
         return f"{self.part}:{self.number}"
 
 
 class Format(Protocol):
-    """Reads the documents of a part; picklable, so that another process can read it."""
+    """Reader for one file format; picklable, so that any process can read a part."""
 
     def documents(self, part: "Part", progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        """Yield the documents of a part.
+        """Yield a part's documents.
 
         Args:
-          progress: called from time to time with the number of bytes read so far, of `part.size`.
-          on_bad: called with the error of each bad document; if the call returns, the document is left out.
+          progress: called from time to time with the bytes read so far, at most `part.size`.
+          on_bad: called with an error for each bad document; if the call returns, the document is left out.
 
         Raises:
           Damaged: nothing after this point can be read.
-          UserError: the part cannot be read for a reason outside of it (rights, network, a wrong setting).
+          UserError: the part cannot be read for an external reason (rights, network, a wrong setting).
         """
         ...
 
 
 def stop(error: UserError) -> NoReturn:
-    """Raise the error of a bad document: the default `on_bad`."""
+    """Raise the error; the default `on_bad`."""
     raise error
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One file of a corpus.
+    """One file in a corpus.
 
     Attributes:
-      name: unique in the corpus, and independent of the folder of the corpus; parts are sorted by it.
+      name: unique in the corpus and relative to its folder, so that moving the corpus changes nothing; the sort key.
       size: bytes on disk.
     """
 
@@ -102,12 +102,12 @@ class Part:
     format: Format
 
     def documents(self, on_read: OnRead = lambda size: None, on_bad: OnBad = stop) -> Iterator[Document]:
-        """Yield the documents. Memory is that of the largest document.
+        """Yield the documents, holding one in memory at a time.
 
         Args:
-          on_read: called with the number of bytes read since the last call; the sum is `size`.
-          on_bad: called with the error of each document that is not text, of a part that is cut short (it ends there),
-            and of a part without documents. If the call returns, reading continues without them.
+          on_read: called with the bytes read since the last call; they add up to `size`.
+          on_bad: called with an error for each document that is not text, for a part that is cut short (it ends there),
+            and for a part without documents. If the call returns, reading continues without them.
 
         Raises:
           UserError: `on_bad` raised it, or the part cannot be read at all.
@@ -128,14 +128,14 @@ class Part:
             for document in self.format.documents(self, progress, bad):
                 empty = False
                 yield document
-        except Damaged as error:  # what follows it cannot be read; the size is that on disk
+        except Damaged as error:  # nothing after it can be read, so all remaining bytes on disk count as bad
             bad(sized(error, max(0, self.size - used)))
         if empty:
             on_bad(UserError(f"{self.path} is empty; remove it from the corpus or fill it"))
         progress(self.size)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of name, size and content: all of it up to 64 MiB, else 64 evenly spaced blocks of 1 MiB.
+        """Return a SHA-256 over name, size and content: everything up to 64 MiB, else 64 evenly spaced 1 MiB blocks.
 
         Raises:
           UserError: the file cannot be read.
@@ -144,6 +144,7 @@ class Part:
         with open_file(self.path) as file:
             length = file.seek(0, io.SEEK_END)
             digest.update(f"{self.name}\0{length}\0".encode())
+            # Reading all of a large corpus twice would cost hours; blocks from the whole file show most rewrites.
             whole = length <= WHOLE_BYTES
             offsets = (0,) if whole else [i * (length - MIB) // (SAMPLED_BLOCKS - 1) for i in range(SAMPLED_BLOCKS)]
             for offset in offsets:
@@ -153,22 +154,22 @@ class Part:
 
 
 def unread(message: str, size: int) -> UserError:
-    """Return the error of a document that is not read, with the bytes of it as `size`."""
+    """Return an error for a document that is not read, with its byte count as `size`."""
     error = UserError(message)
     error.size = size
     return error
 
 
 def sized(error: UserError, size: int) -> UserError:
-    """Return the error of a bad document with its bytes as `size`."""
+    """Return the error for a bad document, with its byte count as `size`."""
     error.size = size
     return error
 
 
 def check_encoding(head: bytes, where: str) -> None:
-    """Raise `Damaged` if the first bytes of a file of text show that all of it is in another encoding.
+    """Raise `Damaged` if a text file's first bytes show that all of it is UTF-16 or UTF-32.
 
-    Its line ends are others too, so no line of it could be read alone.
+    Line ends differ in those encodings too, so skipping single lines would not help.
 
     Args:
       head: the first line.
@@ -190,10 +191,10 @@ def check_encoding(head: bytes, where: str) -> None:
 
 
 def text_of(value: Any, where: str, field: str = "") -> str:
-    """Return the text of a document.
+    """Check that a value is text, and return it as a string.
 
     Args:
-      value: the content that was read; bytes are UTF-8.
+      value: content that was read; bytes are UTF-8.
       where: file and line or record, for the error message.
       field: name of the field that holds `value`.
 
@@ -214,14 +215,14 @@ def text_of(value: Any, where: str, field: str = "") -> str:
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Return the text of bytes in UTF-8.
+    """Decode UTF-8.
 
     Args:
       content: a line, a field or a whole file.
       where: its place, for the error message.
 
     Raises:
-      UserError: the bytes are not UTF-8; the message names their format if their first bytes identify it.
+      UserError: the bytes are not UTF-8; the message names their format if the magic bytes identify it.
     """
     try:
         return content.decode("utf-8")
@@ -231,7 +232,7 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def _conversion(content: bytes) -> str:
-    """Return how content becomes UTF-8, as its first bytes tell."""
+    """Return the remedy for content that is not UTF-8, judged by its first bytes."""
     if content.startswith(_OFFICE):
         return "it starts like a .docx, .xlsx or .doc; save it as plain text in UTF-8"
     for mark, name in _MARKS.items():
@@ -249,10 +250,10 @@ def _conversion(content: bytes) -> str:
 
 
 def check_surrogates(text: str, what: str) -> None:
-    """Raise UserError if a text holds a lone surrogate, which JSON can write and UTF-8 cannot.
+    """Raise UserError if a text from JSON holds a lone surrogate, which JSON can escape but UTF-8 cannot encode.
 
     Args:
-      text: a text that was read from JSON.
+      text: the text.
       what: its place, for the error message.
     """
     try:
@@ -262,7 +263,7 @@ def check_surrogates(text: str, what: str) -> None:
 
 
 def json_of(content: bytes, path: str) -> Any:
-    """Return what a JSON file holds.
+    """Parse the content of a JSON file.
 
     Raises:
       UserError: the content is not JSON in UTF-8; the message names the line.
@@ -279,7 +280,7 @@ def json_of(content: bytes, path: str) -> Any:
 
 
 def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
-    """Return the JSON object of a line of a .jsonl file.
+    """Parse one .jsonl line as a JSON object.
 
     Args:
       line: the line without its line end.
@@ -301,16 +302,16 @@ def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
 
 
 def no_field(where: str, field: str, fields: list[str], setting: str = "data.text_field") -> UserError:
-    """Return the error of a record or a table without the field `field`, which `setting` names."""
+    """Return an error for a record or table that lacks `field`, the value of `setting`."""
     names = ", ".join(repr(name)[1:-1] for name in fields[:20]) or "none"
     return UserError(f"{where} has no field {field!r} (it has {names}); set {setting}")
 
 
 def unit_of(record: Mapping[str, Any], field: str, where: str) -> str:
-    """Return what a document is a part of, from the field `field` of its record; empty if there is no such setting.
+    """Return a document's unit, read from `field` in its record; empty if no field is set.
 
     Raises:
-      UserError: the record has no such field, or nothing in it.
+      UserError: the record lacks the field, or the field is empty.
     """
     if not field:
         return ""

@@ -1,4 +1,4 @@
-"""Files, folders and globs, local or remote, and the corpora that come with bertjax."""
+"""Corpora from files, folders and globs, local or remote, and the embedded ones."""
 
 import collections
 import functools
@@ -21,20 +21,20 @@ from bertjax.errors import UserError, shorten
 
 EMBEDDED = ("en", "ko")
 KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
-# Names of published corpora: BabyLM's splits are text, and the compressed .json of C4 and Dolma holds JSON lines. A
-# plain .json is mostly a file of settings.
+# Published corpora: BabyLM's splits are text, and C4's and Dolma's compressed .json files hold JSON lines. A plain
+# .json is mostly a settings file.
 _TEXT_SUFFIXES = (".txt", ".train", ".dev", ".test", ".valid")
 _WIKI_EXTRACTOR = re.compile(r"wiki_\d{2,}")
 
 
 def parts(corpus: str, text_field: str) -> list[Part]:
-    """Return the readable files of a file, folder or glob; names are relative to their deepest common folder.
+    """List the readable files under a file, folder or glob; names are relative to their deepest common folder.
 
-    Links to folders are followed. Files of other kinds are left out, and one line on stderr counts them. Files and
-    folders whose names start with a dot (`.git`, `.ipynb_checkpoints`) are left out as globs leave them out.
+    Links to folders are followed. Other kinds of files are left out, and one line on stderr counts them. Names that
+    start with a dot (`.git`, `.ipynb_checkpoints`) are left out, as globs do.
 
     Raises:
-      UserError: there is no file, or none of a known kind, or a folder cannot be read.
+      UserError: there is no file, or no readable kind, or a folder cannot be read.
     """
     paths = _paths(corpus)
     readable = [(path, format) for path in paths if (format := _format(path.name, text_field))]
@@ -67,19 +67,19 @@ def _size(path: epath.Path) -> int:
 
 
 def _count(names: list[str]) -> str:
-    """Return the number of files, and of those with each suffix: `3 files of other kinds (2 .json.gz, 1 .md)`."""
+    """Return the file count, in total and by suffix: `3 files of other kinds (2 .json.gz, 1 .md)`."""
     suffixes = collections.Counter(_suffix(name) for name in names)
     kinds = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common()]
     return f"{len(names):,} file{'s' * (len(names) > 1)} of other kinds ({shorten(kinds)})"
 
 
 def _remedy(names: list[str]) -> str:
-    """Return what to do with a corpus without a file of a known kind."""
+    """Return the remedy for a corpus without any readable file."""
     return _hint(names).removeprefix("; ") or "name one that does, or rename text to .txt and JSON lines to .jsonl"
 
 
 def _hint(names: list[str]) -> str:
-    """Return how files of published corpora have to be named, for the first kind among those that are left out."""
+    """Return how to rename the first recognized kind of published corpus among files that are left out."""
     stems = (os.path.splitext(name)[0] for name in names)
     if wiki := next(filter(_WIKI_EXTRACTOR.fullmatch, stems), None):
         return f"; {wiki} is WikiExtractor's: extract with --json, and name its files {wiki}.jsonl"
@@ -95,12 +95,12 @@ def _suffix(name: str) -> str:
 
 @functools.cache
 def _report(line: str) -> None:
-    """Print a line once: a corpus is listed for its fingerprint and again to be read."""
+    """Print a line only once: a corpus is listed for its fingerprint and again for reading."""
     print(line, file=sys.stderr, flush=True)
 
 
 def embedded(name: str, text_field: str) -> list[Part]:
-    """Return the part of a corpus that comes with bertjax.
+    """Return the single part of an embedded corpus.
 
     Raises:
       UserError: there is no such corpus.
@@ -111,7 +111,7 @@ def embedded(name: str, text_field: str) -> list[Part]:
 
 
 def _format(name: str, text_field: str) -> Format | None:
-    """Return the format of a file with this name, or None if it is of another kind."""
+    """Return the reader for a file name, or None for other kinds."""
     stem, suffix = os.path.splitext(name)
     if suffix == ".parquet":
         return Parquet(text_field)
@@ -124,7 +124,7 @@ def _format(name: str, text_field: str) -> Format | None:
 
 
 def _paths(corpus: str) -> list[epath.Path]:
-    """Return the files, and links and special files that only stand where a file could be."""
+    """List everything that is not a folder, including broken links and special files, which are refused later."""
     with foreign(f"corpus {corpus!r} cannot be read", "name a file, a folder, a glob, or embedded:en"):
         if "://" in corpus:
             place = epath.Path(corpus)  # raises if no library knows the scheme
@@ -140,17 +140,17 @@ def _local(corpus: str) -> Iterator[epath.Path]:
     path = os.path.abspath(os.path.expanduser(corpus))
     if os.path.isdir(path):
         yield from _below(path, ())
-    elif os.path.lexists(path):
+    elif os.path.lexists(path):  # literal names first: `corpus[1].txt` is a file before it is a pattern
         yield epath.Path(path)
     else:
         yield from (epath.Path(match) for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
 
 
 def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[epath.Path]:
-    """Yield what is below a folder. A link to one of the folders `above`, by device and inode, is not followed."""
+    """Yield all files below a folder, skipping links back to a folder in `above` (device and inode)."""
     status = os.stat(folder)
     here = (status.st_dev, status.st_ino)
-    if here in above:
+    if here in above:  # links may form a cycle
         return
     for name in sorted(name for name in os.listdir(folder) if not _is_hidden(name)):
         path = os.path.join(folder, name)
@@ -177,7 +177,7 @@ def _remote(corpus: str) -> Iterator[epath.Path]:
 
 
 def _members(folder: epath.Path) -> Iterator[epath.Path]:
-    """Yield all files below a folder of an object store. Such a folder may list itself."""
+    """Yield all files below an object-store folder, which may list itself."""
     for path in folder.iterdir():
         if path != folder and _is_hidden(path.name):
             continue

@@ -1,7 +1,7 @@
-"""`hf:NAME[:SPLIT]`: a data set of the Hugging Face hub, or of a local folder.
+"""`hf:NAME[:SPLIT]`: a dataset on the Hugging Face hub, or in a local folder.
 
-Parquet files are read where they are, and only the column with the text: a data set of a terabyte needs no disk, and a
-store starts after the first file. Files of other formats are converted by the `datasets` library first.
+Parquet files are read in place, text column only: a terabyte dataset needs no disk, and preparation starts after the
+first file. The `datasets` library first converts files in other formats.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from bertjax.data.sources.base import Part, no_field
 from bertjax.data.sources.tables import ArrowStream, Parquet
 from bertjax.errors import UserError
 
-# A file of the folders that `Dataset.save_to_disk` writes.
+# Marks a folder that `Dataset.save_to_disk` wrote.
 _STATE = "state.json"
 REMEDY = "name hf:OWNER/NAME[/CONFIG][:SPLIT] or hf:FOLDER[:SPLIT]"
 
 
 @dataclasses.dataclass(frozen=True)
 class HubFile:
-    """A file under a URL of `fsspec`, such as `hf://datasets/OWNER/NAME@REVISION/FILE`. Ranges of it are fetched."""
+    """A file at an `fsspec` URL, such as `hf://datasets/OWNER/NAME@REVISION/FILE`, fetched by byte ranges."""
 
     url: str
 
@@ -42,20 +42,20 @@ class HubFile:
         return PurePosixPath(self.url).suffix
 
     def open(self, mode: str = "rb") -> IO[bytes]:
-        """Open the file; its failures are those of the library of its scheme."""
+        """Open the file. Errors are whatever the URL scheme's library raises."""
         system, path = fsspec.core.url_to_fs(self.url)
         return system.open(path, mode)
 
     @functools.cached_property
     def information(self) -> dict:
-        """Return what the listing has of the file: `size`, and on the hub `blob_id`, a hash of its content."""
+        """Directory entry: `size`, and on the hub `blob_id`, a content hash."""
         system, path = fsspec.core.url_to_fs(self.url)
         return system.info(path)
 
 
 @dataclasses.dataclass(frozen=True)
 class HubPart(Part):
-    """A file of the hub, which knows the hash of its content: nothing is fetched for its fingerprint."""
+    """A hub file. The hub lists its content hash, so computing the fingerprint fetches nothing."""
 
     checksum: str = ""
 
@@ -66,14 +66,13 @@ class HubPart(Part):
 
 
 def parts(name: str, text_field: str) -> list[Part]:
-    """Return the files of a split.
+    """List the files in a split.
 
     Args:
-      name: `OWNER/NAME[/CONFIG][:SPLIT]`, or `FOLDER[:SPLIT]` for a local folder; the default split is
-        `train`.
+      name: `OWNER/NAME[/CONFIG][:SPLIT]`, or `FOLDER[:SPLIT]` for a local folder; the default split is `train`.
 
     Raises:
-      UserError: there is no such data set, configuration, split or field.
+      UserError: there is no such dataset, configuration, split or field.
     """
     corpus = f"corpus 'hf:{name}'"
     name, _, named_split = name.partition(":")
@@ -86,6 +85,7 @@ def parts(name: str, text_field: str) -> list[Part]:
         from datasets.packaged_modules.parquet.parquet import Parquet as ParquetBuilder
     with foreign(f"{corpus} cannot be loaded", REMEDY):
         builder = datasets.load_dataset_builder(path, config)
+        # Parquet is read in place; anything else goes through the library's Arrow cache, a second copy on disk.
         if isinstance(builder, ParquetBuilder) and builder.config.data_files:
             files = {str(name): list(urls) for name, urls in builder.config.data_files.items()}
             _require_split(corpus, split, list(files))
@@ -105,7 +105,7 @@ def _require_split(corpus: str, split: str, splits: list[str]) -> None:
 
 
 def _parquet_parts(files: list[str], text_field: str) -> list[Part]:
-    """Return Parquet files, named relative to their deepest common folder."""
+    """Return parts for Parquet files, named relative to their deepest common folder."""
     root, parts = os.path.commonpath([PurePosixPath(file).parent for file in files]), []
     for file in files:
         name = PurePosixPath(file).relative_to(root).as_posix()
@@ -121,23 +121,25 @@ def _parquet_parts(files: list[str], text_field: str) -> list[Part]:
 
 
 def _saved_parts(folder: str, corpus: str, split: str, text_field: str) -> list[Part]:
-    """Return the files of one split that `Dataset.save_to_disk` wrote, which `datasets.load_dataset` does not open."""
+    """Return one split written by `Dataset.save_to_disk`, which `datasets.load_dataset` does not open."""
     with foreign(f"{corpus} cannot be loaded", f"save the data set again, or delete {_STATE}"):
         state = untrusted.read_json(os.path.join(folder, _STATE))
         names = [str(entry["filename"]) for entry in state["_data_files"]]
-        if state.get("_indices_data_files"):
+        if state.get("_indices_data_files"):  # select() and shuffle() only store row numbers beside the full table
             raise ValueError("its rows are a selection; save it after flatten_indices()")
+        # The file may be foreign: it must not point outside its own folder.
         if odd := [name for name in names if os.path.basename(name) != name]:
             raise ValueError(f"{odd[0]!r} is not a file in it")
         files = [epath.Path(os.path.join(folder, name)) for name in names]
         sizes = [file.stat().length for file in files]
+    # A saved dataset has a single split, so a name is only a check.
     if split and split != (own := state.get("_split") or "train"):
         raise UserError(f"{corpus} has no split {split!r}; it has {own}")
     return [Part(file, file.name, size, ArrowStream(text_field)) for file, size in zip(files, sizes, strict=True)]
 
 
 def _path_and_config(name: str) -> tuple[str, str | None]:
-    """Return what `datasets.load_dataset` calls path and name."""
+    """Return the arguments that `datasets.load_dataset` calls path and name."""
     if name.startswith(("/", "~", ".")) or os.path.isdir(name):
         return os.path.expanduser(name), None
     owner_and_name, config = name.split("/")[:2], name.split("/")[2:]

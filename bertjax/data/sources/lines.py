@@ -1,4 +1,4 @@
-"""Files of lines, plain or compressed: text and JSON lines."""
+"""Line-based files, plain or compressed: text and JSON lines."""
 
 import dataclasses
 import functools
@@ -28,21 +28,21 @@ from bertjax.errors import Damaged, UserError
 from bertjax.storage import reason_of
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
-# A line, or a document of lines, is held in memory. A small archive can hold a line of any length.
+# Lines and documents are held in memory, and a small archive can expand to a line of any length.
 LONGEST_BYTES = 1 << 30
-# What is kept of a longer line.
+# Bytes kept from a longer line, to identify it.
 KEPT_BYTES = 1 << 10
-# The first bytes of each kind of archive.
+# Magic bytes by archive suffix.
 _STARTS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".xz": b"\xfd7zXZ\x00", ".bz2": b"BZh"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Plain text: a blank line ends a document, a line is a sentence or a paragraph. A lone CR also ends a line."""
+    """Plain text: a blank line ends a document; a line is a sentence or paragraph. A lone CR also ends a line."""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        path = str(part.path)  # which epath puts together each time
+        path = str(part.path)  # once, because epath rebuilds the string on every call
         for first, paragraphs, size in _paragraphs(part, progress):
             where = f"{path}:{first}"
             if size > LONGEST_BYTES:
@@ -60,7 +60,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class JsonLines:
-    """One JSON object a line; the field `text_field` holds the document, and `group_field` its unit."""
+    """JSON lines: one object per line; `text_field` holds the document, `group_field` its unit."""
 
     text_field: str
     group_field: str = ""
@@ -88,16 +88,15 @@ class JsonLines:
 
 
 def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes], int]]:
-    """Yield the runs of lines between blank lines.
+    """Group lines into paragraphs' runs between blank lines.
 
     Yields:
-      number of the first line, the lines, and their bytes. Of a run with more than `LONGEST_BYTES`, only the first
-      lines.
+      First line number, lines, and total bytes. Lines after the first `LONGEST_BYTES` are dropped, but counted.
     """
     first, paragraphs, size = 0, [], 0
     for number, whole, line_size in _lines(part.path, progress):
         for line in whole.split(b"\r") if line_size <= LONGEST_BYTES else [whole]:
-            if line.decode("utf-8", "replace").strip():
+            if line.decode("utf-8", "replace").strip():  # a blank line may hold any white space, such as U+3000
                 first = first or number
                 if size <= LONGEST_BYTES:
                     paragraphs.append(line)
@@ -110,13 +109,13 @@ def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]
 
 
 def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> Iterator[tuple[int, bytes]]:
-    """Yield numbers from 1, and lines without line ends (also those of Windows) and without byte-order marks.
+    """Yield line numbers from 1, and lines without line ends (LF or CRLF) or byte-order marks.
 
-    A byte-order mark starts a file, and a later line if files were concatenated.
+    A byte-order mark starts a file, and also a later line if files were concatenated.
 
     Args:
       path: a plain or compressed file.
-      progress: called from time to time with the number of bytes read so far.
+      progress: called from time to time with the bytes read so far.
 
     Raises:
       Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
@@ -129,9 +128,9 @@ def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> It
 
 
 def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int]]:
-    """Yield what `numbered_lines` does, and the bytes of each line.
+    """Yield line number, line, and line length in bytes.
 
-    Of a line with more than `LONGEST_BYTES` only the beginning is kept, and the next one follows.
+    A line longer than `LONGEST_BYTES` is truncated to `KEPT_BYTES`, and reading continues with the next line.
 
     Raises:
       Damaged: the file cannot be read to its end, or is in another encoding.
@@ -139,8 +138,9 @@ def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int
     """
     with open_file(path) as file:
         try:
-            unreported = 0
+            unreported = 0  # progress is reported per MiB, because lines may be very short
             stream = _decompressed(file, path.suffix)
+            # Bounded, so that a file without line ends cannot exhaust memory.
             read = functools.partial(stream.readline, LONGEST_BYTES + 1)
             for number, line in enumerate(iter(read, b""), start=1):
                 if number == 1:
@@ -158,7 +158,7 @@ def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int
 
 
 def _rest_of_line(stream: io.BufferedReader, line: bytes) -> int:
-    """Read to the end of a line that has started with `line`, and return the bytes of it that are left."""
+    """Skip to the end of the line that `line` starts, and return how many bytes were skipped."""
     size = 0
     while not line.endswith(b"\n") and (line := stream.readline(MIB)):
         size += len(line)
@@ -170,7 +170,7 @@ def _too_long(what: str, size: int, remedy: str) -> UserError:
 
 
 def _undecodable(path: epath.Path, error: Exception) -> UserError:
-    """Return the error of an archive that cannot be decoded, which tells apart why."""
+    """Return the error for an undecodable archive: wrong format, cut short, damaged, or too large a window."""
     kind, reason = path.suffix[1:], reason_of(error)
     if kind == "zst" and "too much memory" in reason:
         # Archives of this kind are sound, and skipping one would lose all of its documents: always an error.
@@ -178,6 +178,7 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
             f"{path} was compressed with a window of more than 128 MiB (zstd --long=28 to 31), which is more than is "
             "read; recompress it with --long=27 or less: zstd -dc --long=31 OLD | zstd --long=27 -o NEW"
         )
+    # The magic bytes tell a wrong suffix from damage.
     with path.open("rb") as file:
         head = file.read(8)
     starts = _STARTS.get(path.suffix, b"")
@@ -193,7 +194,7 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
 
 
 def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
-    """Return a buffered stream that raises if the file ends before its content does."""
+    """Return a buffered stream that raises if the archive is truncated."""
     if suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=file), MIB)
     if suffix == ".xz":

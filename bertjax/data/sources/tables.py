@@ -1,4 +1,4 @@
-"""Arrow tables: Parquet, and the memory-mapped stream files in the cache of the `datasets` library."""
+"""Arrow tables: Parquet, and the memory-mapped stream files in the `datasets` cache."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from bertjax.storage import reason_of
 if TYPE_CHECKING:
     import pyarrow
 
-PARQUET_ROWS = 256  # read at once; documents may be long
+PARQUET_ROWS = 256  # rows per read; few, because documents may be long
 
 
 @dataclasses.dataclass(frozen=True)
 class Parquet:
-    """A Parquet file. Only the columns `text_field` and `group_field` are read; a row is a document."""
+    """Parquet reader: a row is a document; only the columns `text_field` and `group_field` are read."""
 
     text_field: str
     group_field: str = ""
@@ -28,7 +28,7 @@ class Parquet:
             import pyarrow.parquet
         with open_file(part.path) as file:
             try:
-                # Buffering ahead would hold a row group, which a writer may make as large as the file.
+                # No pre-buffering: it would hold a whole row group, which may be as large as the file.
                 table = pyarrow.parquet.ParquetFile(
                     file, buffer_size=MIB, pre_buffer=False, page_checksum_verification=True
                 )
@@ -45,7 +45,7 @@ class Parquet:
 
 @dataclasses.dataclass(frozen=True)
 class ArrowStream:
-    """A file of the cache of the `datasets` library, memory-mapped; a row is a document."""
+    """Reader for memory-mapped files in the `datasets` cache; a row is a document."""
 
     text_field: str
     group_field: str = ""
@@ -67,10 +67,10 @@ class ArrowStream:
 
 
 def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str) -> list[str]:
-    """Return the names of the columns that are read.
+    """Return the names of the columns to read.
 
     Raises:
-      UserError: there is no column of text or bytes with the name `field`, or none with `group_field`.
+      UserError: column `field` is missing or neither text nor bytes, or column `group_field` is missing.
     """
     from pyarrow import types
 
@@ -90,13 +90,13 @@ def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str)
 def _documents(
     batch: "pyarrow.RecordBatch", seen: int, part: Part, columns: list[str], on_bad: OnBad
 ) -> Iterator[Document]:
-    """Yield the documents of rows. The first row has the number `seen` + 1."""
+    """Yield one document per row, numbered from `seen` + 1."""
     import pyarrow
 
     field, *group_fields = columns
     column, path = batch.column(field), str(part.path)
     units = [batch.column(name).to_pylist() for name in group_fields]
-    if pyarrow.types.is_dictionary(column.type):
+    if pyarrow.types.is_dictionary(column.type):  # pandas writes categories so
         column = column.dictionary_decode()
     # As bytes: Arrow does not check that its strings are UTF-8.
     for number, value in enumerate(column.cast(pyarrow.large_binary()), start=seen + 1):

@@ -1,4 +1,4 @@
-"""`tfds:NAME/CONFIG[:SPLIT]`: a data set of TensorFlow Datasets in ArrayRecord files, read without TensorFlow."""
+"""`tfds:NAME/CONFIG[:SPLIT]`: a TensorFlow Datasets dataset in ArrayRecord files, read without TensorFlow."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, s
 from bertjax.errors import Damaged, UserError
 from bertjax.storage import reason_of
 
-RECORDS = 64  # read at once
+RECORDS = 64  # records per read
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrayRecords:
-    """Consecutive records of a split: those in one file. A record is a document.
+    """Reader for one file in a split: consecutive records, each a document.
 
     Attributes:
       dataset: `NAME/CONFIG`.
-      split: name of the split.
-      first: number of the first record within the split, from 0.
+      split: split name.
+      first: index of the first record within the split, from 0.
       count: number of records.
-      text_field: the feature that holds the document.
-      group_field: the feature that holds its unit; empty if there is none.
+      text_field: feature that holds the document.
+      group_field: feature that holds its unit; empty if there is none.
     """
 
     dataset: str
@@ -42,7 +42,7 @@ class ArrayRecords:
                 records = source.data_source.__getitems__(list(range(self.first + start, self.first + stop)))
             except Exception as error:  # the C++ reader has no exception type of its own
                 raise _damaged(part, reason_of(error)) from None
-            if b"" in records:  # what that reader returns for a file that was cut between two blocks
+            if b"" in records:  # the reader returns this, without an error, if a file was cut between two blocks
                 raise _damaged(part, "a record is missing")
             for number, record in enumerate(records, start=start + 1):
                 example, where = features.deserialize_example_np(record), f"{part.path}:{number}"
@@ -57,13 +57,13 @@ class ArrayRecords:
 
 
 def parts(name: str, text_field: str) -> list[Part]:
-    """Return the files of a split under `TFDS_DATA_DIR`, after preparing them if needed (which may take TensorFlow).
+    """List a split's files under `TFDS_DATA_DIR`, preparing them first if needed (which may take TensorFlow).
 
     Args:
-      name: `NAME/CONFIG[:SPLIT]`; the default split is `train`, and any slice of TFDS is allowed.
+      name: `NAME/CONFIG[:SPLIT]`; the default split is `train`, and any TFDS slice is allowed.
 
     Raises:
-      UserError: there is no such data set, configuration, split or field.
+      UserError: there is no such dataset, configuration, split or field.
     """
     dataset, _, split = name.partition(":")
     split = split or "train"
@@ -73,6 +73,7 @@ def parts(name: str, text_field: str) -> list[Part]:
     parts, first = [], 0
     for piece in source.dataset_info.splits[split].file_instructions:
         path = epath.Path(piece.filename)
+        # Several slices may share a file, so the name of an incomplete one states its records.
         whole = piece.take == piece.examples_in_shard
         label = path.name if whole else f"{path.name}[{piece.skip}:{piece.skip + piece.take}]"
         records = ArrayRecords(dataset, split, first, piece.take, text_field)
@@ -82,7 +83,7 @@ def parts(name: str, text_field: str) -> list[Part]:
 
 
 def _open(dataset: str, split: str):
-    """Return the random-access source of a split."""
+    """Open a split for random access."""
     with extra(f"corpus 'tfds:{dataset}'"):
         import tensorflow_datasets
     remedy = "name tfds:NAME/CONFIG[:SPLIT] and set TFDS_DATA_DIR to the folder that holds it in ArrayRecord files"
