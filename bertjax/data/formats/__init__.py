@@ -1,6 +1,6 @@
-"""Example formats, one per file. The registry lists them; a format outside of bertjax is named by `module:Class`.
+"""Example formats, one per file, listed in a registry; name a format from outside bertjax as `module:Class`.
 
-The formats here read token stores; those of `bertjax.data.labeled` read labeled files.
+Formats in this package read token stores; `bertjax.data.labeled` has the ones for labeled files.
 """
 
 from bertjax.data.formats.base import ExampleFormat
@@ -32,5 +32,5 @@ FORMATS = Union("examples", ExampleFormat, default="segment_pairs", kinds=KINDS 
 
 
 def kinds_with(labels: tuple[str, ...]) -> list[str]:
-    """Return the registered kinds whose examples carry all of these labels."""
+    """Return the registered kinds with examples that carry all these labels."""
     return [kind for kind in FORMATS.kinds if set(labels) <= set(FORMATS.class_of(kind)().labels)]

@@ -1,4 +1,4 @@
-"""The contract of an example format: how data becomes examples, for a token store block by block."""
+"""Base classes for example formats, which turn data into examples; token stores are processed block by block."""
 
 import copy
 import dataclasses
@@ -13,20 +13,20 @@ from bertjax.data.framing import special_tokens
 from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
-# About how many sentences a block covers. It bounds the memory, whatever the size of the split.
+# Sentences per block, approximately. Bounds memory for any split size.
 BLOCK_SENTENCES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Consecutive examples of a plan.
+    """E consecutive examples in a plan.
 
-    The tokens of the examples are the tokens of the block's documents without the lost and with the repeated tokens.
+    Conservation: example tokens = tokens in the block's documents - lost + repeated.
 
     Attributes:
-      ranges: int64 [E, columns of the format], token ranges of the store's split.
-      lost_tokens: tokens of the block's documents that are in no example.
-      repeated_tokens: tokens that examples have in addition, as partners from elsewhere.
+      ranges: int64 [E, columns], token ranges in the store's split; the format defines the columns.
+      lost_tokens: tokens in the block's documents that no example contains.
+      repeated_tokens: additional tokens in examples, from partners elsewhere.
     """
 
     ranges: np.ndarray
@@ -36,16 +36,16 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleFormat:
-    """How data becomes examples; the fields of a subclass are its settings.
+    """Turns data into examples; a subclass's fields are its settings.
 
     Attributes:
-      kind: the name of the format in a configuration; each subclass sets its own as the default.
-      max_tokens: the most tokens of an example, special tokens included; 0 for as many as a row has room for. Longer
-        rows hold several examples, and only examples must fit into the position table of the model.
-      labels: names of the labels of every example.
-      labels_by_class: whether a label is an array with an entry for each class.
-      shortest: the fewest tokens of a whole example, special tokens included.
-      token_settings: names of the settings that are numbers of tokens in an example.
+      kind: the format's name in a configuration; each subclass sets its own as the default.
+      max_tokens: maximum example length, special tokens included; 0 means the row length. Longer rows hold several
+        examples, and only an example must fit the model's position table.
+      labels: label names that every example carries.
+      labels_by_class: whether a label is an array with one entry per class.
+      shortest: minimum length for a whole example, special tokens included.
+      token_settings: names of settings that count tokens in an example.
     """
 
     kind: str = dataclasses.field(init=False)
@@ -60,18 +60,18 @@ class ExampleFormat:
             raise UserError(f"examples.max_tokens={self.max_tokens} must not be negative; 0 fills the row")
 
     def longest(self, seq_len: int) -> int:
-        """Return the most tokens of an example in rows of T tokens."""
+        """Return the maximum example length in rows with T tokens."""
         return min(self.max_tokens or seq_len, seq_len)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextFormat(ExampleFormat):
-    """How the text of a token store becomes examples.
+    """Turns a token store's text into examples.
 
     Attributes:
-      version: version of the plans, which is raised when the same settings give other examples.
-      is_random: whether examples follow from the seed.
-      orders_sentences: whether its labels follow from the order of the sentences of a document.
+      version: plan version, raised when the same settings give different examples.
+      is_random: whether examples depend on the seed.
+      orders_sentences: whether labels depend on the sentence order within a document.
     """
 
     version: ClassVar[int] = 2
@@ -80,43 +80,43 @@ class TextFormat(ExampleFormat):
 
     @property
     def is_of_one_source(self) -> bool:
-        """Whether an example may only have text of one source of a corpus.
+        """Whether an example must stay within one source.
 
-        A random partner in another language would be told by its script alone.
+        With several sources, the model could recognize a random partner by its script alone.
         """
         return False
 
     def identity(self) -> dict:
-        """Return the settings that the examples follow from, as plain values."""
+        """Return the settings that determine the examples, as plain values."""
         settings = dataclasses.asdict(self)
-        if not self.max_tokens:  # plans from before this setting keep their fingerprints
+        if not self.max_tokens:  # keeps the fingerprints of plans made before this setting existed
             del settings["max_tokens"]
         return settings
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """Yield the examples of one pass over a split; the size of the blocks changes neither them nor their order.
+        """Yield one pass over a split. Block size affects neither the examples nor their order.
 
         Args:
-          split: the split; its `documents` may be a part of `sentences`, and only that part is used.
-          seq_len: the most tokens of an example (`longest`).
-          seed: the seed of all random numbers.
+          split: its `documents` may cover only a part of `sentences`; the rest is ignored.
+          seq_len: maximum example length, see `longest`.
+          seed: seed for all random numbers.
 
         Raises:
-          UserError: the format cannot make examples of this split or `seq_len`.
+          UserError: the format cannot make examples from this split or with this `seq_len`.
         """
         raise TypeError(f"{type(self).__name__} has no blocks()")
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> Examples:
-        """Return the examples with the ranges of all blocks, which are in the .npy file `ranges`."""
+        """Open the examples of a plan; the .npy file `ranges` holds the ranges from all blocks."""
         raise TypeError(f"{type(self).__name__} has no open()")
 
 
 def document_runs(split: Split) -> Iterator[tuple[Split, int, int]]:
-    """Divide the documents into runs of about BLOCK_SENTENCES sentences, each at least one document.
+    """Divide documents into runs with about BLOCK_SENTENCES sentences, at least one document each.
 
     Yields:
-      (split, start, stop): documents start..stop-1 are a run. The split is a copy with its own memory maps, so that
-      the pages read for one run are freed before the next.
+      (split, start, stop): documents start..stop-1 form a run. The split is a copy with its own memory maps, so that
+      pages read for one run are freed before the next.
     """
     documents = np.asarray(split.documents)
     start, end = 0, len(documents) - 1
@@ -128,7 +128,8 @@ def document_runs(split: Split) -> Iterator[tuple[Split, int, int]]:
 
 
 def walk(following: np.ndarray, start: int = 0) -> np.ndarray:
-    """Return the indices from `start`, each the `following` (int [n]) of the one before, until the end of the array."""
+    """Follow links from `start` to the end: return start, following[start], ...; `following` is int [n]."""
+    # The only sequential step in planning, so on a Python list: element access into an array is slower.
     steps, index, visited = following.tolist(), start, []
     while index < len(steps):
         visited.append(index)

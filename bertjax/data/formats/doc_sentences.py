@@ -1,4 +1,4 @@
-"""Doc sentences: text that never crosses the end of a document (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
+"""Doc sentences: examples never cross a document boundary (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from bertjax.data.store import Split
 
 @dataclasses.dataclass(frozen=True)
 class DocSentences(RunFormat):
-    """[CLS] text [SEP] of one document, shorter at its end. No token is lost or repeated."""
+    """[CLS] text [SEP] from one document; its last example may be short. No token is lost or repeated."""
 
     kind: str = dataclasses.field(init=False, default="doc_sentences")
     across: ClassVar[bool] = False

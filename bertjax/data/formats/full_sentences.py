@@ -1,4 +1,4 @@
-"""Full sentences: text that continues across documents (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
+"""Full sentences: examples continue across documents (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2)."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,15 +19,16 @@ class FullSentences(RunFormat):
     across: ClassVar[bool] = True
 
     def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Cut the stream of all documents, with a separator after each, every `room` places.
+        """Concatenate all documents, with a separator after each, and cut every `room` positions.
 
-        A separator next to a cut is left out, because the example has [CLS] or [SEP] there. Such an example is one
-        token short, so that each cut is at a multiple of `room` whatever precedes it.
+        A separator next to a cut is dropped, because the example already has [CLS] or [SEP] there. Such an example is
+        one token short, so every cut stays at a multiple of `room` whatever precedes it.
         """
         origin = split.sentences[split.documents[0]]
         begin, begin_document = origin, 0
         for part, start, stop in document_runs(split):
             edges = document_edges(part, start, stop)
+            # Position of each document edge in the concatenation: one separator per document before it.
             stream = edges - origin + np.arange(start, stop + 1)
             is_last = stop == len(part.documents) - 1
             end = stream[-1] - is_last
@@ -37,6 +38,8 @@ class FullSentences(RunFormat):
 
             owner = np.searchsorted(stream, cuts, side="right") - 1
             token = origin + cuts - (start + owner)
+            # At a document's edge the separator is dropped: the cut belongs to the next document for the example that
+            # starts there, and to the document before for the one that ends there.
             next_document = start + owner + (token == edges[owner + 1])
             last_document = start + owner - (token == edges[owner])
 

@@ -1,4 +1,4 @@
-"""What the pair formats share: chunks of consecutive sentences, cut in two, and partners from elsewhere."""
+"""Base class for pair formats: chunks of consecutive sentences, cut in two, and partners from elsewhere."""
 
 import copy
 import dataclasses
@@ -19,23 +19,24 @@ from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.errors import UserError
 
-# How B relates to A: it follows A, precedes A, is from another document, or from elsewhere in the same document. ALONE:
-# there is no B for A.
+# B's relation to A: it follows A, precedes A, is from another document, or from elsewhere in the same document. ALONE:
+# A has no B.
 NEXT, PREVIOUS, RANDOM, DISTANT, ALONE = range(5)
 
 
 @dataclasses.dataclass(frozen=True)
 class PairFormat(TextFormat):
-    """[CLS] A [SEP] B [SEP] with one label: how B relates to A. A subclass defines the chunks and the relations.
+    """[CLS] A [SEP] B [SEP] with one label: B's relation to A. Subclasses define chunks and relations.
 
-    Documents are walked from chunk to chunk. If B is from elsewhere, the chunk's second run is left for the next chunk.
-    A chunk of a single sentence gets a random B if the format has random pairs; otherwise it is lost (and counted).
+    Documents are walked chunk by chunk. If B is from elsewhere, the chunk's second run starts the next chunk (as in
+    BERT's create_pretraining_data.py). A single-sentence chunk gets a random B if the format has random pairs;
+    otherwise it is lost, and counted.
 
     Attributes:
-      trim: which tokens are removed from a pair that is too long, always from the longer segment: `random_end` (a token
-        at its front or its back, by a coin, as Devlin et al. 2019) or `outer_ends` (the front of the first run and the
-        end of the second run, so that the runs stay adjacent).
-      relations: the relations that occur; a label is an index into them.
+      trim: how a pair that is too long is cut, always token by token from the longer segment: `random_end` (front or
+        back by coin toss, as Devlin et al. 2019) or `outer_ends` (A's front and B's end, so that the text stays
+        contiguous).
+      relations: relations that occur; a label is an index into them.
     """
 
     version: ClassVar[int] = 3
@@ -43,7 +44,7 @@ class PairFormat(TextFormat):
     shortest: ClassVar[int] = 2 + special_tokens(2)
     orders_sentences: ClassVar[bool] = True
     relations: ClassVar[tuple[int, ...]]
-    # How a B from elsewhere is found.
+    # How to find a B from elsewhere.
     places: ClassVar[dict[int, Callable[..., Range]]] = {RANDOM: in_another, DISTANT: in_the_same}
 
     def __post_init__(self):
@@ -61,25 +62,25 @@ class PairFormat(TextFormat):
         return RANDOM in self.relations
 
     def shares(self) -> dict[int, float]:
-        """Return {relation: its share of the chunks}; in the other chunks B follows A."""
+        """Return {relation: its share among chunks}; in the remaining chunks B follows A."""
         raise TypeError(f"{type(self).__name__} has no shares()")
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
-        """Return the chunk that starts with each sentence.
+        """Return, for every sentence, the chunk that would start there.
 
         Args:
           bounds: int64, as `Split.sentences`.
           first: int64 [S], consecutive sentences.
-          ends: int64 [S], the end of the document of each.
+          ends: int64 [S], end of each sentence's document.
           room: tokens for A and B together.
-          share: returns the random numbers.
+          share: random number generator.
         """
         raise TypeError(f"{type(self).__name__} has no chunks()")
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """Yield the pairs of one pass; `ranges` int64 [E, 5]: a_start, a_stop, b_start, b_stop, label.
+        """Yield one pass; `ranges` int64 [E, 5]: a_start, a_stop, b_start, b_stop, label.
 
-        The ranges fit `seq_len` and are never empty. A chunk depends only on its first sentence, so the chunks of all
+        Ranges fit `seq_len` and are never empty. A chunk depends only on its first sentence, so the chunks for all
         sentences are computed at once, and only the walk from chunk to chunk is sequential.
 
         Raises:
@@ -109,10 +110,10 @@ class PairFormat(TextFormat):
         return PairExamples(store, split, ranges, Vocabulary.of(store.tokenizer), label)
 
     def _block(self, split: Split, start: int, stop: int, room: int, seed: int) -> Block:
-        """Return the pairs whose first sentences are in documents start..stop-1."""
+        """Return the pairs that start in documents start..stop-1."""
         share = functools.partial(_share, seed)
         bounds, documents = np.asarray(split.sentences), np.asarray(split.documents)
-        # A second map of the same file, for sentences far from here: the first one is read in order.
+        # A second map over the same file for random access; the first one is read in order, with read-ahead.
         elsewhere = at_random(copy.copy(split).sentences)
         sizes = np.diff(documents[start : stop + 1])
         owner = np.repeat(np.arange(start, stop), sizes)
@@ -121,6 +122,7 @@ class PairFormat(TextFormat):
         chunks = self.chunks(bounds, first, ends, room, share)
         relation = self._relation(chunks, begins, ends, share("random", first))
         from_elsewhere = np.isin(relation, list(self.places))
+        # The next chunk starts after B, or at the second run if that is left for it.
         used = walk(np.where(from_elsewhere, chunks.middle, chunks.stop) - documents[start])
         used = used[relation[used] != ALONE]
         chunks, relation, owner, from_elsewhere = chunks[used], relation[used], owner[used], from_elsewhere[used]
@@ -130,7 +132,7 @@ class PairFormat(TextFormat):
             here = relation == kind
             b_first[here], b_stop[here] = partners(elsewhere, documents, chunks[here], owner[here], place, share)
         one, two = (bounds[chunks.first], bounds[chunks.middle]), (bounds[b_first], bounds[b_stop])
-        # The order comes before the cut: if both segments are too long, the first one shown keeps the odd token.
+        # Swap before cutting: if both segments are too long, the one shown first keeps the odd token.
         swapped = relation == PREVIOUS
         a, b = np.where(swapped, two, one), np.where(swapped, one, two)
         a, b = trimmed(a, b, room, self.trim, seed, chunks.first)
@@ -143,7 +145,7 @@ class PairFormat(TextFormat):
         return Block(np.stack([*a, *b, labels], axis=1), block_tokens - used_tokens, repeated_tokens)
 
     def _relation(self, chunks: Chunks, begins: np.ndarray, ends: np.ndarray, drawn: np.ndarray) -> np.ndarray:
-        """Return how B relates to A in each chunk, from a random number in [0, 1) and the bounds of its document."""
+        """Draw B's relation to A for each chunk, from a random number in [0, 1) and its document's bounds."""
         relation, edge = np.full(len(drawn), NEXT), 0.0
         for other, share in self.shares().items():
             relation[(drawn >= edge) & (drawn < edge + share)] = other
@@ -158,17 +160,17 @@ class PairExamples(StoredExamples):
     """`Examples` [CLS] A [SEP] B [SEP] with one label, int32.
 
     Attributes:
-      label: the name of the label.
+      label: label name.
     """
 
     label: str
 
     def label_counts(self, examples: slice = slice(None)) -> np.ndarray:
-        """Return the number of examples with label 0, 1, ...; int64."""
+        """Count examples with label 0, 1, ...; int64."""
         return np.bincount(self._ranges[examples, 4])
 
     def segments(self, examples: slice = slice(None)) -> np.ndarray:
-        """Return the token ranges of the segments of examples: starts and stops, int64 [S, 2]."""
+        """Return every segment's token range: starts and stops, int64 [S, 2]."""
         return self._ranges[examples, :4].reshape(-1, 2)
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Runs of consecutive sentences, and the sentences from elsewhere that a pair format puts beside one of them."""
+"""Sentence chunks for pair formats, and the choice of partners from elsewhere."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,17 +7,17 @@ import numpy as np
 
 from bertjax.data.formats.trimming import Range
 
-# (name of a stream, int64 [S] sentences) -> float64 [S] in [0, 1), a function of the stream, the sentence and the seed.
+# (stream name, int64 [S] sentences) -> float64 [S] in [0, 1), a function of stream, sentence and seed.
 Share = Callable[[str, np.ndarray], np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """The chunk that starts with each of S consecutive sentences: two runs, first..middle-1 and middle..stop-1.
+    """S chunks, one per starting sentence, each with two runs: first..middle-1 and middle..stop-1.
 
     Attributes:
-      first, middle, stop: int64 [S], sentences; middle = stop if the chunk is a single sentence.
-      partner_tokens: int64 [S], tokens, at least 1, that a run from elsewhere must reach if it replaces the second run.
+      first, middle, stop: int64 [S], sentences; middle = stop for a single-sentence chunk.
+      partner_tokens: int64 [S], minimum tokens, at least 1, for a run from elsewhere that replaces the second run.
     """
 
     first: np.ndarray
@@ -30,17 +30,17 @@ class Chunks:
 
 
 def below(share: np.ndarray, size: int | np.ndarray) -> np.ndarray:
-    """Return a number in [0, 1) as an integer in range(size)."""
+    """Map random numbers in [0, 1) to integers in range(size)."""
     return (share * size).astype(np.int64)
 
 
 def apart(chunks: Chunks, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of sentences before and after a chunk's first run in its document, except adjacent ones."""
+    """Count the sentences in a chunk's document before and after its first run, without the adjacent ones."""
     return np.maximum(chunks.first - 1 - begins, 0), np.maximum(ends - chunks.middle - 1, 0)
 
 
 def in_another(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """Return for each chunk a sentence of another document, and the end of that document; int64 [C]."""
+    """Draw a sentence from another document for each chunk; also return that document's end; int64 [C]."""
     begins, ends = _another(documents, chunks, owner, share)
     return begins + below(share("start", chunks.first), ends - begins), ends
 
@@ -48,21 +48,21 @@ def in_another(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner:
 def in_another_with_room(
     bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share
 ) -> Range:
-    """Return the same for sentences that `partner_tokens` follow in their document, if it has as many; int64 [C]."""
+    """Like `in_another`, but leave `partner_tokens` after the sentence if the document has that many; int64 [C]."""
     begins, ends = _another(documents, chunks, owner, share)
     too_late = _reach(bounds, begins, ends, bounds[ends] - bounds[begins] - chunks.partner_tokens + 1)
     return begins + below(share("start", chunks.first), too_late - begins), ends
 
 
 def _another(documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """Return the first sentence and the end of another document for each chunk; int64 [C]."""
+    """Draw another document for each chunk; return its first sentence and its end; int64 [C]."""
     other = below(share("document", chunks.first), len(documents) - 2)
-    other += other >= owner
+    other += other >= owner  # skip the chunk's own document: uniform without rejection
     return documents[other], documents[other + 1]
 
 
 def in_the_same(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner: np.ndarray, share: Share) -> Range:
-    """Return for each chunk a sentence of its document not adjacent to its first run, and where a run must end; [C]."""
+    """Draw a sentence in the same document, not adjacent to the first run; also return where a run must end; [C]."""
     begins, ends = documents[owner], documents[owner + 1]
     before, after = apart(chunks, begins, ends)
     drawn = below(share("start", chunks.first), before + after)
@@ -72,14 +72,14 @@ def in_the_same(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner
 
 
 def partners(bounds, documents, chunks: Chunks, owner: np.ndarray, place, share: Share) -> Range:
-    """Return for each chunk a run of sentences from elsewhere with at least `partner_tokens`, if it has as many.
+    """Return a run of sentences from elsewhere for each chunk, with `partner_tokens` or more where possible.
 
     Args:
       bounds, documents: int64, as `Split.sentences` and `Split.documents`.
-      chunks: the C chunks.
-      owner: int64 [C], the document of each.
-      place: one of `PairFormat.places`: returns a first sentence for each chunk, and where a run must end.
-      share: returns the random numbers.
+      chunks: C chunks.
+      owner: int64 [C], each chunk's document.
+      place: one of `PairFormat.places`; returns a first sentence for each chunk, and where a run must end.
+      share: random number generator.
 
     Returns:
       First sentences and stops, int64 [C].
@@ -90,9 +90,9 @@ def partners(bounds, documents, chunks: Chunks, owner: np.ndarray, place, share:
 
 
 def _reach(bounds: np.ndarray, first: np.ndarray, last: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Return the first sentence after `first` that starts at least `tokens` later, or `last`, by bisection.
+    """Find, by bisection, the first sentence after `first` that starts at least `tokens` later, at most `last`.
 
-    A search through all bounds would read pages from the whole memory map.
+    `np.searchsorted` over all bounds would touch pages all over the memory map.
     """
     low, high, reached = first + 1, last, bounds[first] + tokens
     while (low < high).any():

@@ -1,4 +1,4 @@
-"""What full sentences and doc sentences share: runs of text that fill rows, each token in exactly one example."""
+"""Base class for full sentences and doc sentences: runs of text that fill rows, each token in exactly one example."""
 
 import dataclasses
 import functools
@@ -20,13 +20,13 @@ CUTS = ("tokens", "sentences")
 
 @dataclasses.dataclass(frozen=True)
 class RunFormat(TextFormat):
-    """[CLS] text [SEP]: as many consecutive sentences as fit. A subclass defines whether they may cross documents.
+    """[CLS] text [SEP]: as many consecutive sentences as fit. Subclasses define whether they may cross documents.
 
     Attributes:
-      cut: where an example ends. `tokens`: when the row is full; the next example continues from there. `sentences`:
-        after the last sentence that fits as a whole (as Liu et al. 2019), so rows have some padding unless they are
-        packed. A sentence that is longer than a row is cut in both cases.
-      across: whether an example continues with the next document after a [SEP].
+      cut: where an example ends. `tokens`: when the row is full; the next example continues there. `sentences`: after
+        the last sentence that fits whole (as Liu et al. 2019), which pads rows unless they are packed. A sentence
+        longer than a row is cut either way.
+      across: whether an example continues with the next document, after a [SEP].
     """
 
     is_random: ClassVar[bool] = False
@@ -39,7 +39,7 @@ class RunFormat(TextFormat):
             raise UserError(f"examples.cut={self.cut!r} is unknown; choose one of {', '.join(CUTS)}")
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """Yield one pass; `ranges` int64 [E, 3]: start, stop, and the number of [SEP] between documents. Not random.
+        """Yield one pass; `ranges` int64 [E, 3]: start, stop, and how many [SEP] are between documents. Not random.
 
         Raises:
           UserError: `seq_len` cannot hold a token.
@@ -55,19 +55,20 @@ class RunFormat(TextFormat):
         return RunExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
 
     def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Yield ranges of examples that end when the row is full."""
+        """Yield ranges for examples that end when the row is full."""
         raise TypeError(f"{type(self).__name__} has no _at_tokens()")
 
     def _at_sentences(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Yield ranges of examples that end after whole sentences; each has as many as fit.
+        """Yield ranges for examples that end after whole sentences; each has as many as fit.
 
-        A separator counts as a token of the document before it. An example that may continue in the next block is left
-        to that block.
+        A separator counts as the last token in the document before it. If an example may continue in the next block, it
+        is left to that block.
         """
         begin = split.sentences[split.documents[0]]
         for part, _, stop in document_runs(split):
             bounds, documents = np.asarray(part.sentences), np.asarray(part.documents)
             sentences = np.arange(np.searchsorted(bounds, begin, side="right") - 1, documents[stop])
+            # A sentence longer than a row becomes several pieces, and each piece is treated as a sentence.
             starts, stops, which = pieces(bounds[sentences], bounds[sentences + 1], room)
             document = np.searchsorted(documents, sentences, side="right")[which]
             separators = document if self.across else 0
@@ -85,7 +86,7 @@ class RunFormat(TextFormat):
 
 @dataclasses.dataclass(frozen=True)
 class RunExamples(StoredExamples):
-    """`Examples` [CLS] text [SEP], with a [SEP] between documents; all of segment 0, without labels."""
+    """`Examples` [CLS] text [SEP], with a [SEP] between documents; segment 0 throughout, no labels."""
 
     @functools.cached_property
     def _offsets(self) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +109,7 @@ class RunExamples(StoredExamples):
         )
 
     def _part_lengths(self, ranges: np.ndarray) -> np.ndarray:
-        """Return how many tokens each example takes from each document; int64 [P]."""
+        """Return the tokens that each example takes from each document; int64 [P]."""
         start, stop, separators = ranges.T
         last = np.cumsum(1 + separators) - 1
         is_last = np.zeros(last[-1] + 1 if len(last) else 0, bool)
@@ -120,7 +121,7 @@ class RunExamples(StoredExamples):
         return stops - starts
 
     def _document_ends(self, ranges: np.ndarray) -> np.ndarray:
-        """Return where documents end inside ranges of tokens, one range after the other; int64."""
+        """Return the document ends inside token ranges, one range after the other; int64."""
         start, _, count = ranges.T
         bounds, documents = self._offsets
         sentence = np.searchsorted(bounds, start, side="right") - 1
@@ -129,15 +130,15 @@ class RunExamples(StoredExamples):
 
 
 def document_edges(split: Split, start: int, stop: int) -> np.ndarray:
-    """Return the first tokens of documents start..stop-1 and the end of the last one; int64 [stop - start + 1]."""
+    """Return where documents start..stop-1 begin, and where the last one ends; int64 [stop - start + 1]."""
     return np.asarray(split.sentences)[split.documents[start : stop + 1]]
 
 
 def pieces(starts: np.ndarray, stops: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut each range into pieces of `room` tokens; the last piece may be shorter.
+    """Cut each range into pieces with `room` tokens; a range's last piece may be shorter.
 
     Returns:
-      Starts and stops of the P pieces, and the index of the range of each; int64 [P].
+      Starts, stops and range index for each of P pieces; int64 [P].
     """
     counts = -(-(stops - starts) // room)
     which = np.repeat(np.arange(len(starts)), counts)

@@ -10,13 +10,13 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SegmentPairs(SegmentFormat):
-    """Two segments of whole sentences that fill a row together. Label `is_random`: 1 where B is from another document.
+    """Two segments that fill a row together, each whole sentences. Label `is_random`: 1 if B is from another document.
 
     Attributes:
-      random_next: share of the pairs whose B is from another document. In addition, a chunk of a single sentence gets
-        a random B, as in BERT, so the share of all pairs is higher.
-      fewest: the fewest sentences of a chunk, if its document has as many left. With 1, as in BERT, a sentence that
-        fills a row is a chunk of its own. If most sentences do, most pairs are random, and 2 balances the labels.
+      random_next: share of pairs with a B from another document. Single-sentence chunks also get a random B, as in
+        BERT, so the total share is higher.
+      fewest: minimum sentences per chunk, if the document has that many left. With 1, as in BERT, a sentence that fills
+        a row is a chunk by itself. If most sentences do, most pairs are random; 2 then balances the labels.
     """
 
     kind: str = dataclasses.field(init=False, default="segment_pairs")
@@ -32,7 +32,7 @@ class SegmentPairs(SegmentFormat):
             raise UserError(f"examples.fewest={self.fewest} must be at least 1 sentence")
 
     def identity(self) -> dict:
-        """Leave out `fewest` at 1, with which plans were made before it was a setting."""
+        """Leave out `fewest` at 1: plans made before it was a setting keep their fingerprints."""
         return {name: value for name, value in super().identity().items() if (name, value) != ("fewest", 1)}
 
     def shares(self) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Chunks that fill a row: as many whole sentences as needed, cut in two between random sentences."""
+"""Pair formats with chunks that fill a row: as many whole sentences as needed, cut in two at a random boundary."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,12 +14,11 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SegmentFormat(PairFormat):
-    """Pairs of segments, each one sentence or more.
+    """Segment pairs; each segment is one sentence or more.
 
     Attributes:
-      short_seq_prob: share of the pairs with a random shorter target length, because fine-tuning inputs are often
-        short.
-      fewest: the fewest sentences of a chunk, if its document has as many left.
+      short_seq_prob: share of pairs with a random shorter target length, because fine-tuning inputs are often short.
+      fewest: minimum sentences per chunk, if the document has that many left.
     """
 
     short_seq_prob: float = 0.1
@@ -30,12 +29,12 @@ class SegmentFormat(PairFormat):
         check_share("short_seq_prob", self.short_seq_prob)
 
     def target(self, first: np.ndarray, room: int, share: Share) -> np.ndarray:
-        """Return the intended tokens of the pair whose chunk starts with each sentence; int64 [S], 2 to `room`."""
+        """Draw the target pair length for a chunk starting at each sentence; int64 [S], 2 to `room`."""
         is_short = share("short", first) < self.short_seq_prob
         return np.where(is_short, 2 + below(share("length", first), room - 1), room)
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
-        """Cut each chunk after one of its sentences, all with equal probability (Devlin et al. 2019)."""
+        """Cut each chunk at a sentence boundary, uniformly at random (Devlin et al. 2019)."""
         target = self.target(first, room, share)
         stop = np.maximum(np.searchsorted(bounds, bounds[first] + target), first + self.fewest)
         stop = np.minimum(stop, ends)
@@ -45,12 +44,12 @@ class SegmentFormat(PairFormat):
 
 @dataclasses.dataclass(frozen=True)
 class OrderFormat(SegmentFormat):
-    """Pairs whose label is the order of their segments, so the lengths must not depend on which of them comes first.
+    """Segment pairs labeled by order: segment lengths must not reveal which one came first.
 
-    In `SegmentFormat` a chunk ends with the sentence that reaches the target. That sentence is longer than others on
-    average, and it is always in the second run. Here both runs end with such a sentence: the first run gets a random
-    share of the target, the second run the rest, and each has the fewest sentences that reach its share. A random B
-    does not end early because its document does.
+    In `SegmentFormat` a chunk ends with the sentence that reaches the target. That sentence is longer than average
+    (length-biased sampling), and it is always in the second run. Here both runs end with such a sentence: the first
+    gets a random share of the target, the second the rest, and each takes the fewest sentences that reach its share. A
+    random B leaves room for its share, so that it does not end early with its document.
     """
 
     version: ClassVar[int] = 4
@@ -61,7 +60,7 @@ class OrderFormat(SegmentFormat):
         one = 1 + below(share("split", first), target - 1)
         middle = np.minimum(np.searchsorted(bounds, bounds[first] + one), ends)
         stop = np.searchsorted(bounds, bounds[middle] + target - one)
-        # What is left of a document and too short for both shares is cut after one of its sentences.
+        # A document's rest that is too short for both shares is cut at a random sentence boundary.
         is_rest = stop > ends
         middle = np.where(is_rest, first + 1 + below(share("rest", first), ends - first - 1), middle)
         return Chunks(first, middle, np.minimum(stop, ends), target - one)

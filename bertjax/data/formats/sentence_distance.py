@@ -12,12 +12,12 @@ from bertjax.data.formats.segments import SegmentFormat
 
 @dataclasses.dataclass(frozen=True)
 class SentenceDistance(SegmentFormat):
-    """Two segments that fill a row together. Label `distance`, a third each: 0 B follows A, 1 it is from the same
-    document with one or more sentences between them, 2 it is from another document.
+    """Two segments that fill a row together. Label `distance`, a third each: 0 if B follows A, 1 if it is in the same
+    document with one sentence or more between them, 2 if it is in another document.
 
-    If a document has no such distant sentence, B follows A. A single sentence at the end of its document always gets a
-    B from another document. So the shares are a third each only in long documents (`PairExamples.label_counts` returns
-    the numbers).
+    If a document has no such distant sentence, B follows A. A single sentence left at a document's end always gets a B
+    from another document. So the labels are balanced only in long documents; `PairExamples.label_counts` returns the
+    actual counts.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_distance")

@@ -9,9 +9,9 @@ from bertjax.data.formats.segments import OrderFormat
 
 @dataclasses.dataclass(frozen=True)
 class SentenceOrder(OrderFormat):
-    """Two adjacent segments that fill a row together. Label `is_swapped`: 1 if B precedes A, in half of the pairs.
+    """Two adjacent segments that fill a row together. Label `is_swapped`: 1 if B precedes A, in half the pairs.
 
-    A single sentence at the end of its document has no partner: it is lost (and counted).
+    A single sentence left at a document's end has no partner: it is lost, and counted.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_order")

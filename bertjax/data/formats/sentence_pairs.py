@@ -1,4 +1,4 @@
-"""Pairs of single natural sentences (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2, SENTENCE-PAIR+NSP)."""
+"""Pairs of single sentences (Liu et al. 2019, RoBERTa, arXiv 1907.11692, 4.2, SENTENCE-PAIR+NSP)."""
 
 import dataclasses
 from typing import ClassVar
@@ -12,11 +12,11 @@ from bertjax.data.formats.segments import check_share
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs(PairFormat):
-    """A is one sentence; B is the next one, or one of another document. Label `is_random`: 1 for another document.
+    """A is one sentence; B is the next one, or one from another document. Label `is_random`: 1 for another document.
 
     Attributes:
-      random_next: share of the pairs whose B is from another document. In addition, the last sentence of a document
-        gets a random B if it starts a pair.
+      random_next: share of pairs with a B from another document. In addition, a document's last sentence gets a random
+        B if it starts a pair.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_pairs")
@@ -32,5 +32,5 @@ class SentencePairs(PairFormat):
         return {RANDOM: self.random_next}
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
-        # One token is reached by one sentence.
+        # Asking for one token makes a partner from elsewhere exactly one sentence.
         return Chunks(first, first + 1, np.minimum(first + 2, ends), partner_tokens=np.ones_like(first))

@@ -1,4 +1,4 @@
-"""Sentence reordering: a paragraph in one to three segments whose order is permuted.
+"""Sentence reordering: cut a paragraph into one to three segments and permute them.
 
 (Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Structure-aware Pre-training Tasks".)
 """
@@ -24,18 +24,18 @@ from bertjax.data.store import Split, TokenStore
 from bertjax.errors import UserError
 
 MOST_SEGMENTS = 3
-# The orders of one, two and three segments; a label is an index into them.
+# All permutations of one, two and three segments; a label is an index into this list.
 ORDERS = [order for count in range(1, MOST_SEGMENTS + 1) for order in itertools.permutations(range(count))]
 _PADDED_ORDERS = np.array([(*order, *range(len(order), MOST_SEGMENTS)) for order in ORDERS])
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceReordering(TextFormat):
-    """[CLS] segment [SEP] segment [SEP] segment [SEP], the segments in a random order.
+    """[CLS] segment [SEP] segment [SEP] segment [SEP], with the segments in random order.
 
-    A run of whole sentences of one document, as many as fit, is cut into one, two or three segments with equal
-    probability, as far as it has as many sentences. Label `permutation`: which of the 1! + 2! + 3! = 9 orders it is, 0
-    if nothing was cut. No token is lost or repeated.
+    As many whole sentences from one document as fit are cut into one, two or three segments with equal probability
+    (fewer if there are fewer sentences). Label `permutation`: index into the 1! + 2! + 3! = 9 orders, 0 if nothing was
+    cut. No token is lost or repeated.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_reordering")
@@ -44,7 +44,7 @@ class SentenceReordering(TextFormat):
     orders_sentences: ClassVar[bool] = True
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """Yield one pass; `ranges` int64 [E, 7]: start and stop of each segment in the example's order, and the label.
+        """Yield one pass; `ranges` int64 [E, 7]: each segment's start and stop in the example's order, and the label.
 
         Raises:
           UserError: `seq_len` cannot hold a token.
@@ -54,7 +54,7 @@ class SentenceReordering(TextFormat):
             raise UserError(f"seq_len={seq_len} cannot hold three segments; use at least {self.shortest}")
         for block in DocSentences(cut="sentences").blocks(split, room + special_tokens(1), seed):
             start, stop, _ = block.ranges.T
-            # A copy has its own memory maps, so that the pages read for a block are freed after it.
+            # A copy has its own memory maps, so pages read for a block are freed after it.
             yield Block(_permuted(np.asarray(copy.copy(split).sentences), start, stop, seed), 0, 0)
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "ReorderedExamples":
@@ -62,7 +62,7 @@ class SentenceReordering(TextFormat):
 
 
 def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int) -> np.ndarray:
-    """Cut each range between sentences and permute the parts; see `SentenceReordering.blocks`."""
+    """Cut each range at sentence boundaries and permute the segments; see `SentenceReordering.blocks`."""
 
     def drawn(use: str, size: int | np.ndarray) -> np.ndarray:
         return below(uniform(seed, f"reordering/{use}", 0, start, 0), size)
@@ -73,7 +73,7 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
 
     one, other = drawn("cut", np.maximum(inner, 1)), drawn("second cut", np.maximum(inner - 1, 1))
     other += other >= one
-    # A cut that is not made is at the end, so that the segments after it are empty.
+    # Unused cuts go to the end of the range: the segments after them are empty, and shapes stay fixed.
     places = [np.where(count > 1, first + one, -1), np.where(count > 2, first + other, -1)]
     cuts = np.sort([np.where(place >= 0, bounds[place], stop) for place in places], axis=0)
     edges = np.stack([start, *cuts, stop], axis=1)
@@ -87,10 +87,10 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
 
 @dataclasses.dataclass(frozen=True)
 class ReorderedExamples(StoredExamples):
-    """`Examples` of one to three segments with a [SEP] after each; segment id 0. Label `permutation`, int32."""
+    """`Examples` with one to three segments, a [SEP] after each; segment id 0. Label `permutation`, int32."""
 
     def label_counts(self, examples: slice = slice(None)) -> np.ndarray:
-        """Return the number of examples with label 0, 1, ...; int64."""
+        """Count examples with label 0, 1, ...; int64."""
         return np.bincount(self._ranges[examples, -1])
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:

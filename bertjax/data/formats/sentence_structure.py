@@ -9,10 +9,10 @@ from bertjax.data.formats.segments import OrderFormat
 
 @dataclasses.dataclass(frozen=True)
 class SentenceStructure(OrderFormat):
-    """Two segments that fill a row together. Label `order`, a third each: 0 B follows A, 1 precedes it, 2 is random.
+    """Two segments that fill a row together. Label `order`, a third each: 0 B follows A, 1 B precedes A, 2 random B.
 
-    A single sentence at the end of its document has no partner there. It gets a random B, so the share of label 2 is
-    above a third (`PairExamples.label_counts` returns the numbers).
+    A single sentence left at a document's end has no partner there. It gets a random B, so label 2 has more than a
+    third; `PairExamples.label_counts` returns the actual counts.
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_structure")

@@ -1,4 +1,4 @@
-"""Examples whose tokens are ranges of a store: what all formats share when a plan is read."""
+"""Examples stored as token ranges: the reading side shared by all formats."""
 
 import dataclasses
 import functools
@@ -14,13 +14,13 @@ _LENGTHS_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class StoredExamples:
-    """`Examples` of a plan. A subclass defines their lengths (`_lengths_of`) and `take`.
+    """`Examples` in a plan. Subclasses define `_lengths_of` and `take`.
 
     Attributes:
-      store: the store with the tokens.
+      store: token store.
       split: `train` or `heldout`.
-      ranges: .npy file with the ranges of the format's blocks.
-      vocabulary: the vocabulary of the tokens.
+      ranges: .npy file with the ranges from the format's blocks.
+      vocabulary: the store's vocabulary.
     """
 
     store: TokenStore
@@ -29,7 +29,7 @@ class StoredExamples:
     vocabulary: Vocabulary
 
     def __getstate__(self) -> dict:
-        """Only the fields: a process that receives the examples opens the memory maps itself."""
+        """Pickle only the fields: a receiving process opens the memory maps itself."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
@@ -48,7 +48,7 @@ class StoredExamples:
         return len(self._ranges)
 
     def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Tokens of the examples from `start` to `stop` (the end), [CLS] and [SEP] included; int32."""
+        """Return the lengths of examples `start` to `stop` (default: the end), [CLS] and [SEP] included; int32."""
         ranges = np.load(self.ranges, mmap_mode="r")[start:stop]  # in order, see `at_random`
         lengths = np.empty(len(ranges), np.int32)
         for first in range(0, len(ranges), _LENGTHS_AT_ONCE):
@@ -58,16 +58,16 @@ class StoredExamples:
         return lengths
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of the examples with these ranges; int64 [M]."""
+        """Return the example lengths for these ranges; int64 [M]."""
         raise TypeError(f"{type(self).__name__} has no _lengths_of()")
 
     def _assemble(self, indices, frame, sources, segments, labels) -> Ragged:
-        """Return examples whose text is read from the store.
+        """Assemble examples with text from the store.
 
         Args:
-          indices: int64 [M], which examples these are.
-          frame: the lengths of their parts.
-          sources: int64, places of the text in the store's tokens, in the order of the parts.
+          indices: int64 [M], example numbers.
+          frame: layout with the part lengths.
+          sources: int64, where to read the text in the store's tokens, part by part.
           segments: int32 [n].
           labels: as in `Ragged`.
         """
@@ -75,7 +75,7 @@ class StoredExamples:
 
 
 def concatenated(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
-    """Return start, ..., stop - 1 of every range, one range after the other; int64."""
+    """Concatenate start, ..., stop - 1 over all ranges; int64."""
     lengths = stops - starts
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

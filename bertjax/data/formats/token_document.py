@@ -1,4 +1,4 @@
-"""Token-document relation: which tokens of a text occur elsewhere in its document.
+"""Token-document relation: predict which tokens also occur elsewhere in the document.
 
 (Sun et al. 2020, ERNIE 2.0, arXiv 1907.12412, "Word-aware Pre-training Tasks".)
 """
@@ -19,12 +19,12 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class TokenDocument(DocSentences):
-    """[CLS] text [SEP] of one document. Token label `elsewhere`: 1 if the document has the token again outside of the
+    """[CLS] text [SEP] from one document. Token label `elsewhere`: 1 if the document has the token again outside the
     text, 0 if not, -1 for special tokens.
 
     Attributes:
-      reach: number of tokens of the document before and after the text that are searched. Searching a whole book would
-        take longer than a training step.
+      reach: how far to search before and after the text, in tokens. Searching a whole book would take longer than a
+        training step.
     """
 
     kind: str = dataclasses.field(init=False, default="token_document")
@@ -42,7 +42,7 @@ class TokenDocument(DocSentences):
 
 @dataclasses.dataclass(frozen=True)
 class TokenDocumentExamples(RunExamples):
-    """`Examples` [CLS] text [SEP] of one document with the token label `elsewhere`, int32.
+    """`Examples` [CLS] text [SEP] from one document with the token label `elsewhere`, int32.
 
     Attributes:
       reach: as in `TokenDocument`.
@@ -59,7 +59,7 @@ class TokenDocumentExamples(RunExamples):
         before = np.maximum(start - self.reach, bounds[documents[document]])
         after = np.minimum(stop + self.reach, bounds[documents[document + 1]])
 
-        # A token and its example as one number, so that all examples are looked up at once.
+        # Encode (example, token) as one number, so that one `isin` serves all examples.
         lengths, example = (start - before) + (after - stop), np.arange(len(indices))
         outside = np.stack([before, start, stop, after], axis=1).reshape(-1, 2)
         context = self._tokens[concatenated(outside[:, 0], outside[:, 1])]

@@ -1,4 +1,4 @@
-"""Cuts pairs that are longer than a row: token by token, always from the longer segment."""
+"""Trimming for pairs longer than a row: token by token, always from the longer segment."""
 
 import numpy as np
 
@@ -7,22 +7,22 @@ from bertjax.data.random import bits
 
 TRIMS = ("random_end", "outer_ends")
 
-# Words of random bits that are drawn together; memory is that of about a hundred bytes for each.
+# 32-bit random words drawn at a time; each takes about a hundred bytes.
 WORDS_AT_ONCE = 1 << 20
 
 Range = tuple[np.ndarray, np.ndarray]
 
 
 def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarray) -> tuple[Range, Range]:
-    """Return the ranges of A and B, cut so that both together have at most `room` tokens and neither is empty.
+    """Cut A and B so that together they have at most `room` tokens and neither is empty.
 
     Args:
       a, b: starts and stops, int64 [M] each.
       room: tokens for A and B, at least 2.
-      trim: `random_end` tosses a coin for every token to remove, front or back (as the code of Devlin et al. 2019);
+      trim: `random_end` tosses a coin for every token to remove, front or back (as in Devlin et al.'s 2019 code);
         `outer_ends` removes A's front and B's end.
-      seed: the seed of the coins.
-      keys: int64 [M], keys of the coins of each pair.
+      seed: seed for the coins.
+      keys: int64 [M], one random key per pair.
     """
     a_length, b_length = a[1] - a[0], b[1] - b[0]
     a_kept, b_kept = kept_of_pair(a_length, b_length, room)
@@ -34,10 +34,10 @@ def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarra
 
 
 def _heads(seed: int, stream: str, keys: np.ndarray, tosses: np.ndarray) -> np.ndarray:
-    """Return how many of `tosses` fair coins show heads, with 32 coins per word of random bits.
+    """Count heads among `tosses` fair coins per pair, 32 coins per random word.
 
-    All words of all pairs are numbered through, so the work is that of the tosses. One line of 1 MB, a log or a table,
-    takes thousands of words, and must not make the others take as many.
+    Random words are numbered across all pairs, so time is linear in the total tosses. Padding every pair to the longest
+    would let a single 1 MB line (a log, a table) slow down all others.
     """
     heads, words = np.zeros_like(tosses), -(-tosses // 32)
     ends = np.cumsum(words)

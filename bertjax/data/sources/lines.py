@@ -88,7 +88,7 @@ class JsonLines:
 
 
 def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes], int]]:
-    """Group lines into paragraphs' runs between blank lines.
+    """Group lines into documents, separated by blank lines.
 
     Yields:
       First line number, lines, and total bytes. Lines after the first `LONGEST_BYTES` are dropped, but counted.
