@@ -1,4 +1,4 @@
-"""Tokenizers of two libraries behind one interface; each library is imported at the first use of its tokenizer."""
+"""Tokenizers: one interface over SentencePiece and Hugging Face tokenizers, each library imported on first use."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,9 +15,9 @@ __all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Train a tokenizer: the same sentences in the same order give the same bytes on any machine.
+    """Train a tokenizer. Same sentences in the same order give the same bytes on any machine.
 
-    `kind="char"` uses the characters of the sentences; `vocab_size` is then an upper limit.
+    `kind="char"` takes its pieces from the sentences' characters; `vocab_size` is then an upper limit.
 
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
@@ -35,9 +35,9 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
     """Read an existing tokenizer; it keeps its ids.
 
     Args:
-      path: a SentencePiece `.model`, a WordPiece `vocab.txt`, a Hugging Face `tokenizer.json`, or a folder that `save`
-        wrote. All but `vocab.txt` contain their normalization.
-      lowercase: lower case and no accents, for a `vocab.txt` of an uncased model.
+      path: SentencePiece `.model`, WordPiece `vocab.txt`, Hugging Face `tokenizer.json`, or a folder that `save` wrote.
+        All but `vocab.txt` contain their normalization.
+      lowercase: lower-case and strip accents, for an uncased model's `vocab.txt`.
 
     Raises:
       UserError: the file is unreadable, it lacks [PAD], [SEP], [CLS] or [MASK], or `lowercase` has no effect on it.
@@ -66,7 +66,7 @@ def load(folder: Path) -> Tokenizer:
       UserError: files are missing or altered, or a newer bertjax wrote them.
     """
     kinds = (HuggingFaceTokenizer, UnigramTokenizer, SentencePieceTokenizer)
-    if (folder / "mixed.json").exists():  # rare, and what opens other models stays small
+    if (folder / "mixed.json").exists():  # imported only here, because few models have two vocabularies
         from bertjax.data.tokenizer.mixed import MixedTokenizer
 
         kinds += (MixedTokenizer,)

@@ -1,4 +1,4 @@
-"""Maps tokens back to the characters of the original text, before normalization."""
+"""Character alignment: map tokens back to the original text, before normalization."""
 
 import unicodedata
 
@@ -6,16 +6,21 @@ import numpy as np
 
 
 def stretches(text: str) -> tuple[list[str], list[str]]:
-    """Return the shortest parts of a text that NFC normalizes independently, and the normalized parts.
+    """Split a text into the shortest parts that NFC normalizes independently.
 
-    A base character and what composes with it (an accent, the vowel of a Hangul syllable) are in one part.
+    A base character and everything that composes with it (accents, Hangul vowels) share a part.
+
+    Returns:
+      The parts, and the normalized parts.
     """
+    # Nearly all text is NFC already, and each character is then its own part.
     if unicodedata.is_normalized("NFC", text):
         return list(text), list(text)
     parts, composed = [], []
     for character in text:
         alone = unicodedata.normalize("NFC", character)
         together = unicodedata.normalize("NFC", parts[-1] + character) if parts else alone
+        # A character that changes how its predecessor normalizes, or may be reordered with it, joins its part.
         if parts and (unicodedata.combining(character) or together != composed[-1] + alone):
             parts[-1], composed[-1] = parts[-1] + character, together
         else:
@@ -25,12 +30,12 @@ def stretches(text: str) -> tuple[list[str], list[str]]:
 
 
 def whole(spans: np.ndarray, parts: list[str], seen: list[str]) -> np.ndarray:
-    """Convert spans of the normalized text into spans of the original text, extended to whole parts.
+    """Convert spans in the normalized text to spans in the original text, extended to whole parts.
 
     Args:
       spans: spans in `"".join(seen)`, int64 [n, 2].
-      parts: parts of the original text, see `stretches`.
-      seen: the same parts as the tokenizer's library received them.
+      parts: the original text's parts, see `stretches`.
+      seen: the same parts as the tokenizer library received them.
     """
     bounds = np.cumsum([0, *map(len, parts)])
     lengths = [len(part) for part in seen]
@@ -41,7 +46,7 @@ def whole(spans: np.ndarray, parts: list[str], seen: list[str]) -> np.ndarray:
 
 
 def trimmed(spans: np.ndarray, text: str) -> np.ndarray:
-    """Return spans without the white space at their edges; a span of white space only is empty, at its end."""
+    """Strip white space from both ends of each span; an all-space span becomes empty, at its end."""
     for row, (start, stop) in enumerate(spans.tolist()):
         while start < stop and text[start].isspace():
             start += 1

@@ -1,4 +1,4 @@
-"""The interface of every tokenizer, and the folder in which it is saved."""
+"""Tokenizer interface, and the folder format for saved tokenizers."""
 
 import abc
 import dataclasses
@@ -19,33 +19,33 @@ from bertjax.data.tokenizer import alignment
 from bertjax.errors import UserError, quoted
 
 FORMAT_VERSION = 2
-# In the order of their ids in every tokenizer that bertjax trains.
+# Every tokenizer that bertjax trains starts with these, in id order.
 SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 RECORD_FILE = "bertjax_tokenizer.json"
-# No vocabulary is larger, and tables over all ids are made of it.
+# Upper bound that protects against damaged files, because tables over all ids are allocated.
 LARGEST_VOCABULARY = 2**24
-# Format 1 called its record `tokenizer.json` and the model of the tokenizers library `huggingface.json`.
+# Format 1 named its record `tokenizer.json` and the tokenizers library's model `huggingface.json`.
 _RECORD_FILE_1, _HUGGINGFACE_FILE_1 = "tokenizer.json", "huggingface.json"
 _MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "mixed.json", _HUGGINGFACE_FILE_1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer(abc.ABC):
-    """Text to token ids and back.
+    """Text to token ids and back. Picklable.
 
-    The spelling of one of `SPECIALS` in a text is ordinary text and never becomes its id; only `encode_masked` and
-    `rows` read [MASK] as the symbol. Picklable.
+    A special symbol spelled out in a text, such as "[SEP]", is ordinary text and never becomes the symbol's id; only
+    `encode_masked` and `rows` read [MASK] as the symbol.
 
     Attributes:
-      model: the serialized tokenizer of the library.
-      MODEL_FILE: name of the file that holds `model` in a saved folder.
+      model: the library's serialized tokenizer.
+      MODEL_FILE: file name for `model` in a saved folder.
     """
 
     model: bytes
     MODEL_FILE: ClassVar[str]
 
     def __reduce__(self):
-        return type(self), (self.model, *self._choices().values())  # the library's object is built again
+        return type(self), (self.model, *self._choices().values())  # the receiver rebuilds the library object
 
     @functools.cached_property
     def pad_id(self) -> int:
@@ -69,17 +69,17 @@ class Tokenizer(abc.ABC):
 
     @property
     def cls_last(self) -> bool:
-        """Whether [CLS] is the last token of an example, as in XLNet's, and not the first one."""
+        """Whether [CLS] comes last in an example, as in XLNet, instead of first."""
         return False
 
     @property
     def pair_separators(self) -> int:
-        """Number of [SEP] between the two texts of a pair: 2 in RoBERTa's, 1 in others."""
+        """Number of [SEP] between the two texts in a pair: 2 in RoBERTa, 1 in others."""
         return 1
 
     @property
     def longest_word(self) -> int:
-        """The most characters of a word; a longer one is [UNK]. 0 without a limit."""
+        """Longest word in characters; longer ones become [UNK]. 0 means no limit."""
         return 0
 
     @property
@@ -90,32 +90,32 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def special_ids(self) -> frozenset[int]:
-        """Ids that no text encodes to: the control symbols and [UNK]."""
+        """Ids without text of their own: control symbols and [UNK]."""
 
     @property
     @abc.abstractmethod
     def byte_ids(self) -> frozenset[int]:
-        """Ids of the 256 pieces that are one byte each; empty if the tokenizer has none."""
+        """Ids for the 256 single-byte pieces; empty if the tokenizer has none."""
 
     @property
     @abc.abstractmethod
     def continuation_ids(self) -> frozenset[int]:
-        """Ids that continue the word of the previous token; whole-word masking uses them."""
+        """Ids that continue the previous token's word; used by whole-word masking."""
 
     @abc.abstractmethod
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        """Return the token ids of each sentence, without [CLS] and [SEP]."""
+        """Encode each sentence, without [CLS] and [SEP]."""
 
     def encode_inside(self, texts: list[str], follows_space: Sequence[bool] | None = None) -> list[list[int]]:
-        """Return the token ids of words or phrases as they are inside a longer text, without [CLS] and [SEP].
+        """Encode words or phrases as they would be encoded inside a longer text, without [CLS] and [SEP].
 
-        A text that is encoded alone is the start of a text for the tokenizer: a published byte-level BPE then has the
-        pieces of the end of a word (`went` in place of ` went`), and SentencePiece puts a space before a character that
-        continues a sentence without spaces.
+        Encoded alone, a word looks like the start of a text: a published byte-level BPE then uses word-end pieces
+        (`went`, not ` went`), and SentencePiece puts a space before a character that continues a sentence without
+        spaces.
 
         Args:
-          texts: the words; a blank one has no tokens.
-          follows_space: whether a space precedes each text, and not a letter; True for all by default.
+          texts: words or phrases; a blank one has no tokens.
+          follows_space: whether each text comes after a space or directly after a letter; default True for all.
         """
         spaced = [True] * len(texts) if follows_space is None else list(follows_space)
         after_space = iter(self._encode_after_space([text for text, is_spaced in zip(texts, spaced) if is_spaced]))
@@ -125,15 +125,16 @@ class Tokenizer(abc.ABC):
         ]
 
     def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of texts that follow a space."""
+        """Encode texts that follow a space."""
         return self.encode(texts)
 
     def encode_masked(self, texts: list[str]) -> list[list[int]]:
-        """Return the token ids of each text as `encode`, but `[MASK]` (or the symbol's own spelling) is the symbol.
+        """Encode like `encode`, but read `[MASK]` (or the symbol's own spelling) as the symbol.
 
-        The text around it is encoded as if a piece there had been masked: a space before it belongs to the piece, and
-        text that follows without a space continues its word.
+        The surrounding text is encoded as if a piece there had been masked: a space before the symbol belongs to the
+        masked piece, and text that follows without a space continues its word.
         """
+        # Only texts that spell the symbol are encoded again, part by part.
         symbol, encoded = self.mask_symbol, self.encode(texts)
         for row, text in enumerate(texts):
             first, *others = symbol.split(text)
@@ -144,7 +145,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def mask_symbol(self) -> re.Pattern[str]:
-        """A pattern for what `encode_masked` reads as [MASK]."""
+        """Pattern for the spellings that `encode_masked` reads as [MASK]."""
         return re.compile("|".join(sorted(map(re.escape, {"[MASK]", self.piece(self.mask_id)}))))
 
     def _before_mask(self, text: str) -> list[int]:
@@ -160,60 +161,58 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _encode_continued(self, text: str) -> list[int]:
-        """Return the token ids of a stripped text that directly follows another piece."""
+        """Encode a stripped text that directly follows another piece."""
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode sentences of a corpus, without a Python object for every token.
+        """Encode a corpus's sentences without a Python object for every token.
 
-        The ids are those of `encode` for the sentence after a space: a published byte-level BPE reads the first word of
-        a text as the end of a word, and a sentence of a corpus follows others.
+        Sentences are encoded as if after a space, because in a corpus they follow others: published byte-level BPE
+        would read the first word in a text as the end of a word.
 
         Returns:
-          The concatenated ids of all sentences, int32 [n], and the number of ids of each sentence, int64 [S].
+          All ids, concatenated, int32 [n], and the number of ids per sentence, int64 [S].
         """
         encoded = self._encode_after_space(sentences)
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(itertools.chain.from_iterable(encoded), np.int32, lengths.sum()), lengths
 
     def encode_with_offsets(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
-        """Encode like `encode`, and return the characters that each token covers.
+        """Encode like `encode`, and also return the characters that each token covers.
 
         Returns:
-          (ids, spans) of each text; spans int64 [n, 2]: a token covers text[start:stop] of the original text, before
-          any normalization. White space at the edges is excluded; a token that is only a space has an empty span.
-          Tokens that share a character, such as its bytes, all cover it.
+          (ids, spans) per text; spans int64 [n, 2]: a token covers text[start:stop] in the original text, before any
+          normalization. White space at the ends is excluded; a token that is only a space has an empty span. Tokens
+          that share a character, such as its bytes, all cover it.
         """
         aligned = zip(texts, self._aligned(texts), strict=True)
         return [(ids, alignment.trimmed(spans, text)) for text, (ids, spans) in aligned]
 
     @abc.abstractmethod
     def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
-        """Return `encode_with_offsets` with the white space that the library includes in a token."""
+        """Do `encode_with_offsets`, but keep the white space that the library includes in a token."""
 
     @abc.abstractmethod
     def piece(self, token_id: int) -> str:
-        """Return one token as readable text, with its mark for the start or the continuation of a word."""
+        """Return a token as readable text, with its mark for word start or continuation."""
 
     @abc.abstractmethod
     def _text(self, ids: list[int]) -> str:
-        """Return the readable text of ids; special symbols other than [UNK] are dropped."""
+        """Decode ids to readable text, dropping special symbols other than [UNK]."""
 
     @abc.abstractmethod
     def _special_id(self, symbol: str) -> int:
-        """Return the id of one of `SPECIALS`."""
+        """Look up the id for one of `SPECIALS`."""
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the model and of the other fields."""
+        """SHA-256 over the model and the other fields."""
         choices = "".join(f"{value}\0" for value in self._choices().values())
         return hashlib.sha256(choices.encode() + self.model).hexdigest()
 
     def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
-        """Return texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T].
+        """Encode texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T].
 
-        Rows are `... [SEP] [CLS]` if `cls_last`.
-
-        `[MASK]` in a text is the symbol, as in `encode_masked`.
+        Rows are `... [SEP] [CLS]` if `cls_last`. `[MASK]` in a text is the symbol, as in `encode_masked`.
         """
         segments, _, _ = framing.truncate(self.encode_masked(texts), None, seq_len)
         frame, text = framing.frame(segments)
@@ -224,7 +223,7 @@ class Tokenizer(abc.ABC):
         return tokens_BT
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
-        """Return readable text; special symbols are dropped, or spelled out between spaces."""
+        """Decode ids to readable text; special symbols are dropped, or spelled out between spaces."""
         ids = [int(i) for i in ids]
         if not keep_special:
             return self._text(ids)
@@ -232,7 +231,7 @@ class Tokenizer(abc.ABC):
         return " ".join(" ".join(map(self.piece, run)) if special else self._text(list(run)) for special, run in runs)
 
     def save(self, folder: Path) -> None:
-        """Write `MODEL_FILE` and `bertjax_tokenizer.json` into an existing folder; older model files there go."""
+        """Write `MODEL_FILE` and `bertjax_tokenizer.json` into an existing folder, deleting other model files there."""
         record = {
             "format_version": FORMAT_VERSION,
             "model_file": self.MODEL_FILE,
@@ -245,7 +244,7 @@ class Tokenizer(abc.ABC):
             (folder / name).unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise ValueError unless the library reads the model, and it has the special symbols and a sound size."""
+        """Raise ValueError unless the library reads the model, all special symbols exist, and its size is sane."""
         symbols = {self.pad_id, self.unk_id, self.sep_id, self.cls_id, self.mask_id}
         if len(symbols) < 5 or max(symbols) >= self.vocab_size:
             raise ValueError("two special symbols have one id")
@@ -253,7 +252,7 @@ class Tokenizer(abc.ABC):
             raise ValueError(f"its largest id is {self.vocab_size - 1:,}, and the limit is {LARGEST_VOCABULARY - 1:,}")
 
     def _choices(self) -> dict[str, str]:
-        """Return the fields other than the model, by name."""
+        """Return all fields except the model, by name."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "model"}
 
 
@@ -261,7 +260,7 @@ def load(folder: Path, classes: Iterable[type[Tokenizer]]) -> Tokenizer:
     """Read what `Tokenizer.save` wrote, in format 1 or 2.
 
     Args:
-      classes: the class whose MODEL_FILE the folder holds is the class of the tokenizer.
+      classes: candidates; the folder's model file determines which one is used.
 
     Raises:
       UserError: files are missing or altered, or a newer bertjax wrote them.
@@ -283,14 +282,14 @@ def load(folder: Path, classes: Iterable[type[Tokenizer]]) -> Tokenizer:
         tokenizer = cls(untrusted.read_bytes(folder / name), **{choice: record[choice] for choice in choices})
         if tokenizer.fingerprint != fingerprint:
             raise UserError(f"{folder / name} was altered after it was written; restore the folder")
-        tokenizer.check()
+        tokenizer.check()  # a fingerprint shows damage, but a foreign folder may be wrong from the start
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} holds no readable tokenizer ({quoted(error)}); restore the folder") from None
     return tokenizer
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of a folder, with the file of its model."""
+    """Read a folder's record, including the name of its model file."""
     if (folder / RECORD_FILE).exists():
         return untrusted.read_json(folder / RECORD_FILE)
     has_huggingface = (folder / _HUGGINGFACE_FILE_1).exists()

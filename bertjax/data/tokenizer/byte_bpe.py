@@ -11,16 +11,16 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, quoted
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-# GPT-2's words with letters that keep their marks. In GPT-2's own expression (`use_regex`), a word has letters (\p{L})
-# only, and a vowel sign of Hindi, Tamil or Thai or a point of Arabic ends it. No piece can then be longer than the
-# letters between two signs: Hindi took 4 tokens a word. English has no marks, and its words are those of GPT-2.
+# GPT-2's words, except that letters keep their marks. GPT-2's own expression (`use_regex`) allows only letters (\p{L}),
+# so a Hindi, Tamil or Thai vowel sign or an Arabic point ends a word, and no piece can span one: Hindi took 4 tokens
+# per word. English has no marks, so its words are the same as GPT-2's.
 _WORDS = "|".join(
     (
         r"'(?:[sdmt]|ll|ve|re)",
         r" ?[\p{L}\p{M}][\p{L}\p{M}\x{200c}\x{200d}]*",  # joiners are within words of Persian and Sinhala
         r" ?\p{N}+",
         r" ?[^\s\p{L}\p{N}\p{M}][^\s\p{L}\p{N}]*",  # emoji with their joiners and variation selectors
-        r"\s+(?!\S)|\s+",
+        r"\s+(?!\S)|\s+",  # leaves the last space of a run to the next word
     )
 )
 _SPLITTER = {
@@ -33,7 +33,7 @@ _SPLITTER = {
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
-    """Train the merges on top of the 256 bytes.
+    """Train merges on top of the 256 bytes.
 
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or the bytes do not fit into it.
@@ -53,12 +53,10 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
 
 
 def describe_files(vocab: Path, merges: Path, add_prefix_space: bool) -> bytes:
-    """Return the `tokenizer.json` of RoBERTa's `vocab.json` and `merges.txt`.
-
-    These have ids by piece, and one pair per line in order of priority.
+    """Build a `tokenizer.json` from RoBERTa's `vocab.json` (ids by piece) and `merges.txt` (pairs by priority).
 
     Args:
-      add_prefix_space: whether a text gets a space before its first word; not so as published.
+      add_prefix_space: whether to add a space before a text's first word; off in the published tokenizers.
 
     Raises:
       UserError: the pieces are not bytes.

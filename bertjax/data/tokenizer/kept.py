@@ -1,4 +1,4 @@
-"""Characters that a tokenizer is told to keep as pieces, however rare they are."""
+"""Characters that must be in the vocabulary, however rare they are."""
 
 import unicodedata
 
@@ -8,7 +8,7 @@ from bertjax.errors import UserError, reason
 
 
 def kept_characters(config: TokenizerConfig) -> str:
-    """Return the distinct characters of `keep` and of the file `keep_file`, normalized and in the order of Unicode.
+    """Return the distinct characters in `keep` and in the file `keep_file`, normalized, sorted by code point.
 
     Raises:
       UserError: the file is unreadable.

@@ -1,6 +1,6 @@
-"""Where special tokens go, as the post-processor of a `tokenizer.json` has it (tokenizers 0.22, `processors`).
+"""Special-token layout, read from and written to a `tokenizer.json` post-processor (tokenizers 0.22, `processors`).
 
-BERT reads `[CLS] A [SEP] B [SEP]`, RoBERTa `<s> A </s></s> B </s>`, XLNet `A <sep> B <sep> <cls>`.
+BERT: `[CLS] A [SEP] B [SEP]`. RoBERTa: `<s> A </s></s> B </s>`. XLNet: `A <sep> B <sep> <cls>`.
 """
 
 from typing import Any, NamedTuple
@@ -8,19 +8,19 @@ from typing import Any, NamedTuple
 from bertjax.errors import reason
 
 Symbol = tuple[str, int]
-# XLNet's segment of a <cls> that comes last (transformers 4.57, convert_slow_tokenizer.py: `XLNetConverter`).
+# XLNet gives a trailing <cls> its own segment (transformers 4.57, convert_slow_tokenizer.py: `XLNetConverter`).
 _SEGMENT_OF_LAST_CLS = 2
 
 
 class Layout(NamedTuple):
-    """The special tokens of an example.
+    """Special tokens in an example, and their order.
 
     Attributes:
-      cls: piece of [CLS].
-      sep: piece of [SEP].
-      cls_last: whether [CLS] is the last token, and not the first one.
+      cls: piece for [CLS].
+      sep: piece for [SEP].
+      cls_last: whether [CLS] comes last instead of first.
       separators: number of [SEP] between two texts.
-      segment: segment of the second text.
+      segment: segment id for the second text.
     """
 
     cls: str
@@ -31,12 +31,12 @@ class Layout(NamedTuple):
 
 
 def template(cls: Symbol, sep: Symbol, segment: int, cls_last: bool = False, separators: int = 1) -> dict[str, Any]:
-    """Return the post-processor of a layout.
+    """Build the post-processor for a layout.
 
     Args:
-      cls: piece and id of [CLS].
-      sep: piece and id of [SEP].
-      segment, cls_last, separators: see `Layout`. A [CLS] that comes last has a segment of its own.
+      cls: piece and id for [CLS].
+      sep: piece and id for [SEP].
+      segment, cls_last, separators: see `Layout`. A trailing [CLS] gets its own segment.
     """
 
     def symbol(piece: str, segment: int) -> dict:
@@ -55,7 +55,7 @@ def template(cls: Symbol, sep: Symbol, segment: int, cls_last: bool = False, sep
 
 
 def layout_of(post_processor: dict[str, Any] | None) -> Layout | None:
-    """Return the layout of a post-processor; None if it has none, or lays out texts in yet another way.
+    """Recognize a post-processor's layout; None if it has none, or an unknown one.
 
     Raises:
       ValueError: it is damaged.
@@ -73,7 +73,7 @@ def layout_of(post_processor: dict[str, Any] | None) -> Layout | None:
 
 
 def spelled(post_processor: dict[str, Any] | None) -> str:
-    """Return how a template lays out one text, such as `A </s>`; empty if there is no template."""
+    """Spell out a template's layout for one text, such as `A </s>`; empty if there is no template."""
     templates = [step for step in _steps(post_processor) if step["type"] == "TemplateProcessing"]
     return " ".join(name for name, _ in _parts(templates[0]["single"])) if templates else ""
 
@@ -85,11 +85,12 @@ def _steps(post_processor: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _parts(template: list[dict]) -> list[tuple[str, int]]:
-    """Return name and segment of each part of a template: `A`, `B` or the piece of a symbol."""
+    """Return (name, segment) for each part in a template; the name is `A`, `B` or a symbol's piece."""
     return [(part["id"], part["type_id"]) for entry in template for part in entry.values()]
 
 
 def _of_template(single: list[tuple[str, int]], pair: list[tuple[str, int]]) -> Layout | None:
+    # Only the layouts in the module docstring are recognized; the pair template must repeat the single one's symbols.
     names = [name for name, _ in single]
     if len(names) != 3 or "A" not in names[:2]:
         return None

@@ -1,7 +1,7 @@
-"""A WordPiece tokenizer of two vocabularies, that of a teacher and that of its student (Zhao et al., arXiv 1909.11687).
+"""WordPiece with two vocabularies, a teacher's and its student's (Zhao et al., arXiv 1909.11687).
 
-A teacher that is trained on such texts has embeddings of both vocabularies in one space, because pieces of each are the
-context of the other. `bertjax.data.tokenizer.new_pieces.mix` makes one.
+Training a teacher on such texts puts both vocabularies' embeddings in one space, because pieces from each appear in the
+other's context. `bertjax.data.tokenizer.new_pieces.mix` makes one.
 """
 
 import functools
@@ -15,16 +15,16 @@ from bertjax.data.random import uniform
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import quoted
 
-# Field of the description that holds what `describe` adds to it.
+# Field in the description for everything that `describe` adds.
 _FIELD = "mixed"
 
 
 class MixedTokenizer(HuggingFaceTokenizer):
-    """Splits each word of a text into pieces of the first or of the second vocabulary.
+    """Splits each word with the first or the second vocabulary.
 
-    The vocabulary of a word is drawn by a hash of the text and of the place of the word, so that the same text always
-    has the same tokens. A word that the second vocabulary lacks has pieces of the first one. Ids are those of the first
-    tokenizer, and the pieces that only the second one has follow.
+    A hash over the text and the word's position picks the vocabulary, so the same text always gets the same tokens. A
+    word that the second vocabulary cannot spell uses the first. The first tokenizer's ids are unchanged; pieces that
+    only the second has follow after them.
     """
 
     MODEL_FILE = "mixed.json"
@@ -44,12 +44,12 @@ class MixedTokenizer(HuggingFaceTokenizer):
 
     @functools.cached_property
     def second_ids(self) -> np.ndarray:
-        """int64 [V], the id here of each id of the second tokenizer."""
+        """Maps the second tokenizer's ids to ids in this one; int64 [V]."""
         return np.array(self.description[_FIELD]["ids"], np.int64)
 
     @property
     def second_fingerprint(self) -> str:
-        """The fingerprint of the second tokenizer."""
+        """The second tokenizer's fingerprint."""
         return self.description[_FIELD]["fingerprint"]
 
     @functools.cached_property
@@ -62,7 +62,7 @@ class MixedTokenizer(HuggingFaceTokenizer):
         return self._with(ids.__contains__)
 
     def _with(self, has) -> HuggingFaceTokenizer:
-        """Return a tokenizer with some of the pieces, which keep their ids."""
+        """Return a tokenizer restricted to some pieces, which keep their ids."""
         union = _union(self.description)
         vocab = {piece: i for piece, i in union["model"]["vocab"].items() if has(i)}
         union["model"] = union["model"] | {"vocab": vocab}
@@ -79,7 +79,7 @@ class MixedTokenizer(HuggingFaceTokenizer):
         return aligned
 
     def _mixed(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return (ids, places) of each text; a place is an index into the tokens of both vocabularies, joined."""
+        """Return (ids, places) per text; a place indexes the first vocabulary's tokens followed by the second's."""
         processors = (self._first._processor, self._second._processor)
         both = (processor.encode_batch(texts, add_special_tokens=False) for processor in processors)
         return [self._merge(*encodings) for encodings in zip(texts, *both, strict=True)]
@@ -91,19 +91,19 @@ class MixedTokenizer(HuggingFaceTokenizer):
         number = np.arange(words.max(initial=-1) + 1)
         digest = np.uint64(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little"))
         draws_second = uniform(0, "vocabulary of a word", 0, digest, number) < self.description[_FIELD]["share"]
-        draws_second[words[is_second & (ids == self.unk_id)]] = False
+        draws_second[words[is_second & (ids == self.unk_id)]] = False  # never lose a word that the first one can spell
         places = np.flatnonzero(draws_second[words] == is_second)
         places = places[np.argsort(words[places], kind="stable")]
         return ids[places], places
 
 
 def describe(union: dict[str, Any], second: HuggingFaceTokenizer, first_size: int, share: float) -> bytes:
-    """Return the model of a `MixedTokenizer`.
+    """Build a `MixedTokenizer` model.
 
     Args:
-      union: a `tokenizer.json` of WordPiece with the pieces of both vocabularies.
-      second: the second tokenizer. Its special symbols become those of the union, or [UNK] if the union has none.
-      first_size: number of ids of the first tokenizer.
+      union: WordPiece `tokenizer.json` with the pieces from both vocabularies.
+      second: second tokenizer. Its special symbols map to the union's, or to [UNK] if the union lacks them.
+      first_size: number of ids in the first tokenizer.
       share: probability that a word is split by the second vocabulary.
     """
     own = HuggingFaceTokenizer(json.dumps(union, ensure_ascii=False).encode())
@@ -121,5 +121,5 @@ def describe(union: dict[str, Any], second: HuggingFaceTokenizer, first_size: in
 
 
 def _union(description: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of one tokenizer with all pieces."""
+    """Return the plain WordPiece description with all pieces."""
     return {name: value for name, value in description.items() if name != _FIELD}

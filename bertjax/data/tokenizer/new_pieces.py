@@ -1,8 +1,8 @@
-"""New pieces for an existing WordPiece tokenizer: words of another domain, or a second vocabulary, that are appended.
+"""Vocabulary extension: append domain words, or a second vocabulary, to an existing WordPiece tokenizer.
 
-WordPiece takes the longest matching piece, so a new piece changes only the words that start with it (or, as ##...,
-contain it). A unigram model and BPE have no such rule: a piece without a score, or without the merges that lead to it,
-is never used, and a piece with them may change any text.
+WordPiece takes the longest matching piece, so a new piece changes only words that start with it (or, as ##..., contain
+it). Unigram and BPE have no such rule: a piece without a score, or without the merges that lead to it, is never used,
+and a piece with them may change any text.
 """
 
 import collections
@@ -17,9 +17,9 @@ from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError, shorten
 
-# A word that occurs less often gives too little evidence for its embedding.
+# Rarer words give too little evidence to train an embedding.
 MIN_COUNT = 5
-# A word that shows whether a tokenizer keeps upper case and accents.
+# Probe that shows whether a tokenizer keeps upper case and accents.
 _CASED = "\u00c9A"
 
 
@@ -28,12 +28,12 @@ class Extension:
     """A tokenizer with new pieces.
 
     Attributes:
-      tokenizer: the extended tokenizer; the old ids come first.
-      pieces: the new pieces, in the order of their ids.
-      parts: old ids of each new piece; [UNK] if it could not be split.
-      known: number of requested pieces that were already in the vocabulary.
-      no_continuation: characters that occur inside words but have no ## piece. A word that was known before, starts
-        with a new piece and continues with such a character may become [UNK].
+      tokenizer: extended tokenizer; old ids come first.
+      pieces: new pieces, in id order.
+      parts: old ids for each new piece, used to initialize its embedding; [UNK] if it could not be split.
+      known: number of requested pieces already in the vocabulary.
+      no_continuation: characters that occur inside words but have no ## piece. A word that was known before may become
+        [UNK] if it starts with a new piece and continues with such a character.
     """
 
     tokenizer: HuggingFaceTokenizer
@@ -44,7 +44,7 @@ class Extension:
 
 
 def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
-    """Return the tokenizer if it can be extended.
+    """Return the tokenizer, checked to be extensible.
 
     Raises:
       UserError: it is not WordPiece, or it has a second vocabulary already.
@@ -64,7 +64,7 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
 
 
 def read(path: str | Path) -> list[str]:
-    """Return the pieces of a text file, one per line; white space around them and empty lines are ignored.
+    """Read pieces from a text file, one per line, ignoring surrounding white space and empty lines.
 
     Raises:
       UserError: the file cannot be read, or it is empty.
@@ -81,7 +81,7 @@ def read(path: str | Path) -> list[str]:
 
 
 def count_words(texts: Iterable[str], tokenizer: HuggingFaceTokenizer) -> collections.Counter:
-    """Return how often each word occurs in texts."""
+    """Count words in texts."""
     counts = collections.Counter()
     for text in texts:
         counts.update(tokenizer.words(text))
@@ -89,9 +89,9 @@ def count_words(texts: Iterable[str], tokenizer: HuggingFaceTokenizer) -> collec
 
 
 def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, number: int) -> list[str]:
-    """Return the words whose own piece would save the most tokens, (pieces - 1) * count, best first.
+    """Return the words that would save most tokens as single pieces, (pieces - 1) * count, best first.
 
-    A word that was [UNK] counts as two pieces. Words without a letter, and those that occur less than MIN_COUNT times,
+    A word that was [UNK] counts as two pieces. Words without a letter, and words that occur fewer than MIN_COUNT times,
     are excluded.
 
     Raises:
@@ -113,7 +113,7 @@ def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, number: i
 
 
 def tokens(counts: collections.Counter, tokenizer: HuggingFaceTokenizer) -> int:
-    """Return the number of tokens of the counted words."""
+    """Return the token count for all counted words."""
     return sum(count * len(tokenizer.parts(word)) for word, count in counts.items())
 
 
@@ -121,8 +121,8 @@ def extend(tokenizer: HuggingFaceTokenizer, pieces: Sequence[str]) -> Extension:
     """Append pieces to the vocabulary; known and repeated pieces are only counted.
 
     Args:
-      tokenizer: a WordPiece, see `wordpiece`.
-      pieces: whole words, or rests of words after ##, in the normalization of the tokenizer.
+      tokenizer: WordPiece, see `wordpiece`.
+      pieces: whole words, or word continuations after ##, normalized as the tokenizer does.
 
     Raises:
       UserError: no text could become one of the pieces, or none of them is new.
@@ -143,14 +143,14 @@ def extend(tokenizer: HuggingFaceTokenizer, pieces: Sequence[str]) -> Extension:
 
 
 def mix(first: HuggingFaceTokenizer, second: HuggingFaceTokenizer, share: float) -> Extension:
-    """Return a tokenizer that splits each word by the first or by the second vocabulary.
+    """Build a tokenizer that splits each word with the first or the second vocabulary.
 
     Args:
-      first, second: WordPiece, see `wordpiece`. White space, punctuation and case are treated as by the first one.
-      share: probability of the second vocabulary.
+      first, second: WordPiece, see `wordpiece`. The first one's rules for white space, punctuation and case apply.
+      share: probability for the second vocabulary.
 
     Raises:
-      UserError: the tokenizers mark pieces inside words in other ways, or only one of them keeps case.
+      UserError: the tokenizers mark pieces inside words differently, or only one of them keeps case.
     """
     if not 0.0 <= share <= 1.0:
         raise UserError(f"--share={share} must be a probability, from 0 to 1")
@@ -163,6 +163,7 @@ def mix(first: HuggingFaceTokenizer, second: HuggingFaceTokenizer, share: float)
             f"--mix reads {_CASED} as {' '.join(theirs)} and the model as {' '.join(ours)}; name a tokenizer with the "
             "same data.tokenizer.lowercase"
         )
+    # The first tokenizer's special symbols serve both vocabularies.
     pieces = [second.piece(i) for i in range(second.vocab_size) if i not in second.special_ids]
     new = [piece for piece in pieces if piece and piece not in vocab]
     vocab |= {piece: first.vocab_size + i for i, piece in enumerate(new)}
@@ -172,16 +173,17 @@ def mix(first: HuggingFaceTokenizer, second: HuggingFaceTokenizer, share: float)
 
 
 def _old_parts(tokenizer: HuggingFaceTokenizer, piece: str, prefix: str) -> tuple[int, ...]:
-    """Return the old ids of a piece; [UNK] for the rest of a word whose characters are unknown."""
+    """Return a piece's old ids; [UNK] for a continuation with unknown characters."""
     parts = tuple(tokenizer.parts(piece))
-    # The library would also read the signs of the prefix as characters.
+    # If no continuation piece matches, the library reads the ## itself as characters.
     return parts if not piece.startswith(prefix) or parts[0] in tokenizer.continuation_ids else (tokenizer.unk_id,)
 
 
 def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: str) -> None:
-    """Raise UserError for pieces that the tokenizer reads as something else in a text."""
+    """Raise UserError for pieces that no text can produce."""
     lost = []
     for piece in pieces:
+        # A continuation is tested behind a letter, where it would occur.
         whole = f"a{piece.removeprefix(prefix)}" if piece.startswith(prefix) else piece
         words = extended.words(whole)
         if words != [whole] or len(extended.parts(piece)) != 1 or extended.parts(piece) == [extended.unk_id]:
@@ -195,7 +197,7 @@ def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: 
 
 
 def _without_continuation(tokenizer: HuggingFaceTokenizer, prefix: str) -> tuple[str, ...]:
-    """Return the characters inside pieces, first ones excluded, that have no ## piece of their own."""
+    """Return the characters inside pieces, after the first, that have no ## piece."""
     pieces = {tokenizer.piece(i) for i in range(tokenizer.vocab_size) if i not in tokenizer.special_ids}
     within = (piece.removeprefix(prefix) if piece.startswith(prefix) else piece[1:] for piece in pieces)
     missing = (c for c in set("".join(within)) if prefix + c not in pieces)

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers, trained on a corpus or read from a file (Kudo & Richardson 2018, arXiv 1808.06226)."""
+"""SentencePiece tokenizers, trained or read from a file (Kudo & Richardson 2018, arXiv 1808.06226)."""
 
 import copy
 import dataclasses
@@ -19,12 +19,12 @@ from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, reason
 
-# The trained pieces depend on the number of threads, so this number must not depend on the machine.
+# Trained pieces depend on the number of threads, so it must not depend on the machine.
 TRAINING_THREADS = 4
 LOG_NOTHING = 3
 WORD_START = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
-# Both join the parts of a word ("don't"), also in the lists of punctuation of XLNet and ALBERT, which leave them out.
+# Apostrophes join the parts of a word ("don't"); XLNet's and ALBERT's punctuation lists leave them out as well.
 APOSTROPHES = ("'", "\u2019")
 
 
@@ -33,7 +33,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model; its special symbols are control symbols.
 
     Attributes:
-      model: a serialized SentencePiece model.
+      model: serialized SentencePiece model.
       normalizer: `nfc` applies NFC before the model; any other value leaves normalization to the model.
     """
 
@@ -57,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _spaced_processor(self):
-        """The same model with a space before every text, which a few models do not add by themselves."""
+        """The same model, always adding a space before a text; a few models do not do so themselves."""
         return self._processor if self.description.normalizer_spec.add_dummy_prefix else self._with_prefix(True)
 
     def _with_prefix(self, is_added: bool):
@@ -90,23 +90,23 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def byte_ids(self) -> frozenset[int]:
-        """Ids of the 256 byte pieces; empty without byte fallback."""
+        """Ids for the 256 byte pieces; empty without byte fallback."""
         return frozenset(i for i in range(self.vocab_size) if self._processor.is_byte(i))
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces, byte pieces included, that neither start with U+2581 nor are punctuation.
+        """Ids for pieces, byte pieces included, that neither start with U+2581 (the space sign) nor are punctuation.
 
-        U+2581 is the sign for a space. Punctuation starts a word, as that of ASCII does in the published code of ALBERT
-        (`_is_start_piece_sp`) and XLNet (`_is_start_piece`). As there, a letter directly after punctuation continues
-        it: `well-known` is the words `well` and `-known`. In a script without spaces a piece starts a word: else a word
-        would be a whole clause.
+        Punctuation starts a word, as ASCII punctuation does in ALBERT's (`_is_start_piece_sp`) and XLNet's
+        (`_is_start_piece`) published code. As there, a letter directly after punctuation continues it: `well-known` is
+        the words `well` and `-known`. In scripts without spaces every piece starts a word; otherwise a word would be a
+        whole clause.
         """
         starts = (i for i in range(self.vocab_size) if starts_word(self.piece(i)))
         return frozenset(range(self.vocab_size)) - frozenset(starts) - self.special_ids
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
-        # Preparation runs one process per core, and each would start one thread per core.
+        # One thread: preparation runs a process per core, and each would start a thread per core.
         return self._processor.encode(self._normalized(sentences), num_threads=1)
 
     def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
@@ -127,7 +127,7 @@ class SentencePieceTokenizer(Tokenizer):
             parts, composed = alignment.stretches(text)
             seen = composed if self.normalizer == "nfc" else parts
             spans = np.array(mapping["offsets"], np.int64).reshape(-1, 2)
-            # If one character becomes several pieces, the library assigns it to the last one only.
+            # If one character becomes several pieces (bytes), the library assigns it only to the last.
             is_text = np.array([piece != WORD_START for piece in mapping["pieces"]], bool)
             spans[(spans[:, 0] == spans[:, 1]) & is_text, 1] += 1
             spans = np.minimum(spans, sum(map(len, seen)))
@@ -148,7 +148,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def starts_word(piece: str) -> bool:
-    """Return whether a piece of SentencePiece starts a word, see `SentencePieceTokenizer.continuation_ids`."""
+    """Return whether a SentencePiece piece starts a word, see `SentencePieceTokenizer.continuation_ids`."""
     if byte := _BYTE.fullmatch(piece):
         return unicode.byte_starts_unspaced(bytes.fromhex(byte[1]))
     if unicode.starts_unspaced(piece):
@@ -158,9 +158,9 @@ def starts_word(piece: str) -> bool:
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTokenizer:
-    """Train a model: the same sentences in the same order give the same bytes on any machine.
+    """Train a model. Same sentences in the same order give the same bytes on any machine.
 
-    `kind="char"` uses the characters of the sentences; `vocab_size` is then an upper limit.
+    `kind="char"` takes its pieces from the sentences' characters; `vocab_size` is then an upper limit.
 
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
@@ -169,6 +169,7 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTok
 
     nfc = config.normalizer == "nfc"
     model = io.BytesIO()
+    # Control symbols, because SentencePiece would match user-defined ones in raw text.
     pad, unk, bos, eos, *controls = SPECIALS
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -179,10 +180,10 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> SentencePieceTok
             character_coverage=config.character_coverage,
             required_chars=kept_characters(config),
             byte_fallback=config.byte_fallback,
-            normalization_rule_name="identity" if nfc else "nmt_nfkc",
+            normalization_rule_name="identity" if nfc else "nmt_nfkc",  # NFKC, the default, turns U+2460 into 1
             pad_id=0, unk_id=1, bos_id=2, eos_id=3,
             pad_piece=pad, unk_piece=unk, bos_piece=bos, eos_piece=eos, control_symbols=controls,
-            max_sentence_length=2**30,  # SentencePiece silently drops longer sentences
+            max_sentence_length=2**30,  # no limit: SentencePiece silently drops longer sentences
             num_threads=TRAINING_THREADS,
             minloglevel=LOG_NOTHING,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reads a `tokenizer.json` of the Hugging Face `tokenizers` library: WordPiece, byte-level BPE, Unigram."""
+"""Reader for Hugging Face `tokenizer.json` files: WordPiece, byte-level BPE, Unigram."""
 
 import json
 from pathlib import Path
@@ -24,11 +24,11 @@ def from_file(path: Path) -> HuggingFaceTokenizer:
 
 
 def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a `tokenizer.json`; it gives the same ids as the library.
+    """Build a tokenizer from a `tokenizer.json`; it gives the same ids as the library.
 
     Args:
-      model: content of the file.
-      refused: name of the file in errors.
+      model: file content.
+      refused: how errors name the file.
 
     Raises:
       UserError: it is unreadable, is another kind of tokenizer, or see `checked`.

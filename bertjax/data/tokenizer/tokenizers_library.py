@@ -1,4 +1,4 @@
-"""Tokenizers of the Hugging Face `tokenizers` library, described by its `tokenizer.json`: WordPiece, byte-level BPE.
+"""WordPiece and byte-level BPE, run by the Hugging Face `tokenizers` library from a `tokenizer.json` description.
 
 `bertjax.data.tokenizer.unigram` has the third kind.
 """
@@ -19,8 +19,8 @@ from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.layout import Layout, layout_of
 from bertjax.errors import UserError, quoted, reason
 
-# Other names of the symbols of BERT: those of XLNet (Yang et al. 2019, arXiv 1906.08237), whose vocabulary also has
-# <s> and </s>, and of RoBERTa (Liu et al. 2019, arXiv 1907.11692). The first one in a vocabulary is used.
+# Other spellings for BERT's symbols, in order of preference: XLNet's (Yang et al. 2019, arXiv 1906.08237), whose
+# vocabulary also has <s> and </s>, then RoBERTa's (Liu et al. 2019, arXiv 1907.11692).
 EQUIVALENTS = {
     "[PAD]": ("<pad>",),
     "[UNK]": ("<unk>",),
@@ -28,24 +28,24 @@ EQUIVALENTS = {
     "[CLS]": ("<cls>", "<s>"),
     "[MASK]": ("<mask>",),
 }
-# The key with the piece of each symbol, by its name in BERT, in a description of ours. The library does not know it.
+# Key in our descriptions for each symbol's piece, by its name in BERT. The library does not know this key.
 ROLES = "roles"
-# Symbols of other libraries that mark where a text begins and ends, whatever their role in an example is.
+# Text-boundary symbols in other libraries, whatever their role in an example.
 _BOUNDS = ("[BOS]", "[EOS]", "<s>", "</s>")
-# How a byte-level piece spells a space (GPT-2, Radford et al. 2019).
+# Byte-level spelling of a space (GPT-2, Radford et al. 2019).
 SPACE = "\u0120"
-# A space before the text, unless it starts with one: the first word of a sentence then has the same pieces as inside a
-# sentence. ByteLevel's own `add_prefix_space` would put one before each word that another step has split.
+# Add a space before a text unless it starts with one, so that a sentence's first word has the same pieces as elsewhere.
+# ByteLevel's own `add_prefix_space` would add one before each word that an earlier step has split.
 PREFIX_SPACE = (
     {"type": "Prepend", "prepend": " "},
     {"type": "Replace", "pattern": {"Regex": r"\A\x20\x20"}, "content": " "},
 )
-# A piece that occurs once in the sample is not worth a row of the embedding.
+# A piece that occurs once in the sample is not worth an embedding row.
 MIN_FREQUENCY = 2
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the byte of each letter that GPT-2 writes for a byte (`bytes_to_unicode` of its encoder.py)."""
+    """Return GPT-2's alphabet: the byte that each letter stands for (`bytes_to_unicode` in its encoder.py)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
@@ -55,7 +55,7 @@ _BYTES = _byte_letters()
 
 
 def library():
-    """Return the `tokenizers` package, which is imported only if one of its tokenizers is used.
+    """Import the `tokenizers` package on first use.
 
     Raises:
       UserError: it is not installed.
@@ -69,7 +69,7 @@ def library():
 
 @contextlib.contextmanager
 def _as_value_errors() -> Iterator[None]:
-    """Turn what the library raises about a description, of exactly this class or a panic of Rust, into ValueError."""
+    """Turn errors that the library raises about a description, Rust panics included, into ValueError."""
     try:
         yield
     except BaseException as error:
@@ -82,11 +82,11 @@ def _as_value_errors() -> Iterator[None]:
 class HuggingFaceTokenizer(Tokenizer):
     """A WordPiece or byte-level BPE tokenizer.
 
-    Other special tokens than the symbols of an example, such as `[E1]` before a named entity, are read in a text.
+    Special tokens that are not example symbols, such as `[E1]` before a named entity, are recognized in a text.
 
     Attributes:
-      model: a `tokenizer.json`, UTF-8; its normalization, pre-tokenization and decoding are in it. If symbols have
-        unusual pieces, `ROLES` has them.
+      model: `tokenizer.json`, UTF-8, with normalization, pre-tokenization and decoding. `ROLES` lists symbols that have
+        unusual pieces.
     """
 
     MODEL_FILE = "tokenizer.json"
@@ -102,31 +102,31 @@ class HuggingFaceTokenizer(Tokenizer):
         return processor
 
     def _library_json(self) -> str:
-        """Return the `tokenizer.json` that the library runs, which reads the spelling of special tokens as text."""
+        """Return the `tokenizer.json` for the library, changed so that spelled-out special tokens are read as text."""
         added = self.description.get("added_tokens") or []
         if ROLES not in self.description and all(self._is_text(token) for token in added if token["special"]):
             return self.model.decode("utf-8")
         return json.dumps(self._library_description(), ensure_ascii=False)
 
     def _library_description(self) -> dict[str, Any]:
-        """Return the description with only those tokens special whose spelling is text."""
+        """Return the description in which only symbols that a text may spell out are marked special."""
         added = self.description.get("added_tokens") or []
         tokens = [token | {"special": token["special"] and self._is_text(token)} for token in added]
         return {key: value for key, value in self.description.items() if key != ROLES} | {"added_tokens": tokens}
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
-        """The `tokenizer.json`, parsed."""
+        """Parsed `tokenizer.json`."""
         return untrusted.parse_json(self.model)
 
     @functools.cached_property
     def cls_last(self) -> bool:
-        """Whether the template of the description has [CLS] at the end."""
+        """Whether the description's template has [CLS] at the end."""
         return self._layout is not None and self._layout.cls_last
 
     @property
     def pair_separators(self) -> int:
-        """Number of [SEP] between the two texts of a pair in the template of the description."""
+        """Number of [SEP] between the two texts in a pair, from the description's template."""
         return self._layout.separators if self._layout else 1
 
     @functools.cached_property
@@ -135,21 +135,21 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def roles(self) -> dict[str, str]:
-        """The piece of each symbol of an example, see `roles_of`."""
+        """Piece for each example symbol, see `roles_of`."""
         return roles_of(self.description)
 
     @functools.cached_property
     def text_symbols(self) -> frozenset[str]:
-        """Special tokens whose spelling in a text is text: those of an example, and the bounds of a text."""
+        """Special tokens that are plain text when a text spells them out: example symbols and text bounds."""
         return frozenset((*self.roles.values(), *_BOUNDS))
 
     def _is_text(self, token: dict[str, Any]) -> bool:
-        """Return whether the spelling of a special token is text, as that of [CLS] is."""
+        """Return whether a special token is plain text when a text spells it out, as [CLS] is."""
         return token["content"] in self.text_symbols
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        """Id of every piece and special symbol."""
+        """Ids by piece, special symbols included."""
         return self._processor.get_vocab(with_added_tokens=True)
 
     def check(self) -> None:
@@ -165,7 +165,7 @@ class HuggingFaceTokenizer(Tokenizer):
         if model["type"] == "WordPiece" and not isinstance(model["continuing_subword_prefix"], str):
             raise ValueError("its continuing_subword_prefix is not text")
         unknown = model.get("unk_token")
-        # Without one, byte-level BPE drops bytes that are no pieces; the library fails on them if it is not a piece.
+        # Without an unk_token, byte-level BPE drops bytes without a piece; with one that is not a piece, it fails.
         has_unknown = model["type"] == "WordPiece" or (unknown and len(self.byte_ids) < 256)
         if has_unknown and unknown not in model["vocab"]:
             raise ValueError(f"its unk_token={quoted(unknown)} is not a piece of its vocabulary")
@@ -190,20 +190,20 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _whole_words(self) -> frozenset[int]:
-        """Ids of the added tokens: each is a word."""
+        """Ids for added tokens; each is a word by itself."""
         return frozenset(self._processor.get_added_tokens_decoder())
 
     @functools.cached_property
     def byte_ids(self) -> frozenset[int]:
-        """Ids of the 256 pieces of byte-level BPE that are one byte each; empty for WordPiece."""
+        """Ids for byte-level BPE's 256 single-byte pieces; empty for WordPiece."""
         alphabet = library().pre_tokenizers.ByteLevel.alphabet() if self._is_byte_level else ()
         return frozenset(self._ids[byte] for byte in alphabet if byte in self._ids)
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces that start with ## (WordPiece) or without a space (byte-level BPE).
+        """Ids for pieces that start with ## (WordPiece) or without a space (byte-level BPE).
 
-        In a script without spaces a piece starts a word: else a word would be a whole clause.
+        In scripts without spaces every piece starts a word; otherwise a word would be a whole clause.
         """
         if self._is_byte_level:
             continuing = (i for piece, i in self._ids.items() if not self._starts_word(piece))
@@ -214,19 +214,19 @@ class HuggingFaceTokenizer(Tokenizer):
         return frozenset(continuing) - self.special_ids - self._whole_words
 
     def _starts_word(self, piece: str) -> bool:
-        """Return whether a byte-level piece starts a word: with a space, or with a script that has no spaces."""
+        """Return whether a byte-level piece starts a word: it starts with a space, or its script has no spaces."""
         if piece.startswith(SPACE) or not set(piece) <= _BYTES.keys():
             return piece.startswith(SPACE)
         return unicode.byte_starts_unspaced(bytes(map(_BYTES.get, piece)))
 
     def words(self, text: str) -> list[str]:
-        """Return the words of a text as the model looks them up: normalized, punctuation separate."""
+        """Split a text into words as the model sees them: normalized, punctuation separate."""
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
         normalized = normalizer.normalize_str(text) if normalizer else text
         return [word for word, _ in splitter.pre_tokenize_str(normalized)]
 
     def parts(self, word: str) -> list[int]:
-        """Return the ids of the pieces of one of `words`; ## at the start marks the rest of a word."""
+        """Encode one of `words`; a leading ## marks the rest of a word."""
         return [token.id for token in self._processor.model.tokenize(word)]
 
     def encode(self, sentences: list[str]) -> list[list[int]]:
@@ -238,7 +238,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def _encode_continued(self, text: str) -> list[int]:
         if self._is_byte_level:
             return self._without_prefix_space.encode([text])[0]
-        letter = "a"  # in front of the text, it shows how much of the text belongs to the same word
+        letter = "a"  # placed before the text, it shows how much text belongs to the same word
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
         normalized = normalizer.normalize_str(letter + text) if normalizer else letter + text
         words = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, len(normalized)))]
@@ -252,7 +252,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return HuggingFaceTokenizer(_without_prefix_space(self.model))
 
     def _continuing_pieces(self, word: str) -> list[int]:
-        """Return WordPiece ids for the rest of a word: the longest matching piece, from left to right."""
+        """Encode the rest of a word with WordPiece: longest match first, from left to right."""
         prefix, ids, start = self.description["model"]["continuing_subword_prefix"], [], 0
         while start < len(word):
             fitting = (stop for stop in range(len(word), start, -1) if prefix + word[start:stop] in self._ids)
@@ -265,7 +265,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
         aligned = []
         for text, encoding in zip(texts, self._processor.encode_batch(texts, add_special_tokens=False), strict=True):
-            parts, _ = alignment.stretches(text)  # the library counts a composed character as its first part
+            parts, _ = alignment.stretches(text)  # the library maps a composed character to its first part only
             spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
             aligned.append((encoding.ids, alignment.whole(spans, parts, parts)))
         return aligned
@@ -275,9 +275,11 @@ class HuggingFaceTokenizer(Tokenizer):
         if not self._is_byte_level:
             return piece
         text = self._processor.decoder.decode([piece])
+        # A piece with part of a character has no text; its byte letters are shown instead.
         return piece if "\ufffd" in text else text.replace(" ", SPACE)
 
     def _text(self, ids: list[int]) -> str:
+        # The library would skip [UNK] as well, but a reader must see where text was lost.
         silent = self.special_ids - {self.unk_id}
         text = self._processor.decode([i for i in ids if i not in silent], skip_special_tokens=False)
         return text.removeprefix(" ") if self._is_byte_level else text
@@ -287,10 +289,12 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def roles_of(description: dict[str, Any]) -> dict[str, str]:
-    """Return the piece of each symbol of an example by its name in BERT: as declared, as in the template, or by name.
+    """Return the piece for each example symbol, keyed by its name in BERT.
+
+    Looks first at declared roles, then at the template, then at the usual names.
 
     Args:
-      description: a parsed `tokenizer.json`, which may have `ROLES`.
+      description: parsed `tokenizer.json`, which may have `ROLES`.
     """
     vocab = description["model"]["vocab"]
     pieces = set(vocab) if isinstance(vocab, dict) else {piece for piece, _ in vocab}
@@ -306,12 +310,12 @@ def roles_of(description: dict[str, Any]) -> dict[str, str]:
 
 
 def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
-    """Return a `tokenizer.json` whose bytes do not depend on the version of the library.
+    """Write a `tokenizer.json` with bytes that do not depend on the library version.
 
     Args:
-      model, pre_tokenizer, decoder: in the format of the library, each with its `type`.
-      normalizers: applied one after the other.
-      symbols: special symbols, which are in `model["vocab"]`.
+      model, pre_tokenizer, decoder: in the library's format, each with its `type`.
+      normalizers: applied in order.
+      symbols: special symbols; all are in `model["vocab"]`.
     """
     ordinary = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     description = {
@@ -331,12 +335,12 @@ def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder:
 
 
 def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int) -> dict[str, Any]:
-    """Train the vocabulary of a description and return its `model` part.
+    """Train a description's vocabulary and return its `model` part.
 
     Raises:
       UserError: the sentences cannot fill `vocab_size`, or their characters do not fit into it.
     """
-    # There are no special symbols yet, because the corpus may spell one.
+    # No special symbols yet: the corpus may spell one out, and that must be trained on as text.
     processor = library().Tokenizer.from_str(description.decode("utf-8"))
     processor.train_from_iterator(sentences, trainer)
     model = json.loads(processor.to_str())["model"]
@@ -349,7 +353,7 @@ def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int
 
 
 def _without_prefix_space(model: bytes) -> bytes:
-    """Return a description without the space that it puts before a text; unchanged if there is none."""
+    """Remove the step that adds a space before a text; unchanged if there is none."""
     description = untrusted.parse_json(model)
     normalizer = description.get("normalizer") or {}
     steps = normalizer.get("normalizers", [])
@@ -365,11 +369,11 @@ def _without_prefix_space(model: bytes) -> bytes:
 
 
 def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer if bertjax can use it.
+    """Return the tokenizer after checking that bertjax can use it.
 
     Raises:
-      UserError: the library cannot read it, it lacks one of [PAD] [UNK] [SEP] [CLS] [MASK] or RoBERTa's equivalent, or
-        it reads the spelling of one in a text as that symbol.
+      UserError: the library cannot read it; it lacks [PAD], [UNK], [SEP], [CLS] or [MASK] and RoBERTa's equivalent; or
+        it reads one that a text spells out as the symbol.
     """
     try:
         ids = tokenizer._ids
@@ -380,6 +384,7 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
         raise UserError(
             f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
         ) from None
+    # Text from a corpus must never turn into a control symbol.
     symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})
     for symbol, spelling in zip(symbols, tokenizer.encode([tokenizer.piece(i) for i in symbols]), strict=True):
         if symbol in spelling:

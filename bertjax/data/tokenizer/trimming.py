@@ -1,7 +1,7 @@
-"""A tokenizer without the pieces that a corpus does not use; texts of the corpus are split as before.
+"""Vocabulary trimming: remove pieces that a corpus does not use, without changing how its texts are split.
 
-WordPiece takes the longest piece, and Unigram the path with the highest score: if pieces are removed that no text of
-the corpus uses, its texts cannot change. BPE also needs the pieces that its merges make on the way, so they stay.
+WordPiece takes the longest match, and Unigram the path with the highest score: removing pieces that the corpus never
+uses cannot change its texts. BPE also needs the intermediate pieces that its merges produce, so they stay.
 """
 
 import copy
@@ -18,9 +18,9 @@ from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.errors import UserError
 
-# Steps of a `tokenizer.json` that hold ids, and that bertjax does not use.
+# Steps in a `tokenizer.json` that contain ids and that bertjax does not use.
 _STEPS = ("truncation", "padding", "post_processor")
-# Values of SentencePiece's protocol buffers.
+# Values in SentencePiece's protocol buffers: piece type NORMAL, model type BPE.
 _NORMAL, _BPE = 1, 2
 
 
@@ -28,8 +28,8 @@ class Trimmed(NamedTuple):
     """A smaller tokenizer.
 
     Attributes:
-      tokenizer: the tokenizer.
-      kept: int64 [V], the former id of each id. The order of ids is the same as before.
+      tokenizer: trimmed tokenizer.
+      kept: int64 [V], the former id for each id. The order of ids does not change.
     """
 
     tokenizer: Tokenizer
@@ -37,11 +37,11 @@ class Trimmed(NamedTuple):
 
 
 def trim(tokenizer: Tokenizer, used: Iterable[int]) -> Trimmed:
-    """Return a tokenizer with the used pieces, the special symbols, the bytes and the single characters.
+    """Trim a tokenizer to used pieces, special symbols, bytes and single characters.
 
     Args:
-      tokenizer: of any kind with one vocabulary.
-      used: ids that the texts of a corpus have.
+      tokenizer: any kind with one vocabulary.
+      used: ids that occur in the corpus.
 
     Raises:
       UserError: it has two vocabularies.
@@ -57,6 +57,7 @@ def trim(tokenizer: Tokenizer, used: Iterable[int]) -> Trimmed:
 def _trimmed_sentencepiece(tokenizer: SentencePieceTokenizer, kept: set[int]) -> Trimmed:
     description = copy.deepcopy(tokenizer.description)
     pieces = {piece.piece: i for i, piece in enumerate(description.pieces)}
+    # Control symbols, bytes and single characters stay, so that unseen text still has tokens.
     kept |= {i for i, piece in enumerate(description.pieces) if piece.type != _NORMAL}
     kept |= {i for piece, i in pieces.items() if _is_character(piece, WORD_START)}
     scores = {i: piece.score for i, piece in enumerate(description.pieces) if piece.type == _NORMAL}
@@ -65,7 +66,8 @@ def _trimmed_sentencepiece(tokenizer: SentencePieceTokenizer, kept: set[int]) ->
         names = [description.pieces[i].piece for i in kept & scores.keys()]
         kept |= {pieces[made] for name in names for made in _merged(name, lambda a, b: ranks.get(a + b))}
     elif scores:
-        kept.add(min(scores, key=scores.get))  # the score of an unknown character follows from the lowest one
+        # An unknown character scores relative to the lowest-scoring piece, so that piece stays.
+        kept.add(min(scores, key=scores.get))
     ids = np.array(sorted(kept), np.int64)
     remaining = [description.pieces[i] for i in ids]
     del description.pieces[:]
@@ -75,7 +77,7 @@ def _trimmed_sentencepiece(tokenizer: SentencePieceTokenizer, kept: set[int]) ->
 
 
 def _trimmed_json(tokenizer: Tokenizer, kept: set[int]) -> Trimmed:
-    """Return the same of a tokenizer with a `tokenizer.json`."""
+    """Trim a tokenizer described by a `tokenizer.json`."""
     description = copy.deepcopy(tokenizer.description)
     model = description["model"]
     kept |= {token["id"] for token in description.get("added_tokens") or ()}
@@ -100,7 +102,7 @@ def _trimmed_json(tokenizer: Tokenizer, kept: set[int]) -> Trimmed:
     else:
         model["vocab"] = {piece: new_id[i] for piece, i in model["vocab"].items() if i in new_id}
     if model["type"] == "BPE":
-        left = model["vocab"].keys()
+        left = model["vocab"].keys()  # a merge needs both of its parts and its result
         model["merges"] = [merge for merge, (a, b) in zip(model["merges"], pairs, strict=True) if {a, b, a + b} <= left]
     for token in description.get("added_tokens") or ():
         token["id"] = new_id[token["id"]]
@@ -118,7 +120,7 @@ def _is_character(piece: str, prefix: str) -> bool:
 
 
 def _merged(piece: str, rank_of: Callable[[str, str], float | None]) -> set[str]:
-    """Return all pieces that BPE makes while it merges the characters of a piece, the lowest rank first."""
+    """Return all intermediate pieces that BPE produces while merging a piece's characters, lowest rank first."""
     symbols, made = list(piece), set()
     while ranked := [
         (rank, i) for i, pair in enumerate(itertools.pairwise(symbols)) if (rank := rank_of(*pair)) is not None

@@ -1,8 +1,8 @@
-"""Unigram tokenizers in a `tokenizer.json`, the format in which ALBERT, XLNet, XLM-R and CamemBERT are published.
+"""Unigram tokenizers in a `tokenizer.json`, as published for ALBERT, XLNet, XLM-R and CamemBERT.
 
-Their vocabularies were trained with SentencePiece (Kudo 2018, arXiv 1804.10959), and their ids are those of the
-tokenizers library, which splits words at spaces first and adds steps of its own, such as removing accents.
-`bertjax.data.tokenizer.sentencepiece` trains such models, and runs them as SentencePiece does.
+Their vocabularies were trained with SentencePiece (Kudo 2018, arXiv 1804.10959), but ids follow the tokenizers library,
+which first splits at spaces and adds its own steps, such as removing accents. `bertjax.data.tokenizer.sentencepiece`
+trains such models, and runs them as SentencePiece does.
 """
 
 import functools
@@ -17,10 +17,10 @@ from bertjax.errors import quoted
 
 
 class UnigramTokenizer(HuggingFaceTokenizer):
-    """A Unigram tokenizer: the segmentation with the highest sum of scores.
+    """A Unigram tokenizer: the segmentation with the highest total score.
 
-    The vocabulary of the library holds the special symbols, so the library would find their spelling in a text.
-    Here the spelling is split after its first character. No other text is changed.
+    The library's vocabulary contains the special symbols, so it would match them when a text spells them out. Here such
+    a spelling is split after its first character. No other text is changed.
     """
 
     MODEL_FILE = "unigram.json"
@@ -43,13 +43,13 @@ class UnigramTokenizer(HuggingFaceTokenizer):
 
     @functools.cached_property
     def byte_ids(self) -> frozenset[int]:
-        """Ids of the 256 byte pieces; empty without byte fallback."""
+        """Ids for the 256 byte pieces; empty without byte fallback."""
         pieces = (f"<0x{byte:02X}>" for byte in range(256) if self.description["model"].get("byte_fallback"))
         return frozenset(self._ids[piece] for piece in pieces if piece in self._ids)
 
     @functools.cached_property
     def continuation_ids(self) -> frozenset[int]:
-        """Ids of the pieces that continue a word, as in `SentencePieceTokenizer`."""
+        """Ids for pieces that continue a word, as in `SentencePieceTokenizer`."""
         return (
             frozenset(i for piece, i in self._ids.items() if not starts_word(piece))
             - self.special_ids
@@ -57,7 +57,8 @@ class UnigramTokenizer(HuggingFaceTokenizer):
         )
 
     def _encode_continued(self, text: str) -> list[int]:
-        letter = "a"  # in front of the text, it takes the sign for a space
+        letter = "a"  # placed before the text, it absorbs the space sign
+        # Words are looked up one by one, because encoding the rest alone would put a space sign in front again.
         first, *others = self.words(letter + text)
         continued = first[first.index(letter) + 1 :]
         return [token_id for word in (continued, *others) if word for token_id in self.parts(word)]

@@ -1,7 +1,7 @@
-"""WordPiece (Devlin et al. 2019, arXiv 1810.04805, section 3): the longest matching piece, from left to right.
+"""WordPiece (Devlin et al. 2019, arXiv 1810.04805, section 3): longest match first, from left to right.
 
-White space, punctuation and CJK ideographs separate words; Hangul does not. A word with a character that the vocabulary
-lacks, or of more than 100 characters, is one [UNK].
+Words are split at white space and punctuation, and around every CJK ideograph, but not around Hangul. A word with a
+character outside the vocabulary, or with more than 100 characters, becomes one [UNK].
 """
 
 import collections
@@ -16,15 +16,15 @@ from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError
 
-PREFIX = "##"
+PREFIX = "##"  # marks a piece inside a word
 MAX_WORD = 100
 
 
 def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceTokenizer:
-    """Train a vocabulary by merging the most frequent pairs, which is how the tokenizers library trains WordPiece.
+    """Train a vocabulary by merging the most frequent pairs, as the tokenizers library does for WordPiece.
 
-    Every character of the alphabet is a piece at the start of a word and, if the pre-tokenizer allows it, inside one.
-    bertjax orders the inner pieces itself: the library's order depends on a hash table, and the merges depend on it.
+    Every character in the alphabet is a piece at the start of a word and, if it can occur there, inside one. bertjax
+    orders the inner pieces itself: the library's order depends on a hash table, and the merges depend on that order.
 
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
@@ -54,7 +54,7 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
 
 
 def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
-    """Read BERT's `vocab.txt`: one piece per line; the id is the number of the line.
+    """Read BERT's `vocab.txt`: one piece per line, with the line number as id.
 
     Texts are normalized with NFC and then as in BERT. `lowercase` also removes accents and, as in BERT, splits Hangul
     syllables into letters.
@@ -71,7 +71,7 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
 
 
 def describe_vocab(path: Path, lowercase: bool) -> bytes:
-    """Return the `tokenizer.json` of a `vocab.txt`, see `from_vocab`.
+    """Build the `tokenizer.json` for a `vocab.txt`, see `from_vocab`.
 
     Raises:
       OSError, ValueError: the file cannot be read.
@@ -83,7 +83,7 @@ def describe_vocab(path: Path, lowercase: bool) -> bytes:
 
 
 def _alphabet(normalized: Iterable[str], coverage: float) -> list[str]:
-    """Return the most frequent characters that cover a share of the text without white space."""
+    """Return the most frequent characters that together cover a share of the text, white space aside."""
     counts = collections.Counter()
     for sentence in normalized:
         counts.update(sentence)
