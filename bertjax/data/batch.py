@@ -1,4 +1,4 @@
-"""Rows of a batch: the place of every token and every example of ragged examples, and the core arrays."""
+"""Scatter ragged examples into the rows of a batch, and build the core arrays."""
 
 import dataclasses
 import functools
@@ -12,13 +12,13 @@ MOST_ID = np.iinfo(np.int32).max
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-    """The seed and the epochs, which with the examples determine all randomness on the host, and the step.
+    """Everything beside the examples that randomness on the host depends on, and the step for schedules.
 
     Attributes:
       seed: seed of the run.
-      epochs: int64 [M], the epoch of each example; one batch may span two epochs.
-      step: number of the training step that reads the batch, from 0, for a rate that changes during the run; None
-        outside of training, such as in an evaluation. A schedule is then at its end.
+      epochs: int64 [M], epoch of each example; one batch may span two epochs.
+      step: number of the training step that reads the batch, from 0, for rates with a schedule; None outside training,
+        where schedules are at their end.
     """
 
     seed: int
@@ -28,14 +28,14 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class PlacedExamples:
-    """M ragged examples and their places in B rows of T tokens with N slots each.
+    """M ragged examples with their places in B rows of T tokens and N slots.
 
     Attributes:
       ragged: the examples.
       shape: (B, T, N).
-      rows: int64 [M], the row of each example.
-      slots: int64 [M], the slot of each example in its row.
-      starts: int64 [M], the column of the first token of each example.
+      rows: int64 [M], row of each example.
+      slots: int64 [M], slot of each example within its row.
+      starts: int64 [M], column of each example's first token.
     """
 
     ragged: Ragged
@@ -52,23 +52,23 @@ class PlacedExamples:
 
     @functools.cached_property
     def token_cells(self) -> np.ndarray:
-        """Return the index of every token in the flattened [B, T]; int64 [n]."""
+        """Return each token's index in the flattened [B, T]; int64 [n]."""
         return self.ragged.spread(self.rows * self.seq_len + self.starts) + self.ragged.token_index
 
     @property
     def cls_columns(self) -> np.ndarray:
-        """Return the column of [CLS] of each example; int32 [M]."""
+        """Return the column of each example's [CLS]; int32 [M]."""
         return (self.starts + self.ragged.cls_index).astype(np.int32)
 
     def tokens_to_rows(self, flat: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Return values of tokens [n] as [B, T], with `fill` at positions without a token; dtype of `flat`."""
+        """Scatter per-token values [n] to [B, T], with `fill` at padding; dtype of `flat`."""
         rows, seq_len, _ = self.shape
         values = np.full(rows * seq_len, fill, flat.dtype)
         values[self.token_cells] = flat
         return values.reshape(rows, seq_len)
 
     def examples_to_rows(self, values: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Return values of examples [M, ...] as [B, N, ...], with `fill` in empty slots; dtype of `values`."""
+        """Scatter per-example values [M, ...] to [B, N, ...], with `fill` in empty slots; dtype of `values`."""
         rows, _, slots = self.shape
         values_BN = np.full((rows, slots, *values.shape[1:]), fill, values.dtype)
         values_BN[self.rows, self.slots] = values
@@ -76,11 +76,11 @@ class PlacedExamples:
 
 
 def place(ragged: Ragged, rows_BN: np.ndarray, seq_len: int, vocabulary: Vocabulary) -> PlacedExamples:
-    """Return the places of examples in rows, where they follow each other in the order of the slots.
+    """Place examples in rows, one after the other in slot order.
 
     Args:
       ragged: M examples.
-      rows_BN: the example (0..M-1, each exactly once) in each slot, -1 for an empty slot.
+      rows_BN: example in each slot (0..M-1, each exactly once), -1 for an empty slot.
       seq_len: T.
 
     Raises:
@@ -100,15 +100,18 @@ def place(ragged: Ragged, rows_BN: np.ndarray, seq_len: int, vocabulary: Vocabul
 
 
 def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
-    """Return the arrays that every objective has in its batches, all int32.
+    """Return the arrays that every batch has, all int32.
 
-    `tokens_BT` ([PAD] at positions without a token), `segments_BT`, `positions_BT` (restart in each example),
-    `examples_BT` (0 = padding, else slot + 1), `example_ids_BN` (-1 = empty slot), `summary_positions_BN` (the column
-    of [CLS]; 0 in an empty slot).
+    - `tokens_BT`: [PAD] at positions without a token.
+    - `segments_BT`.
+    - `positions_BT`: restart in each example.
+    - `examples_BT`: 0 = padding, else slot + 1.
+    - `example_ids_BN`: -1 = empty slot.
+    - `summary_positions_BN`: column of [CLS]; 0 in an empty slot.
 
-    On the host an example id has 64 bits (`Ragged.ids`), and masking follows from all of them. An accelerator only asks
-    whether a slot is empty, so its ids have 31 bits: several plans have more examples together than that, and a sign
-    that flips would empty their slots.
+    Example ids have 64 bits on the host (`Ragged.ids`), where masking is drawn from them. The accelerator only checks
+    whether a slot is empty, so its ids are cut to 31 bits. Plans can have more examples than that together, and a
+    flipped sign would empty their slots.
     """
     ragged = placed.ragged
     return {

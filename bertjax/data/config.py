@@ -1,4 +1,4 @@
-"""Settings of the data: frozen dataclasses that check themselves."""
+"""Settings of the data, as frozen dataclasses that validate themselves."""
 
 import dataclasses
 import re
@@ -9,12 +9,12 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError
 
 SPLITTERS = ("punctuation", "line")
-# How far the sum of `SourceConfig.token_share` may be from 1, so that thirds can be written as 0.333.
+# Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.
 SHARES_TOLERANCE = 0.01
-# Of each kind in `NearDuplicates`.
+# Upper limit of each number in `NearDuplicates`.
 MOST_HASHES = 256
 
-# What to do about a bad document of a corpus, or a bad record of a labeled file.
+# Policies for bad documents in a corpus and bad records in a labeled file.
 ON_BAD = ("stop", "skip")
 
 
@@ -24,12 +24,11 @@ class SourceConfig:
 
     Attributes:
       corpus: see `bertjax.data.sources.parts`.
-      text_field: the field, column or feature that holds a document.
-      weight: factor by which rows of this corpus are drawn more often than in proportion to their number.
-      token_share: share of the tokens of training that this corpus has, in place of a weight; 0 if none is stated. The
-        shares of all sources sum to 1.
-      group_field: a field, column or feature, such as the book or the site of a document. All documents with one value
-        are on the same side of the split. Empty if each document is held out by itself.
+      text_field: field, column or feature with the text of a document.
+      weight: how much more often rows of this corpus are drawn than in proportion to their number.
+      token_share: share of all training tokens, instead of a weight; 0 if unset. The shares of all sources sum to 1.
+      group_field: field, column or feature, such as the book or site of a document. Documents with equal values are in
+        the same split. If empty, each document is assigned by itself.
     """
 
     corpus: str = ""
@@ -41,16 +40,16 @@ class SourceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicates:
-    """Documents that differ in little, found by MinHash (`bertjax.data.preparation.minhash`).
+    """Near-duplicate removal by MinHash (`bertjax.data.preparation.minhash`).
 
-    Two documents whose n-grams of words have the Jaccard similarity s are found with probability
-    1 - (1 - s^hashes)^buckets. The defaults are those of datatrove, with which FineWeb was made.
+    Two documents whose word n-grams have the Jaccard similarity s are found with probability
+    1 - (1 - s^hashes)^buckets. The defaults are datatrove's, which made FineWeb.
 
     Attributes:
       drop: whether near-duplicates are dropped.
-      ngram: number of words in an n-gram; a character of a script without spaces counts as a word.
-      buckets: groups of hashes; two documents are near-duplicates if one group is equal.
-      hashes: number of hashes in a group.
+      ngram: words per n-gram; in scripts without spaces a character counts as a word.
+      buckets: number of hash groups; documents are near-duplicates if they share one.
+      hashes: hashes per group.
     """
 
     drop: bool = False
@@ -71,29 +70,29 @@ class NearDuplicates:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """A corpus and how it becomes a token store.
+    """A corpus, and how it is turned into a token store.
 
     Attributes:
       corpus: `embedded:en`, `embedded:ko`; a file, folder or glob of .txt, .jsonl (each plain, .gz, .zst or .xz) and
         .parquet, local or `gs://...`; `tfds:NAME/CONFIG[:SPLIT]`; `hf:OWNER/NAME[/CONFIG][:SPLIT]` or
         `hf:FOLDER[:SPLIT]`.
-      text_field: the field, column or feature that holds a document; .txt has none.
-      sources: several corpora by name, in place of `corpus` and `text_field`.
-      smoothing: exponent s in place of the weights of several sources: a source of n rows has n^s / (sum of all n^s) of
-        the rows of training. 1 leaves their sizes as they are, and 0 makes all sources equal. Multilingual BERT has 0.7
-        (google-research/bert, multilingual.md), XLM-R 0.3 (Conneau et al. 2020, arXiv 1911.02116, section 3.1).
-      on_bad_document: `stop` at a document that cannot be read or holds no token, or `skip` it and count it.
-      heldout: a file of held-out documents; if empty, a share of the corpus is held out.
-      heldout_share: share of the documents that are held out, by a threshold on the hash of their content.
-      share: share of the training documents that are used, chosen by the hash of their content. A smaller share is
-        part of a larger one, and all shares have the same held-out documents and the same tokenizer.
-      filters: rules by name that drop or rewrite documents, applied in this order; see `bertjax.data.filters`. Files of
-        `heldout` are not filtered.
-      near_duplicates: whether and how documents that differ in little are dropped.
+      text_field: field, column or feature with the text of a document; .txt has none.
+      sources: several corpora by name, instead of `corpus` and `text_field`.
+      smoothing: exponent s, instead of weights: a source with n rows gets the share n^s / (sum of all n^s) of training
+        rows. 1 keeps the proportions, 0 makes all sources equal. Multilingual BERT used 0.7 (google-research/bert,
+        multilingual.md), XLM-R 0.3 (Conneau et al. 2020, arXiv 1911.02116, section 3.1).
+      on_bad_document: `stop` at a document that is unreadable or has no token, or `skip` and count it.
+      heldout: file of held-out documents; if empty, a share of the corpus is held out.
+      heldout_share: share of held-out documents, chosen by a threshold on their content hash.
+      share: share of training documents that are used, chosen by their content hash. A smaller share is a subset of a
+        larger one, and all shares have the same held-out documents and tokenizer.
+      filters: rules by name that drop or rewrite documents, in order of application; see `bertjax.data.filters`. Files
+        in `heldout` are not filtered.
+      near_duplicates: settings of near-duplicate removal.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
-      store: folder or URL (`gs://...`) of the token stores, shared by all runs, or of one store.
-      cache_dir: local folder for copies of stores under a URL, one copy per host.
-      workers: processes that prepare the corpus; 0 works in the calling process, None starts one per core.
+      store: folder or URL (`gs://...`) with the token stores of all runs, or a single store.
+      cache_dir: local folder for copies of remote stores, one copy per host.
+      workers: number of preparation processes; 0 works in the calling process, None starts one per core.
       overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
@@ -150,7 +149,7 @@ class DataConfig:
         self._check_mixture()
 
     def _check_mixture(self) -> None:
-        """Raise UserError unless at most one of weights, smoothing and shares of tokens is set."""
+        """Raise UserError if more than one of weights, smoothing and token shares is set."""
         if not 0.0 <= self.smoothing <= 1.0:
             raise UserError(
                 f"data.smoothing={self.smoothing} must be between 0 and 1; 1 draws sources by size, 0 draws all equally"
@@ -186,7 +185,7 @@ class DataConfig:
 
     @property
     def named_sources(self) -> dict[str, SourceConfig]:
-        """The corpora by name, sorted; a single one is named `corpus`."""
+        """The corpora, sorted by name. A single corpus is named `corpus`."""
         if self.sources:
             return dict(sorted(self.sources.items()))
         return {"corpus": SourceConfig(self.corpus, self.text_field)}

@@ -1,4 +1,4 @@
-"""What a run makes of its text: whether pairs of sentences can teach anything, and the share that no plan reads."""
+"""Checks of a run's plans: whether sentence pairs can teach anything, and how much text no plan reads."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,17 +9,17 @@ from bertjax.data.plan import Plan
 from bertjax.data.store import Split
 from bertjax.errors import UserError
 
-# A corpus of which more documents have one sentence has pairs that are random, or lost.
+# Above this share of one-sentence documents, most pairs would be random or lost.
 MOST_ONE_SENTENCE = 0.5
-# Fewer pairs may have one label by chance.
+# With fewer pairs, equal labels may be chance.
 FEWEST_PAIRS = 32
-# Larger numbers are sampled, in blocks from the whole, because a start must not read all of a large corpus.
+# Above `_SAMPLE` items, blocks spread over the whole are read: a start must not read all of a large corpus.
 _SAMPLE, _BLOCKS = 1 << 18, 64
 _COVERED_EXAMPLES = 1 << 16
 
 
 def check_documents(split: Split, examples: TextFormat, task: str) -> None:
-    """Raise UserError if labels follow from the order of sentences, but most documents have one sentence."""
+    """Raise UserError if most documents have a single sentence, for formats that compare sentences of one document."""
     documents = split.documents
     sizes = [np.diff(documents[part.start : part.stop + 1]) for part in _sample(len(documents) - 1)]
     count = sum(map(len, sizes))
@@ -42,9 +42,9 @@ def check_labels(plan: Plan, examples: TextFormat, task: str) -> None:
 
 
 def unread_share(plans: Sequence[Plan]) -> float:
-    """Return the share of the text that is in no example of any plan; of a large corpus, of its first part.
+    """Return the share of text that no plan has in an example, measured on the beginning of a large corpus.
 
-    The plans have the same documents. Each cuts long sentences in other places.
+    All plans cover the same documents, but cut long sentences in different places.
     """
     examples = [plan.examples for plan in plans]
     if not any(plan.counts.lost_tokens for plan in plans):
@@ -55,7 +55,8 @@ def unread_share(plans: Sequence[Plan]) -> float:
     first = min(int(read.min()) for read in segments)
     end = max(int(read.max()) for read in segments)
     for each, read in zip(examples, segments, strict=True):
-        if len(each) > _COVERED_EXAMPLES:  # the first ones cover the beginning of the text; partners are from anywhere
+        # Segments A of the first examples cover a contiguous beginning of the text; partners come from anywhere.
+        if len(each) > _COVERED_EXAMPLES:
             end = min(end, int(read[::2].max()))
     edges = np.zeros(end - first + 1, np.int64)
     for read in segments:
@@ -65,14 +66,14 @@ def unread_share(plans: Sequence[Plan]) -> float:
 
 
 def label_shares(plan: Plan) -> np.ndarray:
-    """Return the share of the examples of a plan that have label 0, 1, ..., from a sample of a large plan."""
+    """Return the share of examples with label 0, 1, ...; a large plan is sampled."""
     counts = [plan.examples.label_counts(part) for part in _sample(len(plan.examples))]
     totals_L = sum(np.pad(count, (0, max(map(len, counts)) - len(count))) for count in counts)
     return totals_L / totals_L.sum()
 
 
 def _sample(total: int) -> Iterator[slice]:
-    """Yield slices of `range(total)`: all of it, or blocks that are evenly spread."""
+    """Yield slices of `range(total)`: one with everything, or evenly spread blocks."""
     if total <= _SAMPLE:
         yield slice(0, total)
         return

@@ -1,4 +1,4 @@
-"""Examples: ragged `[CLS] ... [SEP]` sequences by index, the same for every source of examples."""
+"""Examples: ragged `[CLS] ... [SEP]` sequences with random access, the common form of all data."""
 
 import dataclasses
 import functools
@@ -11,21 +11,21 @@ from bertjax.data import framing
 from bertjax.data.framing import Frame, Ids
 from bertjax.data.tokenizer import Tokenizer
 
-# XLNet's code gives [CLS] a segment of its own, SEG_ID_CLS in data_utils.py of zihangdai/xlnet.
+# XLNet's code gives [CLS] its own segment: SEG_ID_CLS in data_utils.py of zihangdai/xlnet.
 _SEGMENT_OF_LAST_CLS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The part of a tokenizer that batches need.
+    """The token ids that batches need, without the tokenizer itself.
 
     Attributes:
       size: number of ids.
       pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
       special_ids: all ids without text, including these four.
-      continuation_ids: ids that continue the word of the token before.
-      cls_last: whether [CLS] is the last token of an example, as XLNet has it.
-      pair_separators: number of [SEP] between the two texts of a pair; RoBERTa has two.
+      continuation_ids: ids that continue the previous token's word.
+      cls_last: whether [CLS] is the last token of an example, as in XLNet.
+      pair_separators: number of [SEP] between the two texts of a pair; two in RoBERTa.
     """
 
     size: int
@@ -61,35 +61,35 @@ class Vocabulary:
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
-        """Return whether each id continues the word of the token before; bool [size]."""
+        """Return whether each id continues the previous token's word; bool [size]."""
         continues_word = np.zeros(self.size, bool)
         continues_word[list(self.continuation_ids)] = True
         return continues_word
 
     @functools.cached_property
     def ordinary(self) -> np.ndarray:
-        """Return the ids with text, ascending; int32."""
+        """Return all ids with text in ascending order; int32."""
         return np.flatnonzero(~self.is_special).astype(np.int32)
 
     @functools.cached_property
     def ordinary_before(self) -> np.ndarray:
-        """Return the number of lower ordinary ids for each id; int64 [size]."""
+        """Return how many ordinary ids are below each id; int64 [size]."""
         return np.cumsum(~self.is_special) - ~self.is_special
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """M examples with n tokens in total, one after the other.
+    """M examples with n tokens in total, concatenated.
 
     Attributes:
       tokens: int32 [n], [CLS] and [SEP] included.
-      segments: int32 [n], 0 for segment A and 1 for segment B; a [CLS] that comes last has 2.
+      segments: int32 [n], 0 for segment A and 1 for segment B; a [CLS] at the end has 2.
       special: bool [n], tokens that are never masked ([CLS], [SEP] and every other special id).
       offsets: int64 [M + 1], example m is tokens[offsets[m]:offsets[m + 1]].
       labels: name -> array [M, ...].
       token_labels: name -> array [n].
-      ids: int64 [M]; an example has the same id in every run with the same store, format, T and seed.
-      cls_last: whether [CLS] is the last token of an example, and not the first one.
+      ids: int64 [M]. An example has the same id in all runs with the same store, format, T and seed.
+      cls_last: whether [CLS] is the last token of an example instead of the first.
     """
 
     tokens: np.ndarray
@@ -112,12 +112,12 @@ class Ragged:
         ids: np.ndarray,
         token_labels: dict[str, np.ndarray] | None = None,
     ) -> "Ragged":
-        """Return the examples of a frame.
+        """Build examples from their layout and their text.
 
         Args:
-          frame: their special tokens and parts.
-          text: int, the tokens of the parts in their order.
-          vocabulary: its ids of the special tokens, and where [CLS] goes.
+          frame: layout of special tokens and parts.
+          text: int, text tokens of all parts, concatenated.
+          vocabulary: ids of the special tokens and place of [CLS].
           segments, labels, ids, token_labels: as in `Ragged`, with [CLS] at the front.
         """
         tokens, token_labels = frame.tokens(text, vocabulary.cls_id, vocabulary.sep_id), token_labels or {}
@@ -131,7 +131,7 @@ class Ragged:
 
     @classmethod
     def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Return the examples of all parts, one part after the other; parts (at least one) have the same labels."""
+        """Concatenate at least one batch of examples. All have the same label names."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
@@ -155,6 +155,7 @@ class Ragged:
     def take(self, indices: np.ndarray) -> "Ragged":
         """Return the examples at `indices` (int64 [M]), in that order."""
         lengths = self.lengths[indices]
+        # Source positions of all tokens: a running index, shifted per example from its new offset to its old one.
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][indices] - offsets[:-1], lengths)
         return Ragged(
@@ -170,12 +171,12 @@ class Ragged:
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each example; int64 [M]."""
+        """Return tokens per example; int64 [M]."""
         return np.diff(self.offsets)
 
     @functools.cached_property
     def token_examples(self) -> np.ndarray:
-        """Return the example of each token; int64 [n]."""
+        """Return the example index of each token; int64 [n]."""
         return self.spread(np.arange(len(self.ids)))
 
     @functools.cached_property
@@ -190,21 +191,21 @@ class Ragged:
 
     @property
     def text_index(self) -> int:
-        """Return the index of the first token of text within every example."""
+        """Return the index of the first text token within every example."""
         return 0 if self.cls_last else 1
 
     def spread(self, values: np.ndarray) -> np.ndarray:
-        """Return values of examples [M] repeated for each of their tokens [n]."""
+        """Repeat per-example values [M] for each token; [n]."""
         return np.repeat(values, self.lengths)
 
 
 class Examples(Protocol):
-    """Indexed examples, never longer than a row; picklable, so that worker processes can open them."""
+    """Examples with random access, never longer than a row. Picklable, so that worker processes can open them."""
 
     def __len__(self) -> int: ...
 
     def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Return the number of tokens of the examples from `start` to `stop` (default: the end); int32."""
+        """Return tokens per example from `start` to `stop` (default: the end); int32."""
 
     def take(self, indices: np.ndarray) -> Ragged:
         """Return the examples at `indices` (int64 [M]), in that order."""
@@ -217,15 +218,14 @@ def add_special_tokens(
     labels: dict[str, np.ndarray],
     token_labels: dict[str, tuple[np.ndarray, int]] | None = None,
 ) -> Ragged:
-    """Return M examples, with ids 0..M-1, from the token ids of their segments.
+    """Build M examples with ids 0..M-1 from the token ids of their segments.
 
     Args:
       first: M segments A, without special tokens.
       second: M segments B; None for examples of one segment.
       vocabulary: the vocabulary of the ids.
       labels: name -> array [M].
-      token_labels: name -> (values of the tokens of the last segments, one segment after the other; the value of all
-        other tokens).
+      token_labels: name -> (values for the tokens of all last segments, concatenated; value for all other tokens).
     """
     frame, text = framing.frame(first, second, vocabulary.pair_separators)
     count = 1 if second is None else 2

@@ -1,8 +1,9 @@
-"""Where special tokens go and what is cut: the layout `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]` of every example.
+"""Layout of every example, `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, and truncation.
 
-Token stores, labeled files, inference and `Tokenizer.rows` all use it. XLNet's layout is `A [SEP] B [SEP] [CLS]`, see
-`with_cls_last`. RoBERTa's is `[CLS] A [SEP][SEP] B [SEP]`, in labeled files and inference: the number of separators
-between two texts belongs to the tokenizer (`Tokenizer.pair_separators`). Its pretraining had none of these pairs.
+Token stores, labeled files, inference and `Tokenizer.rows` all use this module. XLNet's layout is
+`A [SEP] B [SEP] [CLS]`, see `with_cls_last`. RoBERTa's is `[CLS] A [SEP][SEP] B [SEP]` in labeled files and inference;
+the number of separators between two texts belongs to the tokenizer (`Tokenizer.pair_separators`). RoBERTa was
+pretrained without such pairs.
 """
 
 import dataclasses
@@ -17,10 +18,10 @@ Ids = Sequence[Sequence[int]]
 
 
 def special_tokens(parts: int, separators: int = 1) -> int:
-    """Return the number of special tokens of an example: [CLS], a [SEP] after each part, and more between two parts.
+    """Return the number of special tokens in an example.
 
     Args:
-      parts: number of parts.
+      parts: number of text parts. Each is followed by a [SEP].
       separators: number of [SEP] between two parts.
     """
     return 1 + parts + (parts - 1) * (separators - 1)
@@ -28,13 +29,13 @@ def special_tokens(parts: int, separators: int = 1) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """The places of M examples laid end to end, n tokens in all: [CLS], then parts of text with a [SEP] after each.
+    """Token positions of M examples laid end to end, n in total: [CLS], then text parts with a [SEP] after each.
 
     Attributes:
-      offsets: int64 [M + 1], example m has the places offsets[m]:offsets[m + 1].
-      separators: int64, the places of [SEP]: one after each of the P parts, and more of them before some.
-      part_lengths: int64 [P], tokens of each part with its [SEP]; the first part of an example includes [CLS], and the
-        others include what is between them and the [SEP] before.
+      offsets: int64 [M + 1], example m has the positions offsets[m]:offsets[m + 1].
+      separators: int64, positions of [SEP]: one after each of the P parts, and the additional ones between parts.
+      part_lengths: int64 [P], tokens per part, its [SEP] included. An example's first part also includes [CLS], the
+        others the additional [SEP] in front of them.
     """
 
     offsets: np.ndarray
@@ -43,17 +44,17 @@ class Frame:
 
     @classmethod
     def of(cls, text_lengths: np.ndarray, parts: np.ndarray, separators: int = 1) -> "Frame":
-        """Return the frame of examples.
+        """Lay out examples.
 
         Args:
-          text_lengths: int64 [P], tokens of the text of each part.
-          parts: int64 [M], the number of parts of each example, at least 1.
+          text_lengths: int64 [P], text tokens per part.
+          parts: int64 [M], parts per example, at least 1.
           separators: number of [SEP] between two parts.
         """
         next_first = np.cumsum(parts)
         is_first = np.zeros(len(text_lengths), bool)
         is_first[next_first - parts] = True
-        # Before its text, the first part of an example has [CLS], and each other part the further separators.
+        # In front of its text, an example's first part has [CLS], and every other part the additional separators.
         part_lengths = text_lengths + 1 + np.where(is_first, 1, separators - 1)
         ends = np.cumsum(part_lengths)
         offsets = np.concatenate([[0], ends[next_first - 1]]).astype(np.int64)
@@ -63,13 +64,13 @@ class Frame:
 
     @property
     def is_text(self) -> np.ndarray:
-        """False for the places of [CLS] and [SEP]; bool [n]."""
+        """False at [CLS] and [SEP]; bool [n]."""
         is_text = np.ones(self.offsets[-1], bool)
         is_text[self.offsets[:-1]] = is_text[self.separators] = False
         return is_text
 
     def tokens(self, text: np.ndarray, cls_id: int, sep_id: int) -> np.ndarray:
-        """Return the tokens of all examples, int32 [n], from those of their text in the order of the parts."""
+        """Insert [CLS] and [SEP] into the text tokens of all parts; int32 [n]."""
         tokens = np.empty(self.offsets[-1], np.int32)
         tokens[self.offsets[:-1]] = cls_id
         tokens[self.separators] = sep_id
@@ -78,7 +79,7 @@ class Frame:
 
 
 def with_cls_last(offsets: np.ndarray) -> np.ndarray:
-    """Return for every place where its token is before [CLS] moves from the front of an example to its end; int64 [n].
+    """Return the permutation that moves [CLS] from the front of each example to its end: source positions, int64 [n].
 
     Args:
       offsets: int64 [M + 1], see `Frame`.
@@ -89,7 +90,7 @@ def with_cls_last(offsets: np.ndarray) -> np.ndarray:
 
 
 def frame(first: Ids, second: Ids | None = None, separators: int = 1) -> tuple[Frame, np.ndarray]:
-    """Return the frame of M examples and the ids of their text, int32.
+    """Return the frame of M examples and their concatenated text tokens, int32.
 
     Args:
       first: token ids of the M segments A, without special tokens.
@@ -103,11 +104,12 @@ def frame(first: Ids, second: Ids | None = None, separators: int = 1) -> tuple[F
 
 
 def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many of a and b tokens a pair keeps if it has room for `room` in all.
+    """Return how many of a and b tokens a pair keeps if both together get `room` tokens.
 
-    Tokens are removed one by one from the longer segment, from B if both are equally long (Devlin et al., 2019).
+    This equals removing tokens one by one from the longer segment, from B in a tie (Devlin et al., 2019).
     """
     fits = a + b <= room
+    # If B is shorter than half of the room it stays whole, and A gets the rest; else A gets half, rounded up.
     a_kept = np.minimum(a, np.maximum(room - b, (room + 1) // 2))
     return np.where(fits, a, a_kept), np.where(fits, b, room - a_kept)
 
@@ -115,7 +117,7 @@ def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, n
 def truncate(
     first: Ids, second: Ids | None, seq_len: int, separators: int = 1
 ) -> tuple[Ids, Ids | None, dict[str, int]]:
-    """Cut segments at their ends so that no example has more than T tokens, special tokens included.
+    """Truncate segments at their ends so that no example exceeds T tokens, special tokens included.
 
     Args:
       first: token ids of the M segments A, without special tokens.
@@ -124,10 +126,10 @@ def truncate(
       separators: number of [SEP] between A and B.
 
     Returns:
-      The segments A and B, and a note {what was done: number of examples}, which is empty if nothing was cut.
+      Segments A, segments B, and a note {description: number of examples}, which is empty if nothing was cut.
 
     Raises:
-      UserError: T has no place for the special tokens.
+      UserError: T is too small for the special tokens.
     """
     room = seq_len - special_tokens(1 if second is None else 2, separators)
     if room < 0:

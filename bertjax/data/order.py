@@ -1,7 +1,8 @@
-"""The order of rows: from an ordinal to its source, epoch, plan and row.
+"""The order of rows: maps an ordinal to source, epoch, plan and row.
 
-An ordinal is the position of a row in the infinite sequence of rows that a task trains on. Nothing here has a state,
-and every ordinal costs the same. The tasks of a mixture take turns by the same table as weighted sources.
+An ordinal is a position in the infinite sequence of rows that a task trains on. Nothing here has state, and every
+ordinal costs the same, so training resumes at any step. Tasks of a mixture take turns by the same table as weighted
+sources.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import numpy as np
 from bertjax.data.plan import Plan
 from bertjax.data.random import permuted
 
-# Turns in the table of weighted sources: the share of a source is exact to half a turn.
+# Turns in the table of weighted sources. The share of a source is exact to half a turn.
 PERIOD = 4096
 SMALLEST_SHARE = 0.5 / PERIOD
 # Rows that are computed together and kept for the next batches: 2,048 cost hardly more than 256.
@@ -22,13 +23,13 @@ BLOCKS_KEPT = 64
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The rows of one source, epoch after epoch. Epoch e has the rows of plan e mod P, in its own order.
+    """The rows of one source, epoch after epoch. Epoch e reads plan e mod P in its own order.
 
     Attributes:
       plans: P plans of the same split, format and row length.
-      stream: name of the random stream of the order.
+      stream: name of the random stream for the order.
       seed: seed of the run.
-      shuffle: whether each epoch has a new order of the rows; otherwise it is the order of the plan.
+      shuffle: whether each epoch is reshuffled; otherwise rows come in plan order.
     """
 
     plans: tuple[Plan, ...]
@@ -38,11 +39,11 @@ class Epochs:
 
     @functools.cached_property
     def _first_rows(self) -> np.ndarray:
-        """Return the start of each plan in a round through all plans, then the rows of a round; int64 [P + 1]."""
+        """Return the first row of each plan in a round through all plans, then the rows of a round; int64 [P + 1]."""
         return np.concatenate([[0], np.cumsum([plan.counts.rows for plan in self.plans])])
 
     def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return epoch, plan and row of each ordinal (int64 [B], from 0); int64 [B] each."""
+        """Return epoch, plan and row for ordinals (int64 [B], from 0); int64 [B] each."""
         rounds, within = np.divmod(ordinals, self._first_rows[-1])
         plans = np.searchsorted(self._first_rows, within, side="right") - 1
         epochs, rows = rounds * len(self.plans) + plans, within - self._first_rows[plans]
@@ -53,7 +54,7 @@ class Epochs:
         return epochs, plans, rows
 
     def _shuffled(self, epochs: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-        """Return the rows of a plan of `size` rows at these places of these epochs; int64 [n] each."""
+        """Return the rows at these places in shuffled epochs of a plan with `size` rows; int64 [n]."""
         blocks_an_epoch = -(-size // BLOCK)
         rows, blocks = np.empty_like(places), epochs * blocks_an_epoch + places // BLOCK
         for block in np.unique(blocks):
@@ -65,23 +66,23 @@ class Epochs:
 
 @functools.lru_cache(BLOCKS_KEPT)
 def _block(seed: int, stream: str, epoch: int, number: int, size: int) -> np.ndarray:
-    """Return the rows of one block of places of an epoch; int64."""
+    """Return the rows at one block of places in a shuffled epoch; int64."""
     return permuted(seed, stream, epoch, np.arange(number * BLOCK, min((number + 1) * BLOCK, size)), size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """How sources take turns: in fixed proportions, spread evenly, by a repeated table of `PERIOD` turns.
+    """Schedule of sources: fixed proportions, evenly spread, by a repeated table of `PERIOD` turns.
 
     Attributes:
-      shares: share of each source in the rows, none below SMALLEST_SHARE; they sum to 1.
+      shares: share of rows per source, at least SMALLEST_SHARE each; they sum to 1.
     """
 
     shares: tuple[float, ...]
 
     @functools.cached_property
     def _sources(self) -> np.ndarray:
-        """Return the source of each turn; int64 [PERIOD]. Every source has a turn, however small its share."""
+        """Return the source of each turn; int64 [PERIOD]. Every source gets a turn, however small its share."""
         exact = np.array(self.shares) * PERIOD
         turns = np.maximum(np.floor(exact).astype(np.int64), 1)
         while (missing := PERIOD - turns.sum()) > 0:
@@ -90,16 +91,17 @@ class Turns:
             turns[np.argmax(turns)] -= 1
         owners = np.repeat(np.arange(len(turns)), turns)
         nth = np.arange(PERIOD) - np.repeat(np.cumsum(turns) - turns, turns)
+        # The n-th of k turns is due at (n + 0.5) / k of the period; sorting by due time spreads every source evenly.
         return owners[np.argsort((nth + 0.5) / turns[owners], kind="stable")]
 
     @functools.cached_property
     def _ranks(self) -> np.ndarray:
-        """Return the number of turns of the same source before each turn; int64 [PERIOD]."""
+        """Return how many turns the same source had before each turn; int64 [PERIOD]."""
         one_hot = self._sources[:, None] == np.arange(len(self.shares))
         return (np.cumsum(one_hot, axis=0) - 1)[np.arange(PERIOD), self._sources]
 
     def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source of each ordinal (int64 [B]) and its ordinal within that source; int64 [B] each."""
+        """Return source and ordinal within the source for ordinals (int64 [B]); int64 [B] each."""
         if len(self.shares) == 1:
             return np.zeros_like(ordinals), ordinals
         rounds, turns = np.divmod(ordinals, PERIOD)
@@ -107,7 +109,7 @@ class Turns:
         return sources, rounds * np.bincount(self._sources)[sources] + self._ranks[turns]
 
     def taken(self, ordinals: int) -> np.ndarray:
-        """Return how many of the ordinals below `ordinals` each source has; int64 [sources]."""
+        """Return how many of the first `ordinals` rows come from each source; int64 [sources]."""
         rounds, rest = divmod(ordinals, PERIOD)
         count = functools.partial(np.bincount, minlength=len(self.shares))
         return rounds * count(self._sources) + count(self._sources[:rest])

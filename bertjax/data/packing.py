@@ -1,12 +1,13 @@
-"""Packing: short examples share rows, so that few positions are padding.
+"""Packing: several short examples share a row, so that little of it is padding.
 
 Histogram packing (Krell, Kosec, Perez and Fitzgibbon, "Efficient sequence packing without cross-contamination",
-arXiv 2107.02027, section 3.1) packs lengths, not examples. Only the number of examples of each length matters, so the
-work does not grow with the number of examples. Lengths are packed from the longest to the shortest, each into the rows
-with the least sufficient room. So a row has examples of similar lengths: few long ones, or many short ones.
+arXiv 2107.02027, section 3.1) packs lengths instead of examples. Only the histogram of lengths matters, so the work
+does not grow with the number of examples. Lengths are packed from longest to shortest, each into the rows with the
+least sufficient room (best fit decreasing). So the examples in a row have similar lengths: few long ones, or many short
+ones.
 
-`mixed` packs example by example in a random order, for losses that are a mean over examples. There an example among few
-would have a larger weight than one among many.
+`mixed` packs example by example in random order, for losses that average over the examples of a batch. There an example
+in a row of few would weigh more than one in a row of many.
 """
 
 import bisect
@@ -20,11 +21,11 @@ from bertjax.data.random import bits
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """Rows that hold examples of the same lengths.
+    """A number of rows with the same example lengths.
 
     Attributes:
       rows: number of rows.
-      lengths: (length, number of examples of this length in each row), longest first.
+      lengths: (length, examples of this length per row), longest first.
     """
 
     rows: int
@@ -32,19 +33,19 @@ class Pattern:
 
     @property
     def examples(self) -> int:
-        """The number of examples in each row."""
+        """Examples per row."""
         return sum(count for _, count in self.lengths)
 
 
 def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
-    """Return the patterns that best-fit decreasing gives for a histogram of lengths.
+    """Pack a histogram of lengths by best fit decreasing.
 
     Args:
       histogram: number of examples of each length 0..T, int [T + 1]; none has length 0.
-      max_row_examples: largest number of examples in a row.
+      max_row_examples: most examples in a row.
 
     Returns:
-      The patterns, which together hold every example once. Their order depends only on the arguments.
+      Patterns that together hold every example once. Their order depends only on the arguments.
     """
     open_rows = _OpenRows(max_row_examples)
     seq_len = len(histogram) - 1
@@ -66,17 +67,17 @@ def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
 
 
 def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarray:
-    """Return the rows of patterns, filled with examples; examples of one length are used in their order.
+    """Fill the rows of patterns with examples. Examples of equal length are used in order.
 
     Args:
-      lengths: tokens of each example, int [E]; their histogram is the one that `patterns` were made of.
-      patterns: the result of `pack`.
-      slots: N, at least as many as any pattern has examples.
+      lengths: tokens per example, int [E], with the histogram that `pack` received.
+      patterns: result of `pack`.
+      slots: N, at least the most examples of any pattern.
 
     Returns:
-      rows_RN, int32: the examples of each row, longest first, -1 for an empty slot.
+      rows_RN, int32: examples of each row, longest first, -1 for an empty slot.
     """
-    # numpy sorts 16-bit numbers by radix, in time linear in their number.
+    # numpy sorts 16-bit integers by radix, in linear time.
     by_length = np.argsort(lengths.astype(np.uint16) if lengths.max() < 1 << 16 else lengths, kind="stable")
     next_of_length = np.cumsum(np.bincount(lengths)) - np.bincount(lengths)
     rows_RN = np.full((sum(pattern.rows for pattern in patterns), slots), -1, np.int32)
@@ -93,18 +94,18 @@ def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarr
 
 
 def mixed(lengths: np.ndarray, seq_len: int, max_row_examples: int) -> np.ndarray:
-    """Return rows of examples in a random order, each in the open row with the least sufficient room.
+    """Pack examples in random order, each into the open row with the least sufficient room.
 
     Args:
-      lengths: tokens of each example, int [E], at most T = `seq_len`.
-      max_row_examples: largest number of examples in a row.
+      lengths: tokens per example, int [E], at most T = `seq_len`.
+      max_row_examples: most examples in a row.
 
     Returns:
-      rows_RN, int32: the examples of each row, -1 for an empty slot. They depend only on the arguments.
+      rows_RN, int32: examples of each row, -1 for an empty slot. They depend only on the arguments.
     """
     rows: list[list[int]] = []
-    open_rows: list[list[int]] = [[] for _ in range(seq_len + 1)]  # by the room that they leave
-    has_open = 0  # bit r: a row with room r can hold another example
+    open_rows: list[list[int]] = [[] for _ in range(seq_len + 1)]  # by remaining room
+    has_open = 0  # bit r is set if a row with room r can hold another example; its lowest bit is the best fit
     order = np.argsort(bits(0, "packing", 0, np.arange(len(lengths)), 0), kind="stable")
     for example, length in zip(order.tolist(), lengths[order].tolist()):
         if sufficient := has_open >> length:
@@ -124,16 +125,16 @@ def mixed(lengths: np.ndarray, seq_len: int, max_row_examples: int) -> np.ndarra
 
 
 class _OpenRows:
-    """Patterns by the room that they leave. Patterns that cannot hold another example are only kept for the result."""
+    """Patterns by remaining room. Patterns that cannot hold another example are only kept for the result."""
 
     def __init__(self, max_row_examples: int):
         self._max_row_examples = max_row_examples
-        self._rooms: list[int] = []  # ascending, of the patterns that can hold another example
+        self._rooms: list[int] = []  # ascending, of patterns that can hold another example
         self._open: dict[int, list[Pattern]] = defaultdict(list)
         self._full: list[Pattern] = []
 
     def take_best(self, length: int) -> tuple[int, Pattern] | None:
-        """Remove and return a pattern with the least room that holds `length`, and that room."""
+        """Remove a pattern with the least room for `length`; return the room and the pattern."""
         at = bisect.bisect_left(self._rooms, length)
         if at == len(self._rooms):
             return None
@@ -144,7 +145,7 @@ class _OpenRows:
         return room, pattern
 
     def put(self, room: int, rows: int, lengths: tuple[tuple[int, int], ...]) -> None:
-        """Add rows that leave `room`, if there are any."""
+        """Add `rows` rows with remaining `room`; nothing for 0 rows."""
         if not rows:
             return
         pattern = Pattern(rows, lengths)
@@ -157,5 +158,5 @@ class _OpenRows:
 
     @property
     def patterns(self) -> list[Pattern]:
-        """All patterns: the full ones, then the others by ascending room."""
+        """All patterns: full ones first, then by ascending room."""
         return self._full + [pattern for room in self._rooms for pattern in self._open[room]]

@@ -1,4 +1,4 @@
-"""From a step to a batch, prepared ahead by Grain. A batch depends only on its step, so there is no iterator state."""
+"""Batches by step, prefetched by Grain. A batch depends only on its step, so iterators have no state to save."""
 
 import contextlib
 import dataclasses
@@ -25,9 +25,9 @@ class Feed:
     """Batches of one task at one row length.
 
     Attributes:
-      sources: the rows of each source.
-      turns: the order in which sources take turns.
-      features: the arrays that the objective adds to the core batch or replaces in it.
+      sources: rows of each source.
+      turns: schedule of the sources.
+      features: computes the arrays that the objective adds to the core batch or replaces in it.
       seq_len: T.
     """
 
@@ -44,23 +44,23 @@ class Feed:
 
     @functools.cached_property
     def slots(self) -> int:
-        """Return N, the largest number of examples in a row."""
+        """Return N, the most examples in a row."""
         return max(plan.counts.slots for plan in self.plans)
 
     @functools.cached_property
     def _first_ids(self) -> np.ndarray:
-        """Return the first example id of each plan. Ids are unique, so no two examples have the same masking."""
+        """Return the first example id of each plan. Unique ids give every example its own masking."""
         counts = [plan.counts.examples for plan in self.plans]
         return np.cumsum(counts) - counts
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return the hash of all that the rows follow from."""
+        """Return a hash of everything that determines the rows."""
         parts = [*(plan.fingerprint for plan in self.plans), str(self.turns.shares)]
         return hashlib.sha256(",".join(parts).encode()).hexdigest()
 
     def batch(self, ordinals: np.ndarray, step: int | None = None) -> dict[str, np.ndarray]:
-        """Return the rows with these ordinals (int64 [B]) as arrays [B, ...]; an ordinal of -1 is a row of padding.
+        """Return the rows at these ordinals (int64 [B]) as arrays [B, ...]. The ordinal -1 gives a padding row.
 
         Args:
           step: the training step that reads them, see `Draw`.
@@ -82,7 +82,7 @@ class Feed:
         return core(placed) | self.features(placed, Draw(self.seed, epochs_B[placed.rows], step))
 
     def locate(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return epoch, plan (an index of `plans`) and row of each ordinal; int64 [B] each."""
+        """Return epoch, plan (index in `plans`) and row for ordinals; int64 [B] each."""
         sources_B, ordinals_B = self.turns.at(ordinals)
         located_3B, first_plan = np.zeros((3, len(ordinals)), np.int64), 0
         for index, source in enumerate(self.sources):
@@ -99,7 +99,7 @@ class Feed:
 
 
 class StepSpec(Protocol):
-    """The data of one step: a task, and `rows` rows of `seq_len` tokens from ordinal `first`."""
+    """The data of one step: task, and `rows` rows of `seq_len` tokens from ordinal `first`."""
 
     task: str
     seq_len: int
@@ -108,22 +108,22 @@ class StepSpec(Protocol):
 
 
 def filled_up(rows: int, shards: int) -> int:
-    """Return the number of rows of a batch with the padding that makes it a multiple of the number of shards."""
+    """Round the rows of a batch up to a multiple of the number of shards."""
     return -(-rows // shards) * shards
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalBatches:
-    """This host's part of the global batch of a step: shard s of S has rows s * R to (s + 1) * R, with R = ceil(B / S).
+    """This host's part of a global batch. Shard s of S has rows s * R to (s + 1) * R, with R = ceil(B / S).
 
-    If the shards do not divide B, the last rows are padding. Losses are sums over weights, so that the batch and its
+    If S does not divide B, the last rows are padding. Losses are normalized by weights, not rows, so a batch and its
     loss do not depend on the number of devices.
 
     Attributes:
-      at: a function from a step to its spec; it can be pickled.
-      feeds: one feed for each pair of task and seq_len.
-      shards: the shards of this host, in order.
-      shard_count: S, the number of shards of all hosts.
+      at: returns the spec of a step; picklable.
+      feeds: feed for each (task, seq_len).
+      shards: shards of this host, in order.
+      shard_count: S, number of shards over all hosts.
     """
 
     at: Callable[[int], StepSpec]
@@ -139,18 +139,18 @@ class LocalBatches:
         feed, ordinals = self.feeds[spec.task, spec.seq_len], ordinals_SR[list(self.shards)].ravel()
         if ordinals.max() >= 0:
             return feed.batch(ordinals, step)
-        # Padding only. Formats and features never see a batch without any example: one is added, and cut away.
+        # This host has only padding. Formats and features expect at least one example, so one is added and cut off.
         batch = feed.batch(np.append(ordinals, spec.first), step)
         return {name: array[:-1] for name, array in batch.items()}
 
 
 def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yield make(start), ..., make(stop - 1), prepared ahead. Errors of `make` are raised here.
+    """Yield make(start), ..., make(stop - 1), prefetched. Errors in `make` are raised here.
 
     Args:
-      make: from a step to its batch; it is pickled if there are workers.
-      workers: processes that prepare batches; 0 uses one thread of this process, which is enough if a step takes
-        longer than its batch.
+      make: returns the batch of a step; pickled if there are workers.
+      workers: number of processes; 0 uses one thread of this process, which is enough if a step takes longer than its
+        batch.
       prefetch: batches that each worker prepares ahead.
     """
     if not flags.FLAGS.is_parsed():
@@ -167,12 +167,12 @@ def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: i
             yield first
             yield from iterator
     finally:
-        # Grain waits for every worker, also for one that could not be started; that error would hide the reason.
+        # Grain joins every worker, even one that failed to start. Its assertion would hide the actual error.
         with contextlib.suppress(AssertionError):
             iterator.close()
 
 
 def _start_worker(index: int, count: int) -> None:
-    """Prepare a process of Grain, before its first batch."""
+    """Set up a Grain worker process before its first batch."""
     ignore_stop_signals()
     end_with_parent()

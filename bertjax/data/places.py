@@ -1,4 +1,4 @@
-"""Where a machine keeps data by default. An export has these paths in place of a user's own."""
+"""Default paths for data on this machine. Exports contain these instead of the user's own paths."""
 
 STORE = "~/.cache/bertjax/stores"
 CACHE_DIR = "~/.cache/bertjax/remote"

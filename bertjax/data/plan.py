@@ -1,6 +1,6 @@
-"""The plan of a split: the examples and rows that its tokens become.
+"""The plan of a split: token ranges of its examples, and examples of its rows.
 
-A plan is computed once, written into the folder of the store and opened as memory maps.
+A plan is computed once, written into the store's folder and opened as memory maps.
 """
 
 import dataclasses
@@ -25,9 +25,9 @@ from bertjax.data.store import TokenStore, at_random, edges
 from bertjax.errors import UserError
 
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
-# Examples that are packed together; memory is that of one such block.
+# Examples per packed block, which bounds the memory.
 PACKED_AT_ONCE = 1 << 24
-# Rows hold the numbers of examples as int32.
+# Rows hold example numbers as int32.
 MOST_EXAMPLES = np.iinfo(np.int32).max
 _TOKENS_PER_EXAMPLE = 16
 
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """All settings that a plan follows from.
+    """All settings that determine a plan.
 
     Attributes:
       split: `train` or `heldout`.
-      examples: the format that makes examples of text.
+      examples: format of the examples.
       seq_len: T.
       seed: seed of the run.
-      row_examples: largest number of examples in a row; 0 allows one for each 16 tokens of the row.
-      source: the source whose documents are used; empty for all sources.
-      number: index of the plan among those of the run for the same split.
+      row_examples: most examples in a row; 0 allows one per 16 tokens of the row.
+      source: name of the only source to use; empty for all sources.
+      number: index among the run's plans for the same split.
     """
 
     split: str
@@ -58,38 +58,38 @@ class Spec:
 
     @property
     def max_row_examples(self) -> int:
-        """The largest number of examples in a row, at least 1."""
+        """The most examples in a row, at least 1."""
         return self.row_examples or max(1, self.seq_len // _TOKENS_PER_EXAMPLE)
 
     @property
     def plan_seed(self) -> int:
-        """The seed of this plan; the seed of the first plan is the seed of the run."""
+        """The seed of this plan. The first plan has the seed of the run."""
         return self.seed + (self.number << 32)
 
     def identity(self, store: TokenStore) -> dict:
-        """Return all that the plan follows from as plain JSON values."""
+        """Return everything that determines the plan, as JSON values."""
         identity = dataclasses.asdict(self) | {
             "examples": self.examples.identity(),
             "format_version": self.examples.version,
             "store": store.fingerprint,
         }
-        if not self.examples.is_random:  # all seeds share a plan, and so do all plans of a run
+        if not self.examples.is_random:  # one plan serves all seeds and all numbers
             identity |= {"seed": 0, "number": 0}
-        return json.loads(json.dumps(identity))  # as it is read again: with lists in place of tuples
+        return json.loads(json.dumps(identity))  # lists instead of tuples, as when it is read from disk
 
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Numbers of a plan.
+    """Sizes of a plan.
 
     Attributes:
       rows: R.
-      slots: N, the largest number of examples in a row.
+      slots: N, the most examples in a row.
       examples: E.
-      tokens: tokens of all examples, [CLS] and [SEP] included.
-      split_tokens: tokens of the documents that the examples are made of.
-      lost_tokens: tokens of the split that are in no example.
-      repeated_tokens: tokens that are in an example a second time.
+      tokens: tokens in all examples, [CLS] and [SEP] included.
+      split_tokens: tokens in the documents that were planned.
+      lost_tokens: tokens that are in no example.
+      repeated_tokens: tokens that are in a second example.
     """
 
     rows: int
@@ -101,18 +101,18 @@ class Counts:
     repeated_tokens: int
 
     def real_share(self, seq_len: int) -> float:
-        """Return the share of the positions of all rows that hold tokens."""
+        """Return the share of row positions that hold tokens."""
         return self.tokens / (self.rows * seq_len)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The rows of one split. Pickled as its path, so another process opens the memory maps again.
+    """The rows of one split. Pickled without its memory maps; another process opens them again.
 
     Attributes:
       path: folder of the plan.
-      fingerprint: hex hash of all that the plan follows from.
-      examples: the examples of the rows.
+      fingerprint: hex hash of everything that determines the plan.
+      examples: the examples in the rows.
     """
 
     path: Path
@@ -125,19 +125,19 @@ class Plan:
 
     @functools.cached_property
     def rows_RN(self) -> np.ndarray:
-        """Return the examples of each row, -1 for an empty slot; int32, a memory map."""
+        """Examples of each row, -1 for an empty slot; int32, a memory map."""
         return at_random(np.load(self.path / _ROWS, mmap_mode="r"))
 
     def rows(self, rows: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-        """Return the examples of rows (int64 [B]), the same in all epochs, -1 for empty slots; int32 [B, N]."""
+        """Return the examples in rows (int64 [B]), -1 for empty slots; int32 [B, N]. They are equal in all epochs."""
         return self.rows_RN[rows]
 
 
 def open_or_make(store: TokenStore, spec: Spec) -> Plan:
-    """Return the plan of a split, from `<store>/plans/` if it is there and undamaged, else after writing it there.
+    """Open the plan of a split in `<store>/plans/`; make it first if it is missing or damaged.
 
-    Of the processes that need the same plan at the same time one makes it, and the others wait. Plans of a store under
-    a URL are also kept there.
+    If several processes need the same plan at once, one makes it and the others wait. Plans of a remote store are also
+    uploaded beside it.
 
     Raises:
       UserError: the split is too small for a row, or the plan cannot be written.
@@ -157,7 +157,7 @@ def open_or_make(store: TokenStore, spec: Spec) -> Plan:
 
 
 def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Counts:
-    """Make a plan, or wait for the process that makes it."""
+    """Make or download a plan, or wait for the process that does."""
     with locks.lock_or_wait(path.with_name(f".{path.name}.lock")):
         if (counts := _read(path, identity)) is not None:
             return counts
@@ -177,7 +177,7 @@ def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Co
 
 
 def _upload(path: Path, origin: epath.Path) -> None:
-    """Keep a plan beside the remote store, for other hosts and for later. The run needs only the local one."""
+    """Upload a plan beside the remote store for other hosts. A failure is only logged: this run has its local copy."""
     try:
         remote.upload(path, origin, _MANIFEST)
     except UserError as error:
@@ -189,6 +189,7 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
     with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
         parts = [split]
+        # A random partner from another language would be recognized by its script alone, see `is_of_one_source`.
         if spec.examples.is_of_one_source and not spec.source:
             parts = store.by_source(spec.split)
         longest = spec.examples.longest(spec.seq_len)
@@ -208,12 +209,12 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
 
 
 def _write_ranges(path: Path, blocks: Iterator[Block], where: str) -> tuple[int, int, int]:
-    """Write the ranges of all blocks and return the numbers of examples, lost tokens and repeated tokens."""
+    """Write the ranges of all blocks; return the numbers of examples, lost tokens and repeated tokens."""
     lost = repeated = 0
     with _GrowingArray(path) as array:
         for block in blocks:
             array.append(block.ranges)
-            if array.length > MOST_EXAMPLES:  # before hours of packing
+            if array.length > MOST_EXAMPLES:  # fail now, not after hours of packing
                 raise UserError(
                     f"{where} makes more than {MOST_EXAMPLES:,} examples, the most that a plan holds; raise "
                     "stages.0.seq_len, lower data.share, or plan parts of the corpus separately: data.sources with "
@@ -225,7 +226,7 @@ def _write_ranges(path: Path, blocks: Iterator[Block], where: str) -> tuple[int,
 
 
 def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
-    """Pack block by block, write the rows and return `rows`, `slots` and `tokens`."""
+    """Pack block by block and write the rows; return `rows`, `slots` and `tokens`."""
     starts = range(0, len(examples), PACKED_AT_ONCE)
     patterns, tokens = [], 0
     for start in starts:
@@ -241,7 +242,7 @@ def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
 
 
 class _GrowingArray:
-    """A writer of an .npy file with a growing first axis; numpy pads the header, so the final length fits."""
+    """Writes an .npy file with a growing first axis. numpy pads the header, so the final length fits in place."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -273,7 +274,7 @@ class _GrowingArray:
 
 
 def _read(path: Path, identity: dict) -> Counts | None:
-    """Return the numbers of a plan, or None if it is missing or damaged."""
+    """Return the counts of a plan; None if it is missing or damaged."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
         whole = manifest["identity"] == identity and manifest["files"] == _files(path)
@@ -283,5 +284,5 @@ def _read(path: Path, identity: dict) -> Counts | None:
 
 
 def _files(path: Path) -> dict[str, dict]:
-    """Return size and `edges` of the arrays. A hash of all of a plan of billions of rows would take minutes."""
+    """Return size and `edges` of the arrays. Hashing all of a plan with billions of rows would take minutes."""
     return {name: {"bytes": (path / name).stat().st_size, "edges": edges(path / name)} for name in (_RANGES, _ROWS)}

@@ -1,7 +1,7 @@
-"""Randomness as a pure function: a hash of (seed, stream, epoch, example, token), without generators and state.
+"""Stateless randomness: a hash of (seed, stream, epoch, example, token) instead of generators.
 
-Each use has its own named stream, so a new use never changes the numbers of another. All inputs broadcast against each
-other as numpy arrays do.
+Each use has its own named stream, so a new use never changes the numbers of another. All inputs broadcast like numpy
+arrays.
 """
 
 import functools
@@ -12,44 +12,44 @@ from numpy.typing import ArrayLike
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FEISTEL_ROUNDS = 6
-_SMALLEST_HALF = 3  # bits; with a smaller network some orders of few rows are more frequent than others
+_SMALLEST_HALF = 3  # bits; a smaller network would prefer some orders of few rows over others
 
 
 def bits(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
     """Return 32 random bits for every (epoch, example, token), uint32 in the broadcast shape.
 
-    The words are absorbed one after the other, each by one step of SplitMix64 (Steele, Lea and Flood, "Fast
-    splittable pseudorandom number generators", OOPSLA 2014, fig. 17). One changed bit changes half of the result.
+    Words are absorbed one after the other, each by one step of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+    pseudorandom number generators", OOPSLA 2014, fig. 17). One changed input bit changes half of the output bits.
     """
     return bits_after(states(seed, stream, epoch, example_ids), token_index)
 
 
 def states(seed: int, stream: str, *words: ArrayLike) -> np.ndarray:
-    """Return the state after the first words, uint64; `bits_after` turns it and the last word into bits.
+    """Return the state after the first words, uint64; `bits_after` adds the last word.
 
-    The tokens of an example share it, so it is computed once for each example.
+    All tokens of an example share the state, so it is computed once per example.
     """
     with np.errstate(over="ignore"):  # arithmetic is modulo 2**64 on purpose; numpy warns about it for scalars
         return functools.reduce(_absorb, words, _start(seed % 2**64, stream))
 
 
 def bits_after(states: np.ndarray, words: ArrayLike) -> np.ndarray:
-    """Return the bits of `states` and the last words, uint32 in the broadcast shape."""
+    """Return the bits after absorbing the last words into `states`, uint32 in the broadcast shape."""
     with np.errstate(over="ignore"):
         return _high(_absorb(states, words))
 
 
 def uniform(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
-    """Return multiples of 2**-32 in [0, 1), float64, from `bits` of the same arguments."""
+    """Return uniform multiples of 2**-32 in [0, 1), float64, from the `bits` of the same arguments."""
     return bits(seed, stream, epoch, example_ids, token_index) * 2.0**-32
 
 
 def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, size: int) -> np.ndarray:
-    """Return the images of `positions` under a random permutation of range(size), one for each epoch; int64.
+    """Apply a random permutation of range(size), one per epoch, to `positions`; int64.
 
     A Feistel network permutes the smallest power of four (64 or more) that holds `size`. Values outside the range are
     permuted again until they are inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
-    CT-RSA 2002). So there is no table, and every position costs the same.
+    CT-RSA 2002). So no table is needed, and every position costs the same.
     """
     epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions).astype(np.uint64)))
     half = np.uint64(max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2))
@@ -61,10 +61,11 @@ def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, siz
 
 
 def _feistel(rounds: np.ndarray, places: np.ndarray, half: np.uint64) -> np.ndarray:
-    """Return the images of places under a bijection of range(4**half), uint64 [n].
+    """Apply a bijection of range(4**half) to `places`, uint64 [n].
 
     Args:
-      rounds: states of the rounds, uint64 [rounds, n].
+      rounds: state of each round, uint64 [rounds, n].
+      half: bits in each half of a value.
     """
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = places >> half, places & mask
@@ -80,7 +81,7 @@ def _start(seed: int, stream: str) -> np.uint64:
 
 
 def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
-    """Return the state after one step of SplitMix64, which works in place on a new array."""
+    """Return the state after one step of SplitMix64. The input is not changed."""
     state = state + _GOLDEN * (np.asarray(words).astype(np.uint64, copy=False) + np.uint64(1))
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
@@ -91,5 +92,5 @@ def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
 
 
 def _high(state: np.ndarray) -> np.ndarray:
-    """Return the upper half of 64 bits."""
+    """Return the upper 32 of 64 bits."""
     return (state >> np.uint64(32)).astype(np.uint32)

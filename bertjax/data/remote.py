@@ -1,7 +1,7 @@
-"""Folders under a URL (`gs://...`), copied as a whole, because a memory map needs a local file.
+"""Local copies of remote folders (`gs://...`): memory maps need local files.
 
-Large files are copied in pieces by several threads: one connection to an object store gives a fraction of what a host
-can read.
+Large files are copied in pieces by several threads, because one connection to an object store is much slower than the
+network of the host.
 """
 
 import contextlib
@@ -23,19 +23,19 @@ from bertjax import locks, storage
 from bertjax.errors import UserError
 from bertjax.storage import is_remote
 
-# Written last and read first: if it is there, the folder is complete.
+# Written last: a folder with a seal is complete.
 SEAL = "manifest.json"
-# Beside the seal of a copy; its time is that of the last complete verification.
+# A file beside the seal of a copy. Its modification time is the time of the last complete verification.
 VERIFIED = ".verified"
 VERIFIED_SECONDS = 7 * 24 * 3600
 _NAMED_BY_CONTENT = re.compile(r".+-[0-9a-f]{12}")
-# Threads and bytes that one of them copies at a time; memory is that of the product.
+# Copying threads, and bytes per read. Their product bounds the memory.
 THREADS = 8
 PIECE_BYTES = 32 << 20
 
 
 def exists(folder: epath.Path) -> bool:
-    """Return whether a local folder, or a complete remote folder, exists."""
+    """Return whether a local folder exists, or a complete remote one."""
     if not is_remote(folder):
         return folder.exists()
     with _reported(folder, f"cannot look into {folder}"):
@@ -43,10 +43,10 @@ def exists(folder: epath.Path) -> bool:
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
-    """Return the path of the local copy of a remote folder.
+    """Return the path for the local copy of a remote folder.
 
-    A store that `prepare` has named has a hash of its content in its name. Other names repeat in other buckets, so
-    their copies are named after all of the URL.
+    Stores that `prepare` named have a content hash in their names. Other names may repeat in other buckets, so a hash
+    of the whole URL is added.
     """
     name = folder.name
     if not _NAMED_BY_CONTENT.fullmatch(name):
@@ -55,16 +55,16 @@ def cached(folder: epath.Path, cache_dir: str) -> Path:
 
 
 def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -> Path:
-    """Return the local copy of a remote folder, after copying it unless the same one is there already.
+    """Return the local copy of a remote folder; make it unless it exists with the same seal.
 
-    Of the processes of one host one copies, and the others wait. A copy is verified when it is made, and again at the
-    first start after a week; one that is damaged by then is made again.
+    One process per host copies while the others wait. A copy is verified when it is made, and again at the first start
+    after a week. A damaged copy is replaced.
 
     Args:
-      check: raises UserError if a copy differs from its manifest; called before the copy gets its name.
+      check: raises UserError if a copy differs from its manifest. Called before the copy gets its final name.
 
     Raises:
-      UserError: there is no such folder, it cannot be read or written, or `check` raised.
+      UserError: the folder does not exist, cannot be read or written, or `check` raised.
     """
     copy = cached(folder, cache_dir)
     with _reported(copy, f"cannot copy {folder} to {copy}"):
@@ -85,7 +85,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
 
 
 def _is_whole(copy: Path, check: Callable[[Path], object]) -> bool:
-    """Return False if a copy whose last verification is a week old, or of unknown age, is damaged."""
+    """Return whether a copy is undamaged. It is only checked if the last verification is a week old or unknown."""
     stamp = copy / VERIFIED
     if stamp.exists() and abs(time.time() - stamp.stat().st_mtime) < VERIFIED_SECONDS:
         return True
@@ -99,12 +99,12 @@ def _is_whole(copy: Path, check: Callable[[Path], object]) -> bool:
 
 
 def mark_verified(copy: Path) -> None:
-    """Record that a local folder equals its manifest now."""
+    """Record that a local folder has just been verified."""
     (copy / VERIFIED).touch()
 
 
 def upload(folder: Path, target: epath.Path, seal: str = SEAL) -> None:
-    """Copy a local folder to a URL, the file `seal` last.
+    """Copy a local folder to a URL, with the file `seal` last.
 
     Raises:
       UserError: the target cannot be written.
@@ -114,7 +114,7 @@ def upload(folder: Path, target: epath.Path, seal: str = SEAL) -> None:
 
 
 def download(folder: epath.Path, target: Path, seal: str) -> bool:
-    """Copy a remote folder to a local one, which must not exist; return False if the remote one is not complete.
+    """Copy a remote folder to a new local one; return False if the remote one is incomplete.
 
     Raises:
       UserError: one of them cannot be read or written.
@@ -128,7 +128,7 @@ def download(folder: epath.Path, target: Path, seal: str) -> bool:
 
 
 class _Piece(NamedTuple):
-    """Bytes of a file that one thread copies."""
+    """A byte range of a file, copied by one thread."""
 
     source: epath.Path
     target: epath.Path
@@ -137,7 +137,7 @@ class _Piece(NamedTuple):
 
 
 def _copy(source: epath.Path, target: epath.Path, seal: str = SEAL) -> None:
-    """Copy a folder with its subfolders, the file `seal` last."""
+    """Copy a folder with its subfolders, with the file `seal` last."""
     names = [name for name in _files(source) if name not in (VERIFIED, seal)]
     with ThreadPoolExecutor(THREADS) as pool:
         for group in (names, [seal]):
@@ -147,7 +147,7 @@ def _copy(source: epath.Path, target: epath.Path, seal: str = SEAL) -> None:
 
 
 def _files(folder: epath.Path) -> Iterator[str]:
-    """Yield the path within a folder of every file below it. On an object store a folder may list itself."""
+    """Yield the relative paths of all files below a folder. On an object store a folder may list itself."""
     for path in sorted(storage.retry(lambda: list(folder.iterdir()), folder)):
         if not path.is_dir():
             yield path.name
@@ -156,7 +156,7 @@ def _files(folder: epath.Path) -> Iterator[str]:
 
 
 def _pieces(source: epath.Path, target: epath.Path) -> Iterator[_Piece]:
-    """Yield the pieces of a file. An object can only be written whole, so it is one piece."""
+    """Yield the pieces of a file. A remote target is one piece, because objects are written whole."""
     size = storage.retry(lambda: source.stat().length, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if is_remote(target):
@@ -185,7 +185,7 @@ def _copy_piece(piece: _Piece) -> None:
 
 @contextlib.contextmanager
 def _reported(path: epath.PathLike, what: str) -> Iterator[None]:
-    """Turn whatever a file system raises into an error of one line."""
+    """Turn any file-system error into a UserError of one line."""
     try:
         with storage.storage_errors(path):
             yield

@@ -1,6 +1,6 @@
-"""The token store: a corpus as flat memory-mapped token ids with sentence and document offsets.
+"""The token store: a corpus as flat, memory-mapped token ids with sentence and document offsets.
 
-It is a folder with `{train,heldout}.{tokens,sentences,documents,unigrams}.bin`, `tokenizer/` and, written last,
+A store is a folder with `{train,heldout}.{tokens,sentences,documents,unigrams}.bin`, `tokenizer/` and, written last,
 `manifest.json`.
 """
 
@@ -25,9 +25,9 @@ FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 SPLITS = ("train", "heldout")
 PARTS = ("tokens", "sentences", "documents")
-# How often each token id occurs in a split, int64, up to the highest one.
+# Occurrences of each token id in a split, int64, up to the highest id that occurs.
 UNIGRAMS = "unigrams"
-# Numbers that the manifest has for each split and each source in it; bytes are those of the text in UTF-8.
+# Counts in the manifest per split and source; bytes are bytes of UTF-8 text.
 COUNTS = ("documents", "sentences", "words", "tokens", "unk", "bytes", "characters")
 OFFSET_DTYPE = np.dtype("<i8")
 MIB = 1 << 20
@@ -36,14 +36,14 @@ COUNTED_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The training or the held-out split of a store, or the documents of one source in it.
+    """The training or held-out split of a store, or the documents of one source in it.
 
-    Pickled as its path, so another process opens the memory maps again.
+    Pickled without its memory maps; another process opens them again.
 
     Attributes:
       folder: folder of the store.
       name: `train` or `heldout`.
-      token_dtype: dtype of the token ids as a numpy string.
+      token_dtype: numpy dtype string of the token ids.
       range: first document and the one after the last; None for all documents.
     """
 
@@ -57,19 +57,19 @@ class Split:
 
     @functools.cached_property
     def tokens(self) -> np.memmap:
-        """Return the token ids of all documents of all sources, without special symbols: uint16 or uint32 [tokens]."""
+        """Token ids of all documents in all sources, without special symbols: uint16 or uint32 [tokens]."""
         return self._map("tokens", self.token_dtype)
 
     @functools.cached_property
     def sentences(self) -> np.memmap:
-        """Return the start in `tokens` of each sentence of all sources, then the number of tokens: int64 [S+1]."""
+        """Offsets in `tokens` of all sentences in all sources, then the number of tokens: int64 [S+1]."""
         return self._map("sentences", OFFSET_DTYPE)
 
     @functools.cached_property
     def documents(self) -> np.memmap:
-        """Return the start in `sentences` of each document, then the end of the last one: int64 [D+1].
+        """Offsets in `sentences` of the documents, then the end of the last one: int64 [D+1].
 
-        With a `range`, only its documents; the first entry is then not always 0.
+        With a `range`, only its documents; then the first offset may not be 0.
         """
         documents = self._map("documents", OFFSET_DTYPE)
         return documents if self.range is None else documents[self.range[0] : self.range[1] + 1]
@@ -83,9 +83,9 @@ class TokenStore:
     """A prepared corpus. `open` checks it; it is cheap to pickle.
 
     Attributes:
-      path: its local folder.
-      manifest: the content of its `manifest.json`.
-      origin: the URL that the folder is a copy of; empty for a store that is local.
+      path: local folder.
+      manifest: content of `manifest.json`.
+      origin: URL of which the folder is a copy; empty for a local store.
     """
 
     path: Path
@@ -100,12 +100,12 @@ class TokenStore:
         """Open a store after checking its version, sizes, the first and last MiB of each file, and the tokenizer.
 
         Args:
-          path: a folder or a URL. A store under a URL is copied once per host, and the copy is verified completely.
-          verify: also hash all of every file.
+          path: folder or URL. A remote store is copied once per host, and the copy is verified completely.
+          verify: also check the hash of every whole file.
           cache_dir: local folder for copies of remote stores.
 
         Raises:
-          UserError: there is no store, it has another format version, or it was cut short or altered.
+          UserError: there is no store, its format version differs, or it was cut short or altered.
         """
         origin = ""
         if is_remote(path):
@@ -121,7 +121,7 @@ class TokenStore:
 
     @property
     def fingerprint(self) -> str:
-        """Return the hash of content, tokenizer and the settings that the store was made with."""
+        """Hash of the content, the tokenizer and the settings of the store."""
         return self.manifest["fingerprint"]
 
     @functools.cached_property
@@ -129,7 +129,7 @@ class TokenStore:
         return tokenizer.load(self.path / "tokenizer")
 
     def split(self, name: str, source: str = "") -> Split:
-        """Return the `train` or the `heldout` split, or the documents of one source in it.
+        """Return the `train` or `heldout` split, or the documents of one source in it.
 
         Raises:
           UserError: there is no such source.
@@ -142,7 +142,10 @@ class TokenStore:
         return Split(self.path, name, self.manifest["token_dtype"], tuple(ranges[source]))
 
     def by_source(self, name: str) -> list[Split]:
-        """Return the documents of each source of a split; those of a source with one document follow another's."""
+        """Return a split source by source.
+
+        A source with a single document is joined to the one before: a random partner needs another document.
+        """
         whole, edges = self.split(name), [0]
         for _, stop in self.manifest["sources"][name].values():
             if stop - edges[-1] > 1:
@@ -151,20 +154,20 @@ class TokenStore:
         return [dataclasses.replace(whole, range=ends) for ends in itertools.pairwise(edges)]
 
     def unigram_counts(self, name: str) -> np.ndarray:
-        """Return how often each token id occurs in a split: int64 [V].
+        """Return the occurrences of each token id in a split: int64 [V].
 
         Raises:
-          UserError: a token id is not in the vocabulary, so the file was altered.
+          UserError: a token id is outside the vocabulary, so the file was altered.
         """
         vocab_size, dtype = self.manifest["vocab_size"], self.manifest["token_dtype"]
         counts_V = np.zeros(vocab_size, np.int64)
         file, files = f"{name}.{UNIGRAMS}.bin", self.manifest["files"]
-        # Counting a terabyte of text takes 20 minutes, in every process and at every start.
+        # Recorded counts, because counting a terabyte of text takes 20 minutes, in every process and at every start.
         if file in files and edges(self.path / f"{name}.tokens.bin") == files[f"{name}.tokens.bin"]["edges"]:
             recorded = np.fromfile(self.path / file, OFFSET_DTYPE)
             counts_V[: len(recorded)] = recorded
             return counts_V
-        # Read and not mapped: the pages of a memory map count as memory of this process once they were read.
+        # Read instead of mapped: pages of a memory map count as this process's memory once they were read.
         with open(self.path / f"{name}.tokens.bin", "rb") as file:
             while len(tokens := np.fromfile(file, dtype, COUNTED_AT_ONCE)):
                 counts = np.bincount(tokens, minlength=vocab_size)
@@ -176,12 +179,12 @@ class TokenStore:
 
 
 class SplitWriter:
-    """Writes one split of a store in constant memory, some documents at a time."""
+    """Writes one split of a store, some documents at a time, in constant memory."""
 
     def __init__(self, folder: Path, name: str):
         self._files = [open(folder / f"{name}.{part}.bin", "wb") for part in PARTS]
         self._counts, self._counts_path = np.zeros(0, OFFSET_DTYPE), folder / f"{name}.{UNIGRAMS}.bin"
-        self._ends = [0, 0]  # start of the next sentence in the tokens, and of the next document in the sentences
+        self._ends = [0, 0]  # offsets of the next sentence in the tokens, and of the next document in the sentences
         for file in self._files[1:]:
             file.write(OFFSET_DTYPE.type(0).tobytes())
 
@@ -189,12 +192,12 @@ class SplitWriter:
         """Append documents.
 
         Args:
-          tokens: token ids of all of them.
-          sentence_lengths: tokens of each sentence, none of them 0.
-          document_lengths: sentences of each document, none of them 0.
+          tokens: token ids, concatenated.
+          sentence_lengths: tokens per sentence, none of them 0.
+          document_lengths: sentences per document, none of them 0.
         """
         self._files[0].write(np.ascontiguousarray(tokens).data)
-        step = max(COUNTED_AT_ONCE // 16, len(self._counts))  # numpy counts a copy with 8 bytes a token
+        step = max(COUNTED_AT_ONCE // 16, len(self._counts))  # bincount copies its input with 8 bytes per token
         for start in range(0, len(tokens), step):
             counts = np.bincount(tokens[start : start + step], minlength=len(self._counts)).astype(OFFSET_DTYPE)
             counts[: len(self._counts)] += self._counts
@@ -214,8 +217,8 @@ class SplitWriter:
 def at_random(array: np.ndarray) -> np.ndarray:
     """Return a memory map as a plain array, after advising the kernel that it is read at random.
 
-    Otherwise Linux reads the neighborhood of every page that is missing, 128 KB to 8 MB for a row of 250 bytes, as soon
-    as a file does not fit into the page cache. What is read in order has to be another map.
+    Otherwise Linux reads the neighborhood of every missing page, 128 KB to 8 MB for a row of 250 bytes, as soon as a
+    file does not fit into the page cache. Sequential reads need a map of their own.
     """
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_RANDOM"):  # not on every platform
@@ -224,20 +227,20 @@ def at_random(array: np.ndarray) -> np.ndarray:
 
 
 def is_token_store(path: epath.PathLike) -> bool:
-    """Return whether a folder or URL has the manifest of a store."""
+    """Return whether a folder or URL has a store's manifest."""
     return exists(epath.Path(path) / MANIFEST)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """Return uint16 if every token id fits, else uint32."""
+    """Return uint16 if all token ids fit, else uint32."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
 def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dict) -> None:
-    """Write the manifest of a folder that holds the splits and the tokenizer; it makes the folder a store.
+    """Write the manifest, which turns a folder with splits and tokenizer into a store.
 
     Args:
-      spec: the settings that decide the content.
+      spec: settings that determine the content.
       contents: `counts` {split: {source: {COUNTS}}} in the order of the sources, `duplicates` and `skipped` {source:
         documents}, `longest` [[tokens, source, document id]] and, if documents were filtered or near-duplicates
         dropped, `cleaning` (`bertjax.data.preparation.reading.Reading`).
@@ -276,7 +279,7 @@ def _record(path: Path) -> dict:
 
 
 def edges(path: Path) -> str:
-    """Return the SHA-256 of the first and the last MiB, which overlap in a short file; it detects most damage fast."""
+    """Return the SHA-256 of the first and last MiB, which overlap in a short file: a fast check for most damage."""
     with open(path, "rb") as file:
         head = file.read(MIB)
         file.seek(max(0, path.stat().st_size - MIB))

@@ -1,4 +1,4 @@
-"""Settings of a tokenizer, which checks itself."""
+"""Settings of a tokenizer, as a frozen dataclass that validates itself."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from bertjax.errors import UserError
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
 NORMALIZERS = ("nfc", "nfkc")
-# Fields of a tokenizer that have an effect with some kinds only.
+# Settings that have an effect with some kinds only.
 ONLY_FOR = {
     "lowercase": ("wordpiece",),
     "byte_fallback": SENTENCEPIECE_KINDS,
@@ -19,20 +19,20 @@ ONLY_FOR = {
 
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig:
-    """A tokenizer to train on the corpus, or an existing `model`.
+    """A tokenizer to be trained on the corpus, or an existing `model`.
 
     Attributes:
       kind: `unigram`, `bpe` or `char` (SentencePiece), `wordpiece` or `byte_bpe` (Hugging Face tokenizers).
-      vocab_size: number of pieces, special symbols and byte pieces included; for `char` the largest number.
-      normalizer: `nfc` (NFC and nothing else) or `nfkc` (NFKC, which turns U+2460 into 1).
-      lowercase: lower case, without accents (WordPiece only).
+      vocab_size: number of pieces, special symbols and byte pieces included; an upper limit for `char`.
+      normalizer: `nfc` (NFC only) or `nfkc` (NFKC, which turns U+2460 into 1).
+      lowercase: lower case without accents (WordPiece only).
       byte_fallback: characters outside the vocabulary become bytes instead of [UNK] (SentencePiece only).
-      character_coverage: share of the characters of the sample that the vocabulary covers; `byte_bpe` covers all.
-      keep: characters that are pieces however rare they are, such as `①㎡甲`; `byte_bpe` has no need of them.
-      keep_file: path of a UTF-8 text whose characters are kept in the same way.
-      sample_characters: characters that the tokenizer trains on at most, a fixed sample of the training split.
-      model: path of an existing SentencePiece `.model`, WordPiece `vocab.txt` or Hugging Face `tokenizer.json`, or of
-        the `tokenizer` folder of a run or export. The other fields then have no effect, except `lowercase` for a
+      character_coverage: share of the sample's characters that the vocabulary covers; `byte_bpe` covers all.
+      keep: characters that become pieces however rare they are, such as `①㎡甲`; `byte_bpe` does not need it.
+      keep_file: path of a UTF-8 text, all characters of which are kept as well.
+      sample_characters: maximum characters of training text, a fixed sample of the training split.
+      model: path to an existing SentencePiece `.model`, WordPiece `vocab.txt` or Hugging Face `tokenizer.json`, or to
+        the `tokenizer` folder of a run or export. All other fields are then ignored, except `lowercase` for a
         `vocab.txt`.
     """
 

@@ -1,7 +1,7 @@
-"""Signals of processes that work for another one: they end when that one ends, and for no other reason.
+"""Signal handling of worker processes: they end with the process that started them, and for no other reason.
 
-A stop signal often reaches a whole process group or control group: Ctrl-C in a terminal, systemd when a VM shuts down,
-and Slurm send it so. The process that started the workers then saves, and needs its workers until it ends.
+Stop signals often reach a whole process group or control group: from Ctrl-C in a terminal, from systemd when a VM shuts
+down, and from Slurm. The main process then saves a checkpoint, and needs its workers until it ends.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ def ignore_stop_signals() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process, which `multiprocessing` started, as soon as the one that started it is gone, even by SIGKILL.
+    """End this `multiprocessing` worker as soon as its parent process is gone, even after SIGKILL.
 
     A thread waits for the end of a pipe that only the parent holds. Linux could send a signal instead
     (PR_SET_PDEATHSIG), but it does so when the starting *thread* ends, and Grain starts its workers from short-lived
@@ -37,9 +37,9 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def stop_signals_blocked() -> Iterator[None]:
-    """Hold back stop signals for this thread. Processes that it starts inherit that from their first instruction.
+    """Block stop signals in this thread, and so in the processes that it starts, from their first instruction.
 
-    Without it, a signal would end a worker that is still importing, before it can call `ignore_stop_signals`.
+    Otherwise a signal would end a worker that is still importing, before it calls `ignore_stop_signals`.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     try:

@@ -1,4 +1,4 @@
-"""Characters that a tokenizer loses: those without a piece become bytes or [UNK], and some are removed."""
+"""Characters that a tokenizer loses: they become bytes or [UNK], or are removed."""
 
 import collections
 import dataclasses
@@ -18,25 +18,25 @@ from bertjax.errors import printable
 
 NAME = "characters.json"
 _LISTED = 30
-# Sentences that are counted at a time.
+# Sentences that are counted together.
 _BLOCK = 1 << 12
-# Characters of the sample whose [UNK] are looked at, in sentences from all of it.
+# About how many characters of the sample are searched for [UNK], in sentences from all of it.
 _LOOKED_AT = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-    """The characters of the sample that a tokenizer trains on.
+    """Character statistics of the tokenizer's training sample.
 
     Attributes:
-      total: number of characters, white space not counted.
-      distinct: number of distinct ones.
-      missing: {character without a piece: its number}, most frequent first.
-      becomes: `bytes` or `[UNK]`.
-      removed: {character that has no token at all: its number}, most frequent first.
-      unknown: share of the characters that became [UNK], with all of its word in WordPiece.
-      too_long: share of the characters in words that are too long for the tokenizer; part of `unknown`.
-      longest_word: the most characters of a word, 0 without a limit.
+      total: number of characters without white space.
+      distinct: number of distinct characters.
+      missing: {character without a piece: count}, most frequent first.
+      becomes: what they become, `bytes` or `[UNK]`.
+      removed: {character without any token: count}, most frequent first.
+      unknown: share of characters that became [UNK]; in WordPiece, a whole word does.
+      too_long: share of characters in words that exceed the tokenizer's limit; part of `unknown`.
+      longest_word: the tokenizer's limit in characters per word, 0 for none.
     """
 
     total: int
@@ -52,7 +52,7 @@ class Characters:
         storage.write_text(folder / NAME, json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1))
 
     def lines(self) -> list[str]:
-        """Return lines for the terminal, with the flag that keeps the characters."""
+        """Return lines for the terminal, with the flag that would keep the missing characters."""
         lines = []
         if not self.missing and not self.removed:
             lines.append(f"characters: every one of the {self.distinct:,} has a piece")
@@ -81,10 +81,12 @@ class Characters:
         return f", {share:.3%} of the text: {', '.join(listed)}{f', and {more:,} more in {NAME}' if more else ''}"
 
     def warnings(self, most_unknown: float, most_removed: float, remedy: str) -> list[str]:
-        """Return warnings if larger shares of the text are lost.
+        """Return warnings about large shares of lost text.
 
         Args:
-          remedy: what to do about characters without a piece.
+          most_unknown: largest share of [UNK] without a warning.
+          most_removed: largest share of removed characters without a warning.
+          remedy: remedy for characters without a piece.
         """
         lines = []
         if self.unknown > most_unknown:
@@ -105,9 +107,9 @@ class Characters:
 
 
 def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
-    """Count the characters of sentences, and which of them a tokenizer has no piece for, or removes.
+    """Count the characters of sentences, and find those that the tokenizer has no piece for or removes.
 
-    A single byte is the piece of an ASCII character, so only longer characters become bytes.
+    The byte piece of an ASCII character is its piece, so only characters of several bytes count as missing.
     """
     seen = {character: count for character, count in _counts(sentences).most_common() if not character.isspace()}
     missing, removed, bytes_or_unk = {}, {}, tokenizer.byte_ids | {tokenizer.unk_id}
@@ -122,9 +124,9 @@ def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
 
 
 def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tuple[float, float]:
-    """Return the shares of the characters that became [UNK], and that are in words longer than the tokenizer's limit.
+    """Return the share of characters that became [UNK], and the share in words beyond the tokenizer's limit.
 
-    Only every n-th sentence of a large sample is read.
+    From a large sample only every n-th sentence is read.
     """
     if tokenizer.byte_ids:
         return 0.0, 0.0
@@ -145,7 +147,7 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
 
 
 def _name(character: str) -> str:
-    """Return a character, or its code point if it cannot be seen alone."""
+    """Return a character, or its code point if it is not visible by itself."""
     return (
         printable(character)
         if character.isprintable() and not unicode.is_mark(character)
@@ -154,7 +156,7 @@ def _name(character: str) -> str:
 
 
 def _counts(sentences: Sequence[str]) -> collections.Counter[str]:
-    """Count characters, in the order in which they are first seen; ten times as fast as `Counter.update`."""
+    """Count characters in order of first occurrence, ten times as fast as `Counter.update`."""
     counts: collections.Counter[str] = collections.Counter()
     remaining = iter(sentences)
     while block := list(itertools.islice(remaining, _BLOCK)):
@@ -167,6 +169,6 @@ def _counts(sentences: Sequence[str]) -> collections.Counter[str]:
 
 
 def load(folder: Path) -> Characters | None:
-    """Read what `Characters.save` wrote; None in a store of an earlier version, which has no such file."""
+    """Read the file that `Characters.save` wrote; None if the store has none."""
     path = folder / NAME
     return Characters(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None

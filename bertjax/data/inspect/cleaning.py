@@ -1,4 +1,4 @@
-"""What filters and near-duplicate removal left out of a token store, in lines for the terminal."""
+"""Report on filters and near-duplicate removal, as lines for the terminal."""
 
 import collections
 from pathlib import Path
@@ -12,7 +12,7 @@ BEGINNING = 80
 
 
 def lines(cleaning: dict[str, Any]) -> list[str]:
-    """Return the counts of a store's manifest, by filter, reason and source; none if nothing was cleaned."""
+    """Return the counts in a store's manifest by filter, reason and source; empty if nothing was cleaned."""
     if not cleaning:
         return []
     result = []
@@ -42,7 +42,7 @@ def lines(cleaning: dict[str, Any]) -> list[str]:
 
 
 def empty_sources(manifest: dict[str, Any]) -> list[str]:
-    """Return a warning for each source that has no training document left."""
+    """Return a warning for each source without a training document."""
     return [
         f"warning: no training document of {source} is left; --show-dropped=5 prints why, for each filter"
         for source, counts in manifest["counts"]["train"].items()
@@ -51,11 +51,11 @@ def empty_sources(manifest: dict[str, Any]) -> list[str]:
 
 
 def warnings(manifest: dict[str, Any], most: float) -> list[str]:
-    """Return a warning for each filter that drops more than a share of the documents of a source.
+    """Return a warning for each filter that drops too many documents of a source.
 
     Args:
-      manifest: that of the store.
-      most: the largest share without a warning.
+      manifest: manifest of the store.
+      most: largest share of a source's documents without a warning.
     """
     cleaning, lines = manifest.get("cleaning", {}), []
     for source, by_rule in cleaning.get("dropped", {}).items():
@@ -73,7 +73,7 @@ def warnings(manifest: dict[str, Any], most: float) -> list[str]:
 
 
 def show(folder: Path, number: int) -> str:
-    """Return up to `number` documents for each reason for which a store lacks documents.
+    """Return up to `number` dropped documents for each reason, as text.
 
     Raises:
       UserError: the store was made without filters and near-duplicates.
@@ -96,7 +96,7 @@ def show(folder: Path, number: int) -> str:
 
 
 def _counts(by_source: dict[str, int]) -> str:
-    """Return the number of documents, and those of each source if there are several: `3 documents (a 1, b 2)`."""
+    """Return a total, with the counts by source if there are several: `3 documents (a 1, b 2)`."""
     total = sum(by_source.values())
     details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
     return f"{total:,} document{'s' * (total != 1)}" + (f" ({details})" if len(by_source) > 1 else "")

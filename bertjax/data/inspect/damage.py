@@ -1,4 +1,4 @@
-"""Text that a wrong encoding or leftover markup has spoiled, found in documents of a token store."""
+"""Detect documents in a token store that a wrong encoding or leftover markup has spoiled."""
 
 import dataclasses
 import re
@@ -9,14 +9,16 @@ import numpy as np
 from bertjax.data.store import TokenStore
 from bertjax.errors import printable
 
-# Documents that are looked at, and how many tokens of each.
+# Number of documents that are checked, and of tokens in each.
 _DOCUMENTS, _TOKENS = 400, 400
 _BEGINNING = 60
-# A document is spoiled above these numbers a thousand characters, and the report warns above this share of them.
+# A document is spoiled above these numbers per thousand characters: misread sequences, U+FFFD, tags.
 _SEQUENCES, _REPLACED, _TAGS = 3, 1, 5
+# A document is also spoiled above this share of Latin-1 letters with accents.
 _MOST_LATIN = 0.4
+# The report warns above this share of spoiled documents.
 MOST_SPOILED = 0.02
-# What UTF-8 looks like when each byte is read as a character of Latin-1: a lead byte and as many continuing bytes.
+# UTF-8 whose bytes were read as Latin-1 characters: a lead byte and the right number of continuation bytes.
 _UTF8 = re.compile(rb"[\xc3-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _MARKUP = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]{0,14}(?:\s[^<>]{0,200})?/?\s*>|&(?:[a-zA-Z]{2,8}|#\d{1,6});")
 _LATIN_1 = re.compile(r"[\u00a1-\u00ff]")
@@ -24,12 +26,12 @@ _LATIN_1 = re.compile(r"[\u00a1-\u00ff]")
 
 @dataclasses.dataclass(frozen=True)
 class Damage:
-    """What is wrong with some documents.
+    """One kind of damage in some documents.
 
     Attributes:
-      what: the damage, for people.
-      remedy: what to do about it.
-      share: share of the documents that were looked at.
+      what: description of the damage.
+      remedy: remedy for the report.
+      share: share of the checked documents.
       examples: beginnings of spoiled passages.
     """
 
@@ -49,7 +51,7 @@ _KINDS = {
 
 
 def damages(store: TokenStore, most_examples: int = 3) -> list[Damage]:
-    """Return the kinds of damage that are in documents of a store, the most frequent one first."""
+    """Return the kinds of damage in a store's documents, most frequent first."""
     found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     number = 0
     for text in documents(store, _DOCUMENTS):
@@ -65,7 +67,7 @@ def damages(store: TokenStore, most_examples: int = 3) -> list[Damage]:
 
 
 def warnings(store: TokenStore) -> list[str]:
-    """Return a warning for each kind of damage in more than a few documents."""
+    """Return a warning for each kind of damage in more than `MOST_SPOILED` of the documents."""
     return [
         f"warning: {damage.share:.0%} of the documents {damage.what}: {printable(damage.examples[0])!r}; "
         f"{damage.remedy}"
@@ -75,7 +77,7 @@ def warnings(store: TokenStore) -> list[str]:
 
 
 def documents(store: TokenStore, number: int, tokens: int = _TOKENS) -> Iterator[str]:
-    """Yield the beginnings of up to `number` training documents from the whole split, read back from their tokens."""
+    """Yield the decoded beginnings of up to `number` training documents, spread over the whole split."""
     split, tokenizer = store.split("train"), store.tokenizer
     total = len(split.documents) - 1
     for document in np.unique(np.linspace(0, total - 1, min(number, total)).astype(np.int64)):
@@ -84,7 +86,7 @@ def documents(store: TokenStore, number: int, tokens: int = _TOKENS) -> Iterator
 
 
 def _found(text: str) -> dict[str, str]:
-    """Return the damage of a text, each kind with its first passage."""
+    """Return the kinds of damage in a text, each with its first passage."""
     thousands, found = max(1, len(text)) / 1000, {}
     as_bytes = b"".join(map(_byte_of, text))
     sequences = list(_UTF8.finditer(as_bytes))
@@ -103,7 +105,7 @@ def _found(text: str) -> dict[str, str]:
 
 
 def _byte_of(character: str) -> bytes:
-    """Return the byte that was read as this character, in Windows-1252 or Latin-1; `?` for any other."""
+    """Return the byte that Windows-1252 or Latin-1 reads as this character; `?` for ASCII and any other."""
     if character < "\u0080":
         return b"?"
     try:

@@ -1,4 +1,4 @@
-"""`lengths.png`: the lengths of the documents and sentences of a token store."""
+"""`lengths.png`: histograms of document and sentence lengths in a token store."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ BINS_AN_OCTAVE = 4
 
 
 def draw(splits: dict[str, Split], folder: Path) -> None:
-    """Draw histograms of the lengths in tokens, with logarithmic bins, into `folder`."""
+    """Plot histograms of lengths in tokens, with logarithmic bins, into `folder`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4))
@@ -30,7 +30,7 @@ def draw(splits: dict[str, Split], folder: Path) -> None:
 
 
 def histogram(split: Split, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return a histogram of the lengths in tokens, computed in constant memory.
+    """Return a histogram of lengths in tokens, computed in constant memory.
 
     Args:
       what: `document` or `sentence`.

@@ -1,4 +1,4 @@
-"""The contents of a token store in a few lines, and warnings about it."""
+"""The report of a token store for the terminal: contents, costs and warnings."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bertjax.data.preparation import ledger
 from bertjax.data.store import SPLITS, TokenStore
 
 MOST_UNK = 0.01
-# Above this share of removed characters, and of documents that one filter drops, the report warns.
+# The report warns above these shares of characters that the tokenizer removes, and of documents that one filter drops.
 MOST_REMOVED = 0.001
 MOST_DROPPED = 0.1
 
@@ -20,7 +20,7 @@ _LINE = "{:16}{:12,}{:12,}{:15,}{:13.2f}{:9.3%}"
 
 
 def report(store: TokenStore) -> str:
-    """Return lines for the terminal: contents, documents that were left out, the longest documents, and warnings."""
+    """Return the report: contents, excluded documents, longest documents, vocabulary, size and warnings."""
     manifest = store.manifest
     lines = [_HEADER.format("", *_COLUMNS)]
     for name in SPLITS:
@@ -53,12 +53,12 @@ def _line(name: str, counts: dict[str, int]) -> str:
 
 
 def name_of(source: str, document: str, manifest: dict) -> str:
-    """Return the name of a document for people, with its source if there are several."""
+    """Return the readable name of a document, with its source if there are several."""
     return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
 
 
 def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
-    """Return lines about the vocabulary, byte pieces, and characters without a piece."""
+    """Return report lines on vocabulary size, byte pieces, and characters without a piece."""
     tokenizer = store.tokenizer
     lines = vocabulary.lines(store, counts_V)
     if tokenizer.byte_ids:
@@ -69,7 +69,7 @@ def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
 
 
 def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
-    """Return warnings: sources without documents, text that the tokenizer loses or cuts, filters, damaged text.
+    """Return warnings about empty sources, strict filters, lost text, long words, and damaged text.
 
     Args:
       counts_V: occurrences of each token in the training split.

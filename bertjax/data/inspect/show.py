@@ -1,4 +1,4 @@
-"""Rows in readable form: examples, segments, labels, masked tokens and their originals; a picture of the packing."""
+"""Readable training rows (examples, segments, labels, masked tokens with their originals) and a plot of the packing."""
 
 import itertools
 from pathlib import Path
@@ -18,13 +18,7 @@ _DRAWN_ROWS = 1_000_000
 
 
 def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
-    """Return the first rows of training, each segment as text and as pieces.
-
-    Args:
-      feed: the feed of the rows.
-      tokenizer: the tokenizer of the tokens.
-      count: number of rows.
-    """
+    """Return the first `count` training rows as text. Each segment is shown as text and as pieces."""
     batch = feed.batch(np.arange(count))
     originals_BT, predicted_BT = originals_of(batch)
     lines = [LEGEND]
@@ -55,11 +49,11 @@ def _labels(batch: dict[str, np.ndarray]) -> list[str]:
 
 
 def originals_of(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens before masking (int32 [B, T]) and whether any term predicts them (bool [B, T])."""
+    """Return the tokens before masking, int32 [B, T], and whether any loss term predicts them, bool [B, T]."""
     originals_BT, predicted_BT = batch["tokens_BT"].copy(), np.zeros(batch["tokens_BT"].shape, bool)
     for name in batch:
         term = name.removesuffix("_positions_BK")
-        # SpanBERT also reads positions at which it predicts nothing: the boundaries of spans.
+        # SpanBERT also gathers span boundaries, positions without a prediction.
         if term != name and f"{term}_labels_BK" in batch:
             rows, places = np.nonzero(batch[f"{term}_weights_BK"] > 0)
             columns = batch[name][rows, places]
@@ -69,7 +63,7 @@ def originals_of(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, predicted: np.ndarray) -> str:
-    """Return one segment as text; runs of tokens that are not predicted are decoded together."""
+    """Return one segment as text. Runs of unpredicted tokens are decoded together."""
     spelled = []
     for hidden, run in itertools.groupby(range(len(tokens)), key=lambda at: bool(predicted[at])):
         run = list(run)
@@ -85,7 +79,7 @@ def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, pred
 
 
 def _follows(tokenizer: Tokenizer, tokens: np.ndarray, at: int) -> bool:
-    """Return whether a token, not the first one, directly follows the one before, without a space."""
+    """Return whether token `at` > 0 follows the previous one without a space."""
     pair = tokens[at - 1 : at + 1].tolist()
     if pair[1] in tokenizer.continuation_ids:
         return True
@@ -95,7 +89,7 @@ def _follows(tokenizer: Tokenizer, tokens: np.ndarray, at: int) -> bool:
 
 
 def draw_packing(feed: Feed, target: Path) -> None:
-    """Draw the lengths of the examples, how full the rows are, and the numbers of examples in a row."""
+    """Plot three histograms: example lengths, tokens per row, and examples per row."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,4 @@
-"""The size of a vocabulary: what smaller ones would cost, which one fits the corpus, and what to do about it."""
+"""Vocabulary size: costs of smaller vocabularies, the size that fits the corpus, and advice."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from bertjax.data.tokenizer.sentencepiece import WORD_START
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
 FREQUENT = 100
 SHARE_FREQUENT = 0.95
-# A vocabulary this many times larger or smaller than what fits is worth changing.
+# A vocabulary this many times larger or smaller than the fitting size is worth changing.
 MOST_TIMES = 2
-# More tokens a word cut words into too many parts.
+# Above this many tokens per word, words are cut into too many parts.
 MOST_TOKENS_A_WORD = 3
-# Times as many tokens a word as in all training text: text that the tokenizer did not learn from.
+# A source with this many times the usual tokens per word is text that the tokenizer was not trained on.
 MOST_TIMES_LONGER = 1.5
-# Share of [UNK] among the tokens above which frequencies of pieces say little about the text.
+# Above this share of [UNK], piece frequencies reveal little about the text.
 MOST_UNKNOWN = 0.1
-# Shares of the vocabulary in the table.
+# Divisors of the vocabulary size in the table: a quarter and a half.
 _SMALLER = (4, 2)
 _LONGEST_PIECE = 32
 _WORDPIECE, _BYTE_LEVEL = "##", "\u0120"
@@ -28,12 +28,12 @@ _WORDPIECE, _BYTE_LEVEL = "##", "\u0120"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A size of the vocabulary.
+    """One vocabulary size in the table.
 
     Attributes:
-      size: pieces, special symbols and bytes included.
-      tokens: tokens of the training text.
-      rare: pieces that occur fewer than `FREQUENT` times.
+      size: number of pieces, including special symbols and bytes.
+      tokens: tokens in the training text.
+      rare: number of pieces that occur fewer than `FREQUENT` times.
     """
 
     size: int
@@ -42,11 +42,11 @@ class Row:
 
 
 def suggested_types(counts: np.ndarray) -> int:
-    """Return the number of learned pieces that fits the corpus by the rule of Gowda & May 2020: the largest vocabulary
-    in which at least 95% of the types occur at least 100 times.
+    """Estimate the number of learned pieces that fits the corpus.
 
-    It is estimated from one tokenization. If the vocabulary violates the rule, the number of pieces that are frequent
-    enough is the bound. Otherwise Zipf's law, fitted to the rarer half, gives the rank of pieces that occur 100 times.
+    Gowda & May 2020 recommend the largest vocabulary in which at least 95% of the types occur at least 100 times. It is
+    estimated from one tokenization. If the vocabulary violates the rule, the number of frequent pieces is the bound.
+    Otherwise Zipf's law, fitted to the rarer half, gives the rank at which pieces occur 100 times.
 
     Args:
       counts: occurrences of each learned piece, int64 [types].
@@ -74,11 +74,11 @@ def suggested(store: TokenStore, counts_V: np.ndarray) -> int:
 
 
 def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
-    """Return the vocabulary of a store and smaller ones, which keep its single characters and its first pieces.
+    """Return a row for the store's vocabulary and for smaller ones, which keep all single characters.
 
-    Ids of a trained tokenizer are in the order in which pieces were learned, or of their probability. A piece that a
-    smaller vocabulary lacks becomes the fewest pieces that spell it. That is a few percent off: words of several pieces
-    could be cut at other places, and a unigram model would choose other pieces too.
+    Trained tokenizers order ids by learning order or by probability, so a smaller vocabulary keeps the first learned
+    pieces. Each removed piece is respelled with the fewest remaining ones. This is a few percent off: words of several
+    pieces could be cut elsewhere, and a unigram model would choose other pieces too.
     """
     tokenizer = store.tokenizer
     hidden = tokenizer.special_ids | tokenizer.byte_ids
@@ -95,24 +95,24 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
 
 
 def _pieces(tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the pieces by id, those of byte-level BPE in the letters of its bytes."""
+    """Return the pieces by id. Byte-level BPE pieces are spelled in the letters that stand for its bytes."""
     if tokenizer.MODEL_FILE == "tokenizer.json" and tokenizer.description["model"]["type"] == "BPE":
         return {i: piece for piece, i in tokenizer.description["model"]["vocab"].items()}
     return {i: tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
 
 
 def _form(piece: str, is_wordpiece: bool) -> str:
-    """Return a piece in SentencePiece's spelling: U+2581 in front of the start of a word, nothing within one."""
+    """Return a piece in SentencePiece's spelling: U+2581 marks the start of a word."""
     if is_wordpiece:
         return piece.removeprefix(_WORDPIECE) if piece.startswith(_WORDPIECE) else WORD_START + piece
     return piece.replace(_BYTE_LEVEL, WORD_START)
 
 
 def _smaller(forms: dict[int, str], counts_V: np.ndarray, removed: Sequence[int], fixed: tuple[int, int]) -> Row:
-    """Return the row of a vocabulary without some pieces.
+    """Return the row for a vocabulary without the pieces `removed`.
 
     Args:
-      fixed: number of the special and byte pieces, and of their occurrences.
+      fixed: number of special and byte pieces, and of their occurrences.
     """
     without = set(removed)
     counts = {form: int(counts_V[i]) for i, form in forms.items() if i not in without}
@@ -126,7 +126,11 @@ def _smaller(forms: dict[int, str], counts_V: np.ndarray, removed: Sequence[int]
 
 
 def _fewest(form: str, known: dict[str, int]) -> tuple[list[str], int]:
-    """Return the fewest known pieces that spell a piece, and the bytes of its characters without a piece."""
+    """Spell a piece with the fewest known pieces, by dynamic programming over its prefixes.
+
+    Returns:
+      The pieces, and the number of bytes in characters that no known piece covers.
+    """
     best: list[tuple[int, int]] = [(0, 0)]  # (number of pieces up to here, start of the last one)
     for stop in range(1, len(form) + 1):
         starts = range(max(0, stop - _LONGEST_PIECE), stop)
@@ -149,7 +153,7 @@ def _rare(counts: np.ndarray) -> int:
 
 
 def lines(store: TokenStore, counts_V: np.ndarray) -> list[str]:
-    """Return the table of sizes and the advice, for the terminal."""
+    """Return the advice and the table of sizes for the terminal."""
     counts, table = store.manifest["splits"]["train"], rows(store, counts_V)
     header = f"  {'vocabulary':>12}{'tokens/word':>13}{'bytes/token':>13}{f'pieces < {FREQUENT} times':>22}"
     result = [f"vocabulary {store.tokenizer.vocab_size:,}: {advice(store, counts_V)}"]
@@ -165,7 +169,7 @@ def lines(store: TokenStore, counts_V: np.ndarray) -> list[str]:
 
 
 def advice(store: TokenStore, counts_V: np.ndarray) -> str:
-    """Return what to do about the size of the vocabulary; it never contradicts the `warnings`."""
+    """Return advice on the vocabulary size. It uses the same estimate as `warnings`, so the two never disagree."""
     size, fitting = store.tokenizer.vocab_size, suggested(store, counts_V)
     counts = store.manifest["splits"]["train"]
     # Pieces of text that became [UNK] are not counted, so their frequencies would ask for a tiny vocabulary.
@@ -183,7 +187,7 @@ def advice(store: TokenStore, counts_V: np.ndarray) -> str:
 
 
 def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
-    """Return warnings about sources whose words become many tokens, with a remedy that the corpus allows."""
+    """Return warnings about sources with many tokens per word, each with a remedy that the corpus size allows."""
     counts = store.manifest["counts"]
     total = store.manifest["splits"]["train"]
     usual, result = total["tokens"] / max(1, total["words"]), []

@@ -2,12 +2,14 @@
 
     documents --reading--> shards of text --encoding--> shards of tokens --assembly--> token store
 
-`prepare` is the entry point: it names the store, locks it, builds it and publishes the result. `pieces` reads the files
-of a corpus in any order, `cleaning` applies filters meanwhile, `duplicates` and `near_duplicates` find those that are
-dropped. `ledger` counts what is read and where it goes, and no store is made that lacks something. `steps` has the pure
-functions of documents. `building` has the order of a preparation, which resumes after a kill. `local` is the runner
-that applies the steps with processes of one machine; `beam` applies those of `pieces` and `parts` on many.
+- `prepare` is the entry point. It names the store, locks it, builds it and publishes the result.
+- `building` runs the stages in order and resumes them after a kill.
+- `pieces` reads the files of a corpus in any order. `cleaning` applies filters on the way; `duplicates` and
+  `near_duplicates` find the documents to drop.
+- `ledger` counts what is read and where it goes. A store that lacks anything is never published.
+- `steps` holds pure functions on documents.
+- `local` runs the steps in processes on one machine; `beam` runs the steps in `pieces` and `parts` on many.
 
-A document is identified by its `Key` (source, part, number). Keys sort in the order of the corpus, so a runner may
-handle documents in any order and on any number of machines, and the store has the same bytes.
+A document is identified by its `Key` (source, part, number). Keys sort in corpus order, so a runner may process
+documents in any order on any number of machines and still write the same bytes.
 """

@@ -1,4 +1,4 @@
-"""The end of a preparation: shards of tokens become the files of a store."""
+"""Last stage of a preparation: join the token shards into the files of a store."""
 
 import contextlib
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ from bertjax.data.store import COUNTS, SPLITS, SplitWriter
 
 
 def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> dict:
-    """Write the splits into the folder `store` and return their description for its manifest.
+    """Write the splits into the folder `store` and return their description for the manifest.
 
     Args:
-      shards: all shards in the order of the corpus; where it is cut has no effect.
+      shards: all shards in corpus order; the cuts between them have no effect.
 
     Raises:
-      RunFailed: the store does not hold all that was read and not left out; see `ledger`.
+      RunFailed: documents are missing that were read and not counted as left out; see `ledger`.
     """
     accounts = Ledger()
     accounts.add_all(reading.ledger)

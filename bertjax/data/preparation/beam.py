@@ -1,8 +1,8 @@
-"""The runner of Apache Beam: the steps of a preparation on machines that a runner of Beam starts.
+"""The Apache Beam runner: preparation steps on many machines.
 
-Beam applies two steps, to pieces of the corpus (`pieces`) and to shards of text (`parts`). The program that starts it
-does what needs all documents: it compares digests and signatures, trains the tokenizer and assembles the store. Steps
-exchange files in a work folder and not elements of Beam, which may repeat a step as it likes.
+Beam maps two steps, one over the pieces of the corpus (`pieces`) and one over text shards (`parts`). The launching
+program does what needs all documents: deduplication, tokenizer training and assembly. Steps exchange files in a work
+folder instead of Beam elements. They are idempotent, because Beam may repeat any of them.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from bertjax.data.sources.bad import BadRecords
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import RunFailed, UserError, reason
 
-# The one runner whose workers are sure to see the files of this machine.
+# The only runner whose workers certainly see this machine's files.
 HERE = "FnApiRunner"
 
 
@@ -39,12 +39,12 @@ class Beam:
     """Runs a preparation with Apache Beam; see `building.Runner`.
 
     Attributes:
-      runner: name of a runner of Beam.
-      flags: its other flags, such as `--temp_location=gs://bucket/folder`.
+      runner: name of a Beam runner.
+      flags: other Beam flags, such as `--temp_location=gs://bucket/folder`.
 
     Raises:
-      UserError: Apache Beam, or what the runner needs, is not installed; there is no such runner, or it has no folder
-        for what its workers write.
+      UserError: Apache Beam or the runner's dependencies are not installed, the runner does not exist, or it has no
+        folder that all workers can write.
     """
 
     runner: str
@@ -108,10 +108,10 @@ class Beam:
             self._work(partial).rmtree()
 
     def _apply(self, name: str, step: Callable[[int], None], steps: int, work: epath.Path) -> None:
-        """Apply a step to the numbers below `steps`.
+        """Run a step for each number below `steps`.
 
         Raises:
-          UserError: a step raised it, or the work folder cannot be written.
+          UserError: a step raised it, or the work folder is not writable.
           RunFailed: the runner failed.
         """
         reporting = Reporting(step, work)
@@ -128,7 +128,7 @@ class Beam:
         reporting.raise_error()
 
     def _run(self, name: str, step: Callable[[int], None], steps: int) -> None:
-        """Run a pipeline of one step.
+        """Run a pipeline with a single step.
 
         Raises:
           RunFailed: the runner failed.
@@ -161,7 +161,7 @@ class Beam:
         return self._options().view_as(GoogleCloudOptions).temp_location
 
     def _options(self):
-        """Return the options of a pipeline; Beam logs the flags that it does not know.
+        """Return the pipeline options. Beam logs unknown flags.
 
         Raises:
           UserError: a flag has a wrong value.

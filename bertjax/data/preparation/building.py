@@ -1,10 +1,15 @@
-"""The order of a preparation, whichever runner applies its steps.
+"""The stages of a preparation, independent of the runner: reading, tokenizer, tokens.
 
-It has three stages, each with an identity of its own: reading, the tokenizer, and the tokens. An unfinished preparation
-is a folder `<store>.partial` with `identity.json`, `documents.bin`, `near.bin` (if near-duplicates are dropped),
-`duplicates.bin`, `sample.json` (what a tokenizer trains on), `reading.json` (the first pass is complete),
-`tokenizer.json` (the tokenizer is complete), `store/` (the store to be), and what the runner keeps there. So what was
-read serves a preparation with another tokenizer or splitter too.
+Each stage has its own identity, so text that was read also serves another tokenizer or splitter. An unfinished
+preparation is a folder `<store>.partial`:
+
+- `identity.json`: identities of the stages.
+- `documents.bin`, `near.bin` (if near-duplicates are dropped), `duplicates.bin`: deduplication.
+- `sample.json`: training texts of the tokenizer.
+- `reading.json`: written when the first pass is complete.
+- `tokenizer.json`: written when the tokenizer is complete.
+- `store/`: becomes the store.
+- files of the runner.
 """
 
 import json
@@ -30,19 +35,19 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import RunFailed, Unavailable, UserError
 
 IDENTITY, TOKENIZER_SEAL = "identity.json", "tokenizer.json"
-# Names of the stages in `identity.json`.
+# Keys of `identity.json`.
 READING, TOKENIZER = "reading", "tokenizer"
 
 
 class Runner(Protocol):
-    """Applies the steps to documents and shards. All runners give the same documents in the same order."""
+    """Runs the steps on documents and shards. All runners give the same documents in the same order."""
 
     def identity(self, partial: Path) -> dict[str, Any]:
-        """Return what an unfinished preparation must share with this one to be resumed, as JSON values."""
+        """Return the runner's part of the reading identity as JSON values; it must match for a resume."""
         ...
 
     def read(self, config: DataConfig, partial: Path) -> Reading:
-        """Read every document, find duplicates, and write what a tokenizer trains on.
+        """Read every document, find duplicates, and write the tokenizer's sample.
 
         Raises:
           UserError: a source cannot be read, or a document is bad and bad documents stop the preparation.
@@ -52,7 +57,7 @@ class Runner(Protocol):
     def encode(
         self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
     ) -> Iterable[EncodedShard]:
-        """Encode the shards that are not encoded yet, and return all of them in the order of the corpus.
+        """Encode the remaining shards, and return all shards in corpus order.
 
         Raises:
           DamagedShard: a shard differs from what was written.
@@ -61,16 +66,16 @@ class Runner(Protocol):
         ...
 
     def clean(self, partial: Path) -> None:
-        """Remove what the runner keeps outside of `partial`."""
+        """Remove the runner's files outside `partial`."""
         ...
 
 
 class Untrained(UserError):
-    """No tokenizer can be trained with these settings; what was read is kept for others."""
+    """The tokenizer cannot be trained with these settings. The text that was read is kept for other settings."""
 
 
 def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
-    """Build a store, resuming what an earlier process left in `partial`, and return its folder within `partial`.
+    """Build a store, resuming from what an earlier process left in `partial`; return its folder within `partial`.
 
     Raises:
       DamagedShard: a file of the earlier process differs from what was written.
@@ -99,7 +104,7 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
 
 
 def stages_of(spec: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
-    """Return what each stage of a preparation follows from, as JSON values.
+    """Return the identity of each stage as JSON values.
 
     Args:
       spec: see `spec.spec_of`.
@@ -113,14 +118,17 @@ def stages_of(spec: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str, Any]) -> bool:
-    """Make the unfinished preparation `other` that of `partial`, if it has read the same, and return whether it did.
+    """Turn the unfinished preparation `other` into `partial` if it has read the same text.
 
-    Its tokenizer and tokens are removed unless they are the same. Once all is encoded the text is gone, and it serves
-    only the same tokenizer.
+    Its tokenizer and tokens are removed unless they are the same. Once everything is encoded, the text has been
+    deleted, so `other` can only serve the same tokenizer.
 
     Args:
-      spec: of `partial`.
-      before: the spec with which `other` may have read.
+      spec: spec of `partial`.
+      before: spec with which `other` may have read.
+
+    Returns:
+      Whether `other` was taken over.
     """
     stages, ours = _recorded(other / IDENTITY), stages_of(spec, {})
     if stages is None or stages[READING] != stages_of(before, {})[READING]:
@@ -140,7 +148,7 @@ def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str
 
 
 def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> Tokenizer:
-    """Return the tokenizer of the store: train it on the sample of the training documents, or take an existing one.
+    """Return the store's tokenizer: train it on the sample of training documents, or load an existing one.
 
     Raises:
       Untrained: it cannot be trained.
@@ -167,7 +175,7 @@ def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> T
 
 
 def _recorded(path: Path) -> Any:
-    """Return the content of a JSON file, None if there is none or it is not JSON."""
+    """Return the content of a JSON file; None if it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

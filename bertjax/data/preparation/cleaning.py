@@ -1,4 +1,4 @@
-"""Filters and signatures, a step of the first pass that any number of processes apply to batches of documents."""
+"""Filters and MinHash signatures: the step of the first pass that runs in any number of processes, batch by batch."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ NOTHING_LEFT = "nothing is left"
 
 
 class Entry(NamedTuple):
-    """A document on its way through the first pass.
+    """A document in the first pass.
 
     Attributes:
-      is_filtered: False for a document of a held-out file, which stays as it is.
+      is_filtered: False for held-out files, which are never filtered.
       buckets: see `minhash.buckets`, uint64 [buckets]; None if near-duplicates stay.
     """
 
@@ -34,13 +34,13 @@ class Entry(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the filters do with a document.
+    """The result of all filters for one document.
 
     Attributes:
-      text: the text that is left; that of the filter's input if it is dropped.
+      text: the remaining text; for a dropped document, the text that the dropping filter saw.
       rule: name of the filter that drops the document; empty if it is kept.
-      reason: why it is dropped.
-      changes: {name of a filter: number of changes}.
+      reason: reason of that filter.
+      changes: {filter name: number of changes}.
     """
 
     text: str
@@ -51,18 +51,18 @@ class Verdict(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cleaner:
-    """Applies filters and computes signatures; pickled to the processes that do so.
+    """Applies filters and computes MinHash signatures. Pickled to worker processes.
 
     Attributes:
-      filters: by name, in the order in which they are applied.
-      near_duplicates: the settings of the signatures.
+      filters: filters by name, in order of application.
+      near_duplicates: settings of the signatures.
     """
 
     filters: Mapping[str, Filter]
     near_duplicates: NearDuplicates
 
     def __call__(self, batch: Sequence[Entry]) -> tuple[list[Verdict], np.ndarray | None]:
-        """Return what to do with each document, and the buckets of all of them, uint64 [D, buckets].
+        """Return the verdict on each document, and the buckets of all, uint64 [D, buckets].
 
         Raises:
           UserError: a filter failed.
@@ -77,10 +77,10 @@ class Cleaner:
 
 
 def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
-    """Return what filters do with a document.
+    """Apply filters to one document, until one drops it.
 
     Raises:
-      UserError: a filter failed; the message names it and the document.
+      UserError: a filter failed; the message names the filter and the document.
     """
     changes = {}
     for name, rule in filters.items():
@@ -112,9 +112,9 @@ def cleaned(
     ledger: Ledger,
     source_names: Sequence[str],
 ) -> Iterator[Entry]:
-    """Yield the documents that the filters keep, rewritten and with their buckets; the others go to `dropped`.
+    """Yield the documents that filters keep, rewritten and with their buckets. The others are recorded in `dropped`.
 
-    The order stays, so any number of processes gives the same documents.
+    The order is preserved, so the result does not depend on the number of processes.
     """
     under_way: list[list[Entry]] = []
 
@@ -139,6 +139,7 @@ def cleaned(
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yield runs of documents with at least `BATCH_CHARACTERS` characters; the last may be shorter."""
     batch, characters = [], 0
     for entry in entries:
         batch.append(entry)

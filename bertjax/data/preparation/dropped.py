@@ -1,8 +1,8 @@
-"""`dropped.jsonl.gz`: the documents that are not in a store, each with the reason, and their counts.
+"""`dropped.jsonl.gz`: documents that were dropped from a store, with reasons and counts.
 
-A line has `source`, `id` (`<part>:<number>`, as in messages), `rule` (the name of a filter, `duplicate` or
-`near-duplicate`) and `reason`; a filter's also `text`, the beginning of the document; a near-duplicate's `kept`, the
-document that stays in its place, and `kept_source`.
+Each line has `source`, `id` (`<part>:<number>`, as in messages), `rule` (a filter's name, `duplicate` or
+`near-duplicate`) and `reason`. Lines of filters also have `text`, the beginning of the document. Lines of
+near-duplicates have `kept` and `kept_source`, the document that stays instead.
 """
 
 import collections
@@ -16,16 +16,16 @@ from bertjax.errors import UserError, printable
 
 NAME = "dropped.jsonl.gz"
 TEXT_CHARACTERS = 200
-# A filter with more reasons names documents in them, and they would not be counts.
+# A filter with more reasons probably mentions the document in them, so counting by reason would be useless.
 MOST_REASONS = 100
 
 
 class Dropped:
-    """Writes `dropped.jsonl.gz` and counts, by source, rule and reason.
+    """Writes `dropped.jsonl.gz` and counts dropped documents by source, rule and reason.
 
     Attributes:
       numbers: {source: {rule: {reason: documents}}}.
-      changes: {source: {filter: [documents that it changed, changes]}}.
+      changes: {source: {filter: [changed documents, changes]}}.
     """
 
     def __init__(self, folder: Path):
@@ -43,7 +43,7 @@ class Dropped:
         self._file.close()
 
     def add(self, source: str, document: str, rule: str, reason: str, text: str) -> None:
-        """Record a document that a filter drops.
+        """Record a document that a filter dropped.
 
         Raises:
           UserError: the filter gave too many different reasons.
@@ -59,11 +59,11 @@ class Dropped:
         self.write(source=source, id=document, rule=rule, reason=reason, text=text[:TEXT_CHARACTERS])
 
     def add_all(self, lines: Iterable[bytes], changes: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
-        """Add what filters did to later documents, in the order of the corpus.
+        """Add the records of the next piece of the corpus.
 
         Args:
-          lines: those of the `dropped.jsonl.gz` of these documents.
-          changes: their `changes`.
+          lines: lines of the piece's `dropped.jsonl.gz`.
+          changes: `changes` of the piece.
         """
         for line in lines:
             fields = json.loads(line)
@@ -74,7 +74,7 @@ class Dropped:
                 counts[:] = [count + number for count, number in zip(counts, numbers, strict=True)]
 
     def count_changes(self, source: str, changes: Mapping[str, int]) -> None:
-        """Count a document that filters changed."""
+        """Count one changed document and the changes of each filter."""
         for rule, number in changes.items():
             counts = self.changes.setdefault(source, {}).setdefault(rule, [0, 0])
             counts[0] += 1
@@ -86,7 +86,7 @@ class Dropped:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a store.
+    """Yield the records of a store.
 
     Raises:
       UserError: the store was made without filters and near-duplicates, or the file is damaged.

@@ -1,4 +1,4 @@
-"""Exact duplicates of documents, found with bounded memory among the digests of all documents on disk."""
+"""Exact duplicates, found in bounded memory by sorting the digests of all documents on disk."""
 
 import contextlib
 import tempfile
@@ -9,10 +9,10 @@ import numpy as np
 
 from bertjax.data.preparation.steps import PACKED_BYTES, Key
 
-# numpy compares strings of bytes as packed keys compare.
+# numpy compares byte strings in the order of packed keys.
 PACKED_KEY = np.dtype(f"S{PACKED_BYTES}")
-# A document on disk: the two halves of its digest, its packed key, the index of its group, the length of its text in
-# characters, and whether it is in `data.share`.
+# A document on disk: both halves of its digest, packed key, group index, characters of text, and whether it is within
+# `data.share`. Group and characters are for the ledger.
 DOCUMENT = np.dtype(
     [
         ("high", ">u8"),
@@ -24,34 +24,34 @@ DOCUMENT = np.dtype(
     ]
 )
 BUCKET_DOCUMENTS = 1 << 22
-# Buckets that are written at once; each is an open file.
+# Buckets that are written in one pass over the documents. Each is an open file.
 BUCKETS_AT_ONCE = 256
 DOCUMENTS_PER_READ = 1 << 18
 
 
 def path(folder: Path) -> Path:
-    """Return the path of the keys of the duplicates of the unfinished preparation in `folder`."""
+    """Return the path of the duplicates' keys in the unfinished preparation `folder`."""
     return folder / "duplicates.bin"
 
 
 def record(digest: bytes, key: Key, group: int, characters: int = 0, is_used: bool = True) -> bytes:
-    """Return a document as `DOCUMENT`."""
+    """Return a document in the layout of `DOCUMENT`."""
     return digest + key.packed() + group.to_bytes(2, "little") + characters.to_bytes(8, "little") + bytes([is_used])
 
 
 def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Write the keys of all documents that equal an earlier one; the document with the lowest key is kept.
+    """Write the keys of all documents that equal an earlier one. The document with the lowest key is kept.
 
-    Buckets of digests with the same leading bits are sorted one after the other, so memory does not grow with the
-    number of documents. The documents are first divided into files, one a bucket, so time grows linearly.
+    Documents are first distributed to one file per bucket by the leading bits of their digests. Then bucket after
+    bucket is sorted. So memory is constant and time is linear in the number of documents.
 
     Args:
-      documents: a file of `DOCUMENT`, in any order.
-      duplicates: the file to write; `Duplicates` reads it.
+      documents: file of `DOCUMENT` records, in any order.
+      duplicates: output file; `Duplicates` reads it.
       groups: number of groups.
 
     Returns:
-      Documents of each group that are kept, and that are duplicates.
+      Kept documents per group, and duplicates per group.
     """
     total = documents.stat().st_size // DOCUMENT.itemsize
     bits = (max(0, total - 1) // BUCKET_DOCUMENTS).bit_length()
@@ -71,7 +71,7 @@ def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...
 
 
 def add(duplicates: Path, keys: np.ndarray) -> None:
-    """Add packed keys to the file that `find` wrote."""
+    """Add packed keys to the file that `find` wrote, and sort it again."""
     with open(duplicates, "ab") as file:
         file.write(keys.tobytes())
     _sort(duplicates)
@@ -85,7 +85,7 @@ def _sort(duplicates: Path) -> None:
 
 
 def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return whether each packed key is one of `keys`, which ascend: bool [packed]."""
+    """Return whether each packed key is in `keys`, which are sorted: bool [packed]."""
     if not len(keys):
         return np.zeros(len(packed), bool)
     places = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
@@ -93,7 +93,7 @@ def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 class Duplicates:
-    """The keys that `find` wrote, as a memory map."""
+    """Sorted keys of all dropped documents, as a memory map."""
 
     def __init__(self, path: Path):
         self._keys = np.zeros(0, PACKED_KEY)
@@ -101,7 +101,7 @@ class Duplicates:
             self._keys = np.memmap(path, PACKED_KEY, mode="r")
 
     def packed(self) -> Iterator[bytes]:
-        """Yield the packed keys in the order of the corpus."""
+        """Yield the packed keys in corpus order."""
         yield from map(bytes, self._keys)
 
     def __contains__(self, key: Key) -> bool:
@@ -121,7 +121,7 @@ class Duplicates:
 
 
 def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:
-    """Yield the documents of each bucket, those whose digests start with the same `bits` bits, as `DOCUMENT`."""
+    """Yield the documents of each bucket. Digests in a bucket share their first `bits` bits."""
     if not bits:
         yield np.fromfile(documents, DOCUMENT)
         return
@@ -143,7 +143,7 @@ def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:
 
 
 def blocks(documents: Path) -> Iterator[np.ndarray]:
-    """Yield the documents of a file as `DOCUMENT`, some at a time."""
+    """Yield the records of a file of `DOCUMENT`, block by block."""
     with open(documents, "rb") as file:
         while len(block := np.fromfile(file, DOCUMENT, DOCUMENTS_PER_READ)):
             yield block

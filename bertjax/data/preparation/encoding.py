@@ -1,4 +1,4 @@
-"""Texts as sentences of tokens, in batches that keep the tokenizer busy and memory small."""
+"""Encode texts into sentences of tokens, in batches large enough for the tokenizer and small enough for memory."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from bertjax.data.text import unicode
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
 
-# Characters that are encoded at a time: enough to keep the tokenizer busy, few enough to hold in memory.
+# Characters per call of the tokenizer: enough to keep it busy, few enough to hold in memory.
 BATCH_CHARACTERS = 1 << 20
 BLOCK_SENTENCES = 1 << 12
 
@@ -23,10 +23,9 @@ class Sentences:
 
     Attributes:
       tokens: token ids of all sentences: uint16 or uint32 [tokens].
-      lengths: tokens of each sentence; 0 for a sentence of U+2581 alone, SentencePiece's own sign for a space:
-        int64 [S].
-      words: words of each sentence; a character of a script without spaces is a word: int64 [S].
-      owners: index of the text of each sentence: int64 [S].
+      lengths: tokens per sentence; 0 for a sentence that is only U+2581, SentencePiece's sign for a space: int64 [S].
+      words: words per sentence; in scripts without spaces each character is a word: int64 [S].
+      owners: text index of each sentence: int64 [S].
     """
 
     tokens: np.ndarray
@@ -35,10 +34,10 @@ class Sentences:
     owners: np.ndarray
 
     def counts(self, contents: Sequence[memoryview], unk_id: int) -> dict[str, np.ndarray]:
-        """Return `store.COUNTS` of each text, [D] each; `documents` is False for a text without a token.
+        """Return `store.COUNTS` for each text, [D] each; `documents` is False for a text without a token.
 
         Args:
-          contents: the texts in UTF-8.
+          contents: texts in UTF-8.
         """
         texts = len(contents)
         tokens_D = _sums(self.owners, self.lengths, texts)
@@ -55,7 +54,7 @@ class Sentences:
 
 
 def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> Sentences:
-    """Return the sentences of texts (UTF-8) as tokens."""
+    """Split texts (UTF-8) into sentences and encode them."""
     dtype = token_dtype(tokenizer.vocab_size)
     tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
     with _no_garbage_collection():
@@ -68,7 +67,7 @@ def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> 
 
 
 def _batches(texts: Sequence[memoryview], splitter: str) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield sentences, and the index of the text of each."""
+    """Yield batches of sentences with the text index of each."""
     batch, owners, characters = [], [], 0
     for owner, text in enumerate(texts):
         for piece in _pieces(text):
@@ -86,7 +85,7 @@ def _batches(texts: Sequence[memoryview], splitter: str) -> Iterator[tuple[list[
 
 
 def _pieces(text: memoryview) -> Iterator[str]:
-    """Yield a long text in parts. Each part ends at the end of a line, which is the end of a sentence."""
+    """Yield a long text in parts that end at line ends, where every sentence ends too."""
     content, start = bytes(text), 0
     while start < len(content):
         stop = content.find(b"\n", start + BATCH_CHARACTERS) + 1 or len(content)
@@ -96,10 +95,10 @@ def _pieces(text: memoryview) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Turn off Python's collector of reference cycles.
+    """Turn off Python's garbage collection of reference cycles.
 
-    It takes a tenth of the time, because it visits all objects whenever a few thousand sentences are encoded, and no
-    sentence is in a cycle.
+    It would take a tenth of the time: it visits all objects whenever a few thousand sentences have been created. None
+    of them is in a cycle.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -111,10 +110,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _characters(text: memoryview) -> int:
-    """Return the characters of a text in UTF-8: its bytes without those that continue a character, 0b10xxxxxx."""
+    """Count characters of UTF-8 text: all bytes except continuation bytes, 0b10xxxxxx, which are below -64 as int8."""
     return int(np.count_nonzero(np.frombuffer(text, np.int8) >= -64))
 
 
 def _sums(owners: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-    """Return the sum of the values of each owner, exact below 2**53."""
+    """Sum values by owner. `bincount` sums in float64, exact below 2**53."""
     return np.bincount(owners, values, size).astype(np.int64)

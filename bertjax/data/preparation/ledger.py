@@ -1,7 +1,7 @@
-"""The conservation law of a preparation: what was read is what the store holds and what was left out, counted twice.
+"""Conservation law of a preparation: everything read is either in the store or counted as left out.
 
-Documents and characters are counted when they are read, and again wherever they leave: by a filter, as a duplicate,
-outside of `data.share`, without a token, or into the store. A store whose two sides differ is never published.
+Documents and characters are counted when they are read, and again wherever they leave: at a filter, as a duplicate,
+outside `data.share`, without a token, or into the store. If the two sides differ, no store is published.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from bertjax.errors import RunFailed
 Numbers = dict[str, dict[str, list[int]]]
 
 READ, SKIPPED = "read", "skipped"
-# Where documents go, with the words of the report. `changed` counts characters that filters removed from documents that
-# stay, so it has no documents. Entries of `skipped` were never read: [documents, bytes].
+# Destinations of documents, with their label in the report. `changed` counts characters that filters removed from
+# documents that stay, so its documents are 0. `skipped` documents were never read: [documents, bytes].
 WAYS = {
     "train": "training",
     "heldout": "held out",
@@ -27,31 +27,31 @@ WAYS = {
 
 
 class Ledger:
-    """Counts documents and characters by source and entry."""
+    """Counters of documents and characters by source and entry."""
 
     def __init__(self) -> None:
         self._numbers: Numbers = {}
 
     @property
     def numbers(self) -> Numbers:
-        """The counts, sorted: workers finish in any order, and the manifest of a store does not show in which."""
+        """The counts, sorted by name: workers finish in any order, and the manifest must not depend on it."""
         return {source: dict(sorted(entries.items())) for source, entries in sorted(self._numbers.items())}
 
     def add(self, source: str, entry: str, documents: int, characters: int) -> None:
-        """Add documents to an entry of a source."""
+        """Add to the counts of one entry."""
         counts = self._numbers.setdefault(source, {}).setdefault(entry, [0, 0])
         counts[0] += documents
         counts[1] += characters
 
     def add_all(self, numbers: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
-        """Add the numbers of another ledger."""
+        """Add all counts of another ledger."""
         for source, entries in numbers.items():
             for entry, counts in entries.items():
                 self.add(source, entry, *counts)
 
 
 def check(numbers: Numbers) -> None:
-    """Raise RunFailed unless all that was read of each source is in the store or counted as left out."""
+    """Raise RunFailed unless, for every source, the counts of all ways add up to the counts of `read`."""
     for source, entries in numbers.items():
         read = entries.get(READ, [0, 0])
         found = [sum(entries.get(way, [0, 0])[i] for way in WAYS) for i in range(2)]
@@ -64,7 +64,7 @@ def check(numbers: Numbers) -> None:
 
 
 def lines(numbers: Numbers) -> list[str]:
-    """Return lines of a report: what was read of all sources together, and where it went."""
+    """Return report lines: documents read from all sources together, and where they went."""
     total = Ledger()
     for entries in numbers.values():
         total.add_all({"": entries})

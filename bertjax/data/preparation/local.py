@@ -1,8 +1,8 @@
-"""The local runner: processes of one machine, and files that let a killed preparation resume.
+"""The local runner: worker processes on one machine, resumable after a kill.
 
-An unfinished preparation also has the folders `reading/` (pieces of the first pass, until it is complete), `text/` and
-`tokens/` (shards). A folder of kept shards serves later preparations: a kept shard is named by all that decides it, so
-a corpus that has grown takes those of its first part.
+Its unfinished preparations also have the folders `reading/` (pieces, until the first pass is complete), `text/` and
+`tokens/` (shards). Kept shards serve later preparations. They are named by a hash of everything that determines their
+content, so a grown corpus reuses the shards of its old part.
 """
 
 import contextlib
@@ -34,29 +34,29 @@ from bertjax.data.sources.bad import BadRecords
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import RunFailed, Unavailable, UserError
 
-# Part of the names of kept shards; a new one if the same text is encoded in another way.
+# Part of every kept shard's name. Raise it if the same text is encoded differently.
 KEPT_VERSION = 3
-# The folder of the pieces in an unfinished preparation.
+# Folder of the pieces within an unfinished preparation.
 PIECES = "reading"
-# What splits and encodes text beside bertjax; a kept shard is for one version of each.
+# Libraries that change how text is split and encoded. A kept shard is valid for one version of each.
 _LIBRARIES = "sentencepiece", "tokenizers"
 
 
 class BadDocument(UserError):
-    """A document holds no token, which only its encoding shows."""
+    """A document without a token. Only encoding reveals it, perhaps after hours."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardEncoder:
-    """Encodes shards of text; pickled to the processes that do so.
+    """Encodes one text shard. Pickled to worker processes.
 
     Attributes:
       folder: the unfinished preparation.
       splitter: see `sentences.split`.
-      on_bad_document: `stop` or `skip` if a document holds no token.
+      on_bad_document: `stop` or `skip` at a document without a token.
       groups: (split, source) of each group.
-      remedy: the end of the message about a document that holds no token.
-      kept: folder in which shards are kept for later preparations; None to keep none.
+      remedy: end of the error message about a document without a token.
+      kept: folder of kept shards; None to keep none.
     """
 
     folder: Path
@@ -68,10 +68,10 @@ class ShardEncoder:
     kept: Path | None = None
 
     def __call__(self, index: int) -> tuple[list[tuple[int, str]], bool]:
-        """Write a shard of tokens.
+        """Write a token shard.
 
         Returns:
-          The group and the error of each document that was skipped, and whether the shard had been kept.
+          `EncodedShard.skipped`, and whether the shard was found among the kept ones.
 
         Raises:
           BadDocument: a document holds no token, and bad documents stop the preparation.
@@ -98,9 +98,9 @@ class ShardEncoder:
         return shard.skipped, found is not None
 
     def _encoded(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> EncodedShard:
-        """Return the tokens of documents, with the numbers of their groups among those of the shard.
+        """Encode documents. Groups are numbered within the shard.
 
-        A kept shard has these, because the groups of a corpus get other numbers with another source.
+        Kept shards need local numbers: adding a source to the corpus renumbers its groups.
         """
         renamed = [document._replace(group=groups.index(document.group)) for document in documents]
         return encode_shard(renamed, self._splits(groups), self.tokenizer, self.splitter)
@@ -110,7 +110,7 @@ class ShardEncoder:
         return [self.groups[group][0] for group in groups]
 
     def _name(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> str:
-        """Return a hash of all that decides a shard of tokens."""
+        """Return a hash of everything that determines a token shard."""
         decides = {
             "version": KEPT_VERSION,
             "libraries": [metadata.version(name) for name in _LIBRARIES],
@@ -127,7 +127,7 @@ class ShardEncoder:
 
     @contextlib.contextmanager
     def _kept_errors(self) -> Iterator[None]:
-        """Name the folder of kept shards in an error of its disk. The preparation itself is not lost."""
+        """Name the folder of kept shards in disk errors, and make them RunFailed, which keeps the preparation."""
         try:
             yield
         except OSError as error:
@@ -136,7 +136,7 @@ class ShardEncoder:
 
 
 def _read_kept(path: Path, token_dtype: np.dtype) -> EncodedShard | None:
-    """Return a kept shard, None if there is none, or if it is damaged."""
+    """Return a kept shard; None if it is missing or damaged."""
     with contextlib.suppress(DamagedShard, FileNotFoundError):
         return shards.read_tokens(path, token_dtype)
     return None
@@ -144,7 +144,7 @@ def _read_kept(path: Path, token_dtype: np.dtype) -> EncodedShard | None:
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """Runs a preparation on this machine; see `building.Runner`.
+    """Runs the steps on this machine; see `building.Runner`.
 
     Attributes:
       kept: see `ShardEncoder`.
@@ -177,7 +177,7 @@ class Local:
 
 
 def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], work: epath.Path) -> None:
-    """Read the pieces that are not read yet, one a process."""
+    """Read unfinished pieces, one per process."""
     sizes = [pieces.size_of(piece, all_sources) for piece in corpus]
     todo = [i for i, piece in enumerate(corpus) if not (work / pieces.folder_name(piece) / pieces.SEAL).exists()]
     if done := len(corpus) - len(todo):
@@ -196,16 +196,16 @@ def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], wo
             for number, _ in workers.unordered(reader, todo, processes):
                 bar.update(sizes[number])
             return
-        # One piece at a time, in this process; the other processes clean its documents.
+        # Parallelism over pieces does not help here, so pieces are read in this process, and filters run in others.
         reader = dataclasses.replace(reader, on_read=bar.update, processes=processes)
         for number in todo:
             reader(number)
 
 
 def _move_texts(partial: Path, corpus: list[Piece], work: Path) -> None:
-    """Number the shards of text of all pieces, and put them where `shards.text_path` has them.
+    """Move the text shards of all pieces to `shards.text_path`, numbered through the corpus.
 
-    Killed and started again, it continues with the ones that are left.
+    After a kill it continues with the shards that were not moved yet.
     """
     for name in ("text", "tokens"):
         (partial / name).mkdir(exist_ok=True)
@@ -219,7 +219,7 @@ def _move_texts(partial: Path, corpus: list[Piece], work: Path) -> None:
 
 
 def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, kept: Path | None) -> None:
-    """Encode the shards that are not encoded yet."""
+    """Encode all shards that have no token shard yet."""
     indices = range(len(read.shard_bytes))
     done = {index for index in indices if shards.tokens_path(partial, index).exists()}
     for index in done:

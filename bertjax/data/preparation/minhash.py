@@ -1,4 +1,4 @@
-"""MinHash signatures of texts (Broder 1997): near-duplicates have equal parts with a known probability."""
+"""MinHash signatures of texts (Broder 1997): similar texts share a bucket with a known probability."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ GRAMS_AT_ONCE = 1 << 15
 
 
 def probability(similarity: float | np.ndarray, settings: NearDuplicates) -> float | np.ndarray:
-    """Return the probability that two documents of this Jaccard similarity have an equal bucket."""
+    """Return the probability that two documents with this Jaccard similarity share a bucket."""
     return 1 - (1 - similarity**settings.hashes) ** settings.buckets
 
 
 def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
-    """Return a hash for each text and bucket, uint64 [D, buckets]; near-duplicates have one of them in common.
+    """Return a hash per text and bucket, uint64 [D, buckets]. Near-duplicates share at least one bucket.
 
-    A bucket is the hash of `hashes` minima, each over the n-grams of a text after another permutation of 32 bits:
-    x -> a x + b modulo 2**32 with an odd a. Two sets of n-grams have the same minimum with a probability that is their
-    Jaccard similarity. A text that has no words is similar only to itself.
+    A bucket hashes `hashes` minima. Each minimum is taken over the text's n-grams after another permutation of 32 bits:
+    x -> a x + b modulo 2**32 with odd a. The probability of an equal minimum is the Jaccard similarity of the two
+    n-gram sets. A text without words is similar only to itself.
     """
     words, counts_D = ngrams.word_hashes(texts)
     grams, grams_D = ngrams.ngram_hashes(words, counts_D, settings.ngram)
@@ -37,7 +37,8 @@ def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
 
 
 def _minima(grams: np.ndarray, grams_D: np.ndarray, hashes: int) -> np.ndarray:
-    """Return the minimum of each hash function over the n-grams of each text: uint32 [D, hashes]."""
+    """Return the minimum of each hash function over each text's n-grams: uint32 [D, hashes]."""
+    # Fixed constants: signatures must be comparable between processes and runs.
     constants = ngrams.mix(np.arange(1, 2 * hashes + 1, dtype=np.uint64)).astype(np.uint32)
     factors, offsets = constants[:hashes] | np.uint32(1), constants[hashes:]
     minima = np.zeros((len(grams_D), hashes), np.uint32)

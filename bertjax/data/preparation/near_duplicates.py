@@ -1,8 +1,8 @@
-"""Near-duplicates: documents with an equal bucket are connected, and of each connected cluster one document stays.
+"""Near-duplicates: documents that share a bucket are connected, and one document per connected cluster stays.
 
-The rule: held-out documents stay, and no training document of their cluster does. In a cluster without one, the longest
-text (in UTF-8) stays; of several, the one with the lowest digest. The rule reads content only, so the order of files
-and documents has no effect on it.
+Held-out documents always stay, and then no training document of their cluster does. In a cluster without one, the
+longest text (in UTF-8) stays; ties go to the lowest digest. The rule reads only content, so it does not depend on the
+order of files and documents.
 """
 
 import dataclasses
@@ -23,14 +23,14 @@ LARGEST = 10
 
 @dataclasses.dataclass(frozen=True)
 class Clusters:
-    """The near-duplicates of a corpus.
+    """The near-duplicate clusters of a corpus.
 
     Attributes:
-      number: clusters of two and more documents.
-      dropped: packed keys of the documents that are dropped, sorted.
-      kept: the packed key of the document that stays in place of each of `dropped`.
-      groups: index of the group of each of `dropped`.
-      largest: (documents, packed key of the one that stays, beginning of its text), largest first.
+      number: number of clusters with at least two documents.
+      dropped: sorted packed keys of the dropped documents.
+      kept: for each of `dropped`, the packed key of the document that stays instead.
+      groups: for each of `dropped`, its group index.
+      largest: (documents, packed key of the one that stays, beginning of its text), largest cluster first.
     """
 
     number: int
@@ -41,16 +41,16 @@ class Clusters:
 
 
 def document_dtype(buckets: int) -> np.dtype:
-    """Return the dtype of a document on disk."""
+    """Return the dtype of a document record on disk."""
     fixed = [("key", PACKED_KEY), ("digest", "S16"), ("group", "<u2"), ("bytes", "<u8"), ("beginning", f"S{BEGINNING}")]
     return np.dtype([*fixed, ("buckets", "<u8", (buckets,))])
 
 
 def record(key: Key, digest: bytes, group: int, text: bytes, buckets_B: np.ndarray) -> bytes:
-    """Return a document as `document_dtype`.
+    """Return a document in the layout of `document_dtype`.
 
     Args:
-      text: its text in UTF-8.
+      text: text in UTF-8.
     """
     size = len(text).to_bytes(8, "little")
     beginning = text[:BEGINNING].ljust(BEGINNING, b"\0")
@@ -58,19 +58,20 @@ def record(key: Key, digest: bytes, group: int, text: bytes, buckets_B: np.ndarr
 
 
 def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[bool]) -> Clusters:
-    """Return the near-duplicates among documents that are no exact duplicates.
+    """Return the near-duplicates among documents that are not exact duplicates.
 
-    Memory is about 40 bytes a document, and 390 if all are in clusters; the signatures stay on disk.
+    Memory is about 40 bytes per document, 390 if all are in clusters. The signatures stay on disk.
 
     Args:
-      documents: a file of `document_dtype`, in any order.
-      exact: the exact duplicates, which are left out.
-      is_heldout: whether documents of each group are held out.
+      documents: file of `document_dtype` records, in any order.
+      exact: exact duplicates, which are ignored.
+      is_heldout: for each group, whether it is held out.
     """
     dtype = document_dtype(buckets)
     is_exact = [exact.contain_packed(block["key"]) for block in _blocks(documents, dtype)]
     is_used = ~np.concatenate([np.zeros(0, bool), *is_exact])
     labels = np.arange(np.count_nonzero(is_used), dtype=np.int32)
+    # One bucket at a time is in memory: labels of clusters so far are the nodes of the next graph.
     for bucket in range(buckets):
         labels = _connected(labels, _bucket(documents, dtype, bucket, len(is_used))[is_used])
     sizes = np.bincount(labels)
@@ -81,7 +82,7 @@ def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[
 
 
 def _bucket(documents: Path, dtype: np.dtype, bucket: int, size: int) -> np.ndarray:
-    """Return one bucket of each document: uint64 [size]."""
+    """Read one bucket of every document: uint64 [size]."""
     hashes, start = np.zeros(size, np.uint64), 0
     for block in _blocks(documents, dtype):  # copied, as a view would keep all of the block
         hashes[start : start + len(block)] = block["buckets"][:, bucket]
@@ -90,10 +91,10 @@ def _bucket(documents: Path, dtype: np.dtype, bucket: int, size: int) -> np.ndar
 
 
 def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
-    """Return the clusters after documents with the same hash were connected: int32 [documents].
+    """Merge clusters that contain documents with equal hashes: int32 [documents].
 
     Args:
-      labels: the clusters so far.
+      labels: cluster of each document so far.
       hashes: uint64 [documents].
     """
     order = np.argsort(hashes)
@@ -107,11 +108,11 @@ def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
 
 
 def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray) -> Clusters:
-    """Return the clusters of documents.
+    """Choose which document of each cluster stays.
 
     Args:
-      members: the documents of all clusters, `document_dtype` without buckets.
-      labels: the cluster of each.
+      members: documents of all clusters, `document_dtype` without buckets.
+      labels: cluster of each.
     """
     stays = is_heldout_G[members["group"]] if len(members) else np.zeros(0, bool)
     order = np.lexsort([members["digest"], np.iinfo(np.int64).max - members["bytes"].astype(np.int64), ~stays, labels])
@@ -135,7 +136,7 @@ def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray)
 
 
 def _selected(documents: Path, dtype: np.dtype, is_selected: np.ndarray) -> np.ndarray:
-    """Return the selected documents without their buckets."""
+    """Read the selected documents without their buckets."""
     names = [name for name in dtype.names if name != "buckets"]
     parts, start = [np.zeros(0, np.dtype([(name, dtype[name]) for name in names]))], 0
     for block in _blocks(documents, dtype):

@@ -1,8 +1,8 @@
-"""The steps of a preparation for machines that share only a work folder, local or remote.
+"""Preparation steps for machines that share nothing but a work folder, local or remote.
 
-The work folder has a folder for each piece of the corpus (`pieces`), which also gets `tokens/` and `duplicates.bin`. A
-file is named by what it holds and appears whole, and its bytes depend on nothing else. So a step that is repeated, or
-runs twice at once, changes nothing, and what a stopped preparation has finished is not done again.
+The work folder has one folder per piece of the corpus (`pieces`), which later receives `tokens/` and `duplicates.bin`.
+Files are written atomically, and their bytes depend only on their names. So steps are idempotent: they may be repeated
+or run twice at once, and a resumed preparation skips finished ones.
 """
 
 import bisect
@@ -22,7 +22,7 @@ from bertjax.data.preparation.pieces import Piece, folder_name
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.errors import RunFailed, Unavailable, UserError
 
-# Of the files in a work folder.
+# Version of the files in a work folder; part of its name.
 FORMAT_VERSION = 2
 _ERRORS = "errors"
 _KINDS = {kind.__name__: kind for kind in (BadDocument, DamagedShard, RunFailed)}
@@ -30,12 +30,12 @@ _KINDS = {kind.__name__: kind for kind in (BadDocument, DamagedShard, RunFailed)
 
 @dataclasses.dataclass(frozen=True)
 class PartEncoder:
-    """Encodes shards of text.
+    """Encodes one text shard in the work folder.
 
     Attributes:
       parts: see `PartReader`.
-      ends: number of the shards up to the end of each piece.
-      encoder: the local step, with a folder that is replaced.
+      ends: cumulative number of shards after each piece.
+      encoder: the local step; its folder is replaced by a scratch folder.
     """
 
     parts: list[Piece]
@@ -44,7 +44,7 @@ class PartEncoder:
     encoder: ShardEncoder
 
     def __call__(self, number: int) -> None:
-        """Write a shard of tokens, unless it is there.
+        """Write token shard `number`, unless it exists undamaged.
 
         Raises:
           BadDocument: a document holds no token, and bad documents stop the preparation.
@@ -67,26 +67,26 @@ class PartEncoder:
             storage.write_bytes(target, shards.tokens_path(scratch, index).read_bytes())
 
     def place(self, number: int) -> tuple[epath.Path, int]:
-        """Return the folder of the piece of a shard, and the index of the shard in it."""
+        """Return the piece folder of a shard and the shard's index in it."""
         part = bisect.bisect_right(self.ends, number)
         return self.work / folder_name(self.parts[part]), number - (self.ends[part - 1] if part else 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reporting:
-    """Applies a step, and writes an error that repetition does not help to a file: whoever started it raises it.
+    """Runs a step and writes permanent errors to a file, which the launching program reads and raises.
 
-    If there is such a file, no further step starts.
+    Beam would retry such a step. Once there is an error file, no further step starts.
     """
 
     step: Callable[[int], None]
     work: epath.Path
 
     def __call__(self, number: int) -> None:
-        """Apply the step.
+        """Run step `number`.
 
         Raises:
-          Unavailable: the same step may succeed later.
+          Unavailable: a transient failure; Beam repeats the step.
         """
         if self._reported():
             return
@@ -99,7 +99,7 @@ class Reporting:
             storage.write_text(self.work / _ERRORS / f"{number:09}.json", content)
 
     def clear(self) -> None:
-        """Make the work folder, without the errors of an earlier preparation.
+        """Create the work folder and remove the error files of an earlier run.
 
         Raises:
           StorageError: it cannot be written.
@@ -111,11 +111,11 @@ class Reporting:
         storage.write_bytes(self.work / "writable", b"")
 
     def raise_error(self) -> None:
-        """Raise the first error that a step has reported."""
+        """Raise the first reported error, if there is one."""
         if names := self._reported():
             kind, message = json.loads(storage.read_bytes(self.work / _ERRORS / names[0]))
             raise _KINDS.get(kind, UserError)(message)
 
     def _reported(self) -> list[str]:
-        """Return the names of the files with errors; that of a draft starts with a dot."""
+        """Return the names of the error files, without drafts, whose names start with a dot."""
         return [name for name in storage.names_in(self.work / _ERRORS) if not name.startswith(".")]

@@ -1,8 +1,9 @@
-"""The first pass by pieces: consecutive files of a source, which any process reads, in any order and more than once.
+"""The first pass, piece by piece. A piece is a run of consecutive files that one process reads.
 
-A piece has a folder with `documents.bin`, `near.bin`, `dropped.jsonl.gz`, `sample.jsonl`, `text/` and, written last,
-`part.json`. What a stopped preparation has finished is not read again. `merged` makes the first pass of the corpus of
-its pieces, so the number of processes and where the corpus is cut have no effect on a store.
+Any process may read any piece, in any order, even twice. The result is a folder with `documents.bin`, `near.bin`,
+`dropped.jsonl.gz`, `sample.jsonl`, `text/` and, written last, `part.json`. A resumed preparation skips finished pieces.
+`merged` combines the pieces into the first pass of the whole corpus. The store depends neither on the number of
+processes nor on the cuts.
 """
 
 import contextlib
@@ -33,15 +34,16 @@ from bertjax.data.sources.bad import LISTED, BadRecords
 from bertjax.errors import UserError
 
 SEAL, _SAMPLE = "part.json", "sample.jsonl"
-# A piece ends at the first file after so many bytes, a power of two: small files are read together. A small source has
-# about 64 pieces, enough for many processes. A large one has large pieces, because each keeps a sample of its own.
+# A piece ends at the first file boundary after this many bytes, a power of two, so small files are read together. A
+# small source has about 64 pieces, enough for many processes. A large source has large ones, because each piece keeps
+# its own sample for the tokenizer.
 FEWEST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
 PIECES = 64
 STRETCHES_A_LINE = 1000
 
 
 class Piece(NamedTuple):
-    """Consecutive parts of a source: its index, the first part, and the one after the last."""
+    """Consecutive parts of a source: source index, first part, and the part after the last."""
 
     source: int
     first: int
@@ -49,7 +51,10 @@ class Piece(NamedTuple):
 
 
 def pieces_of(all_sources: list[Source]) -> list[Piece]:
-    """Return the pieces of a corpus. Those of a source stay as they are if parts are added behind them."""
+    """Return the pieces of a corpus.
+
+    Appending parts to a source leaves its earlier pieces unchanged, unless the source outgrows its piece size.
+    """
     pieces = []
     for index, source in enumerate(all_sources):
         first, size, enough = 0, 0, _piece_bytes(sum(file.size for file in source.parts))
@@ -62,32 +67,32 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
 
 
 def _piece_bytes(size: int) -> int:
-    """Return the bytes after which a piece of a source of `size` bytes ends."""
+    """Return the minimum bytes per piece for a source of `size` bytes."""
     return min(max(FEWEST_BYTES, 1 << (size // PIECES).bit_length()), MOST_BYTES)
 
 
 def folder_name(piece: Piece) -> str:
-    """Return the name of the folder of a piece."""
+    """Return the folder name of a piece."""
     return f"{piece.source:03}-{piece.first:06}"
 
 
 def size_of(piece: Piece, all_sources: list[Source]) -> int:
-    """Return the bytes of the files of a piece."""
+    """Return the total file size of a piece in bytes."""
     return sum(part.size for part in all_sources[piece.source].parts[piece.first : piece.stop])
 
 
 def ignore(size: int) -> None:
-    """Take no notice of bytes that were read."""
+    """Progress callback that does nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PartReader:
-    """Reads pieces of the corpus; picklable with the default `on_read`.
+    """Reads one piece of the corpus. Picklable with the default `on_read`.
 
     Attributes:
-      work: the folder that receives the folders of the pieces.
-      on_read: called with the number of bytes that were read since the last call.
-      processes: processes that clean the documents of a piece, see `cleaning.cleaned`.
+      work: parent folder of all piece folders.
+      on_read: called with the number of bytes read since the last call.
+      processes: number of processes that clean documents, see `cleaning.cleaned`.
     """
 
     config: DataConfig
@@ -98,7 +103,7 @@ class PartReader:
     processes: int = 0
 
     def __call__(self, number: int) -> None:
-        """Write the folder of a piece, unless it is there.
+        """Write the folder of piece `number`, unless it exists.
 
         Raises:
           UserError: a part cannot be read, or a document is bad and bad documents stop the preparation.
@@ -129,7 +134,8 @@ class PartReader:
                     entries, self.config, self.sources, folder, sample, dropped, ledger, self.processes
                 )
             stretches = sample.stretches()
-            # Many stretches a line, as encoding a line has a cost of its own.
+            # Many stretches per line, because each JSON line has a fixed cost. They are sorted by priority, so `merged`
+            # can stop at the first line that cannot be drawn.
             starts = range(0, len(stretches), STRETCHES_A_LINE)
             lines = [sample.limit, *(stretches[start : start + STRETCHES_A_LINE] for start in starts)]
             content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -140,6 +146,7 @@ class PartReader:
 
 
 def _counted(entries: Iterator[reading.Entry], ledger: Ledger, source: str) -> Iterator[reading.Entry]:
+    """Count documents and characters as they are read, before any filter: one side of the ledger."""
     documents = characters = 0
     for entry in entries:
         documents += 1
@@ -149,7 +156,7 @@ def _counted(entries: Iterator[reading.Entry], ledger: Ledger, source: str) -> I
 
 
 def read_seal(folder: epath.Path) -> dict[str, Any]:
-    """Return what `PartReader` counts in a piece.
+    """Return the counts that `PartReader` recorded for a piece.
 
     Returns:
       `shard_bytes` of each shard, `messages` about the first bad documents, `changes` (see `Dropped`), and `ledger`
@@ -161,11 +168,11 @@ def read_seal(folder: epath.Path) -> dict[str, Any]:
 def merged(
     config: DataConfig, partial: Path, all_sources: list[Source], pieces: Sequence[Piece], work: epath.Path
 ) -> Reading:
-    """Make the first pass of the corpus of that of its pieces: find duplicates, and write what a tokenizer trains on.
+    """Combine all pieces into the first pass of the corpus: find duplicates and write the tokenizer's sample.
 
     Args:
-      partial: the unfinished preparation, see `building`.
-      work: the folder with the folders of the pieces.
+      partial: folder of the unfinished preparation, see `building`.
+      work: parent folder of all piece folders.
     """
     folders = [work / folder_name(piece) for piece in pieces]
     seals = [read_seal(folder) for folder in folders]
@@ -200,10 +207,10 @@ def _write_sample(
     folders: Sequence[epath.Path],
     ledger: Ledger,
 ) -> None:
-    """Write the texts that a tokenizer trains on, in the order of the corpus.
+    """Write the training texts of the tokenizer in corpus order.
 
-    If `data` states how often sources are drawn, each has its share of the sample. A source that is smaller than its
-    share is repeated, as training repeats it.
+    If the configuration sets how often sources are drawn, each source gets that share of the sample. A source that is
+    smaller than its share is repeated, as in training.
     """
     is_duplicate = reading.is_duplicate(partial)
     characters = {source.name: ledger.numbers.get(source.name, {}).get(READ, (0, 0))[1] for source in all_sources}
@@ -225,7 +232,7 @@ def _write_sample(
 
 
 def _repeated(texts: list[str], characters: int) -> list[str]:
-    """Return texts, again from the first one until they have about so many characters."""
+    """Cycle through texts until they have about `characters` characters."""
     result, left = [], characters
     for text in itertools.cycle(texts):
         if result and left < len(text) / 2:
@@ -236,7 +243,7 @@ def _repeated(texts: list[str], characters: int) -> list[str]:
 
 
 def _read_sample(folder: epath.Path) -> tuple[Iterator[Stretch], int]:
-    """Return the stretches of a piece, lowest priority first, and the limit of its sample."""
+    """Return a piece's stretches, lowest priority first, and the limit of its sample."""
 
     def stretches() -> Iterator[Stretch]:
         for line in file:
@@ -249,7 +256,10 @@ def _read_sample(folder: epath.Path) -> tuple[Iterator[Stretch], int]:
 
 @contextlib.contextmanager
 def whole_folder(target: epath.Path) -> Iterator[Path]:
-    """Make an empty local folder; `target` has its files when the block ends, the seal last, or had them before."""
+    """Yield an empty local folder that becomes `target` when the block ends, unless another process was faster.
+
+    At a URL, where folders cannot be renamed, the files are uploaded, the seal last.
+    """
     if storage.is_remote(target):
         with tempfile.TemporaryDirectory() as name:
             yield Path(name)

@@ -1,4 +1,4 @@
-"""Make the token store of a corpus, or open the one that is there."""
+"""Entry point: prepare the token store of a corpus, or open an existing one."""
 
 import contextlib
 import dataclasses
@@ -25,22 +25,22 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
-# Fields of `DataConfig` with settings of their own.
-# What a filter is compared with: its kind is always printed, other fields if they are not the default of their class.
+# Reference for printing a filter's settings: its kind always differs, other fields fall back to their class defaults.
 _ANY_FILTER = types.SimpleNamespace(kind="")
+# Fields of `DataConfig` that are groups of settings.
 _NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
 LOCAL = Local()
 
 
 def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
-    """Make the token store of a corpus, or open the one that is there, and print its contents.
+    """Prepare the token store of a corpus, or open an existing one, and print its report.
 
-    Memory does not grow with the corpus. A killed preparation leaves nothing that opens as a store, and the same call
-    resumes after the shards that it had finished. A second process that prepares the same store waits for the first. A
-    store under a URL is built in `data.cache_dir` and copied to the URL.
+    Memory does not grow with the corpus. A killed preparation leaves nothing that opens as a store; the same call
+    resumes it. A second process that prepares the same store waits for the first. A store under a URL is built in
+    `data.cache_dir` and uploaded.
 
     Args:
-      runner: applies the steps; the store has the same bytes with any runner.
+      runner: runs the steps. Every runner writes the same bytes.
 
     Raises:
       UserError: a corpus that cannot be read, too few documents, too little text for the vocabulary, or a folder that
@@ -50,10 +50,11 @@ def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
 
 
 def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
-    """Open the store of a corpus; if there is none, make it, or name the command that does.
+    """Open the store of a corpus. If it does not exist, prepare it, or fail with the command that does.
 
     Args:
-      spec: the spec of the store; by default that of the corpus, which is then read.
+      may_prepare: whether this process may prepare a missing store.
+      spec: the store's spec; computed from the corpus files by default.
 
     Raises:
       UserError: see `prepare` and `TokenStore.open`; also if there is no store and `may_prepare` is False.
@@ -69,7 +70,7 @@ def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] 
 
 
 def store_path(config: DataConfig) -> epath.Path:
-    """Return the path of the store of a corpus. Its name follows from the corpus and from all settings that matter."""
+    """Return the path of a corpus's store. The name is a hash of the corpus and of all settings that matter."""
     return path_of(config, spec_of(config))
 
 
@@ -91,7 +92,7 @@ def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenS
 
 
 def _build(config: DataConfig, spec: dict[str, Any], path: Path, runner: Runner) -> None:
-    """Build a store that is not there yet beside its place, and rename it once all of it is on disk."""
+    """Build a missing store in a folder beside `path`, and rename it once all of it is on disk."""
     notice = f"another process prepares {path}; waiting for it"
     try:
         with storage.storage_errors(path), locks.lock_or_wait(path.with_name(path.name + ".lock"), notice):
@@ -111,10 +112,10 @@ def _partial(path: Path) -> Path:
 
 
 def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
-    """Continue another unfinished preparation that has read the same corpus, if this one has not started.
+    """If this preparation has not started, continue another unfinished one that has read the same corpus.
 
-    That is one with another tokenizer, or one that stopped at a bad document if bad documents are now skipped: its
-    first pass had no bad document, so what it has read and encoded is the same in both.
+    The other one may have another tokenizer, or `on_bad_document=stop` where this one skips. Whatever it has read and
+    encoded under `stop` had no bad document, so it is the same in both.
     """
     if _partial(path).exists():
         return
@@ -127,17 +128,17 @@ def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
 
 
 def _unfinished(folder: Path) -> list[Path]:
-    """Return the folders of the unfinished preparations in a folder of stores."""
+    """Return all unfinished preparations in a folder of stores."""
     return sorted(path for path in folder.glob("*.partial") if path.is_dir())
 
 
 def _lock(partial: Path) -> Path:
-    """Return the lock file of the store that an unfinished preparation becomes."""
+    """Return the lock file of an unfinished preparation, which is also the lock of its store."""
     return partial.with_name(partial.name.removesuffix(".partial") + ".lock")
 
 
 def _name_stale(folder: Path) -> None:
-    """Name unfinished preparations that no process works on, with their size and the command that removes them."""
+    """Print unfinished preparations that no process works on, with their size and the command to remove them."""
     for other in _unfinished(folder):
         with contextlib.suppress(Busy), locks.lock_or_fail(_lock(other), ""):
             size = sum(file.stat().st_size for file in other.rglob("*") if file.is_file())
@@ -150,9 +151,9 @@ def _name_stale(folder: Path) -> None:
 
 
 def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
-    """Return the folder of a complete store within `partial`.
+    """Build the store within `partial` and return its folder.
 
-    What was read and encoded is kept unless the same command would fail again with any tokenizer.
+    After an error, what was read and encoded is kept unless the same command would fail again with any tokenizer.
     """
     try:
         try:
@@ -172,7 +173,7 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
 
 
 def _command(config: DataConfig) -> str:
-    """Return the command line that prepares the store of `config`, with the settings that differ from the defaults."""
+    """Return the command that prepares the store of `config`, with all settings that differ from the defaults."""
     flags = [
         shlex.quote(f"--config.{prefix}.{field.name}={getattr(part, field.name)}")
         for prefix, part, default in (

@@ -1,8 +1,8 @@
-"""First pass: every document once, in order, to shards of text on disk, with digests of each.
+"""First pass: read every document once, in order, and write text shards and digests to disk.
 
-A document runs through a pipe of generators: read, cleaned, grouped, sampled, recorded, written. Documents outside of
-`data.share` run through all of it but the last, so the tokenizer and the duplicates are those of the whole corpus.
-Cleaning comes first, so digests, splits and duplicates are those of the text that filters leave.
+A document passes through a chain of generators: read, cleaned, grouped, sampled, recorded, written. Documents outside
+`data.share` skip only the last one, so the tokenizer and the duplicates always come from the whole corpus. Cleaning
+comes first, so digests, splits and duplicates are computed on the text that filters leave.
 """
 
 import contextlib
@@ -29,25 +29,25 @@ from bertjax.data.store import SPLITS
 
 HELDOUT_FILE = "heldout file"
 FORMAT_VERSION = 4
-# What is compared to find duplicates and near-duplicates.
+# Records that are compared to find duplicates and near-duplicates.
 DOCUMENTS, NEAR = "documents.bin", "near.bin"
 SAMPLE = "sample.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The result of the first pass; when it is on disk, the corpus is not read again.
+    """The result of the first pass. Once it is on disk, the corpus is not read again.
 
     Attributes:
-      groups: (split, source) of each group of documents.
-      kept: documents of each group without duplicates and near-duplicates, also those outside of `data.share`.
-      duplicates: duplicates of each group.
-      skipped: bad documents of each source.
+      groups: (split, source) of each document group.
+      kept: documents per group after deduplication, including those outside `data.share`.
+      duplicates: exact duplicates per group.
+      skipped: bad documents per source.
       shard_bytes: bytes of text in each shard.
       cleaning: empty without filters and near-duplicates. Else `dropped` {source: {filter: {reason: documents}}},
         `changed` {source: {filter: [documents, changes]}}, and, if near-duplicates are dropped, `near_duplicates`
         {source: documents}, `clusters` and `largest` [[documents, id of the one that stays, beginning of its text]].
-      ledger: what was read and what was left out of the shards, see `ledger.Numbers`.
+      ledger: documents and characters that were read, and that were left out of the shards; see `ledger.Numbers`.
     """
 
     groups: tuple[tuple[str, str], ...]
@@ -71,7 +71,7 @@ class Reading:
 
 
 class Source(NamedTuple):
-    """A source: its name, its parts, the splits that its documents may be in and the index of the first one's group."""
+    """One corpus: its name, its parts, the splits of its documents, and the group index of the first split."""
 
     name: str
     parts: list[Part]
@@ -80,7 +80,7 @@ class Source(NamedTuple):
 
 
 class _Grouped(NamedTuple):
-    """A document with what identifies it, the index of its group, and its buckets (see `Entry`)."""
+    """A document with its identifying content, its group index, and its buckets (see `Entry`)."""
 
     key: Key
     document: Document
@@ -91,12 +91,12 @@ class _Grouped(NamedTuple):
 
 
 def is_cleaned(config: DataConfig) -> bool:
-    """Return whether a preparation drops documents other than exact duplicates."""
+    """Return whether documents other than exact duplicates may be dropped."""
     return bool(config.filters) or config.near_duplicates.drop
 
 
 def open_dropped(config: DataConfig, folder: Path) -> contextlib.AbstractContextManager[Dropped | None]:
-    """Open the list of the dropped documents in `folder`; None if only exact duplicates are dropped."""
+    """Open the list of dropped documents in `folder`; None if only exact duplicates are dropped."""
     return Dropped(folder) if is_cleaned(config) else contextlib.nullcontext()
 
 
@@ -110,12 +110,12 @@ def write(
     ledger: Ledger,
     processes: int,
 ) -> tuple[int, ...]:
-    """Clean documents, offer them to the sample, write them to shards of text, and write what is compared.
+    """Clean documents, offer them to the sample, and write text shards and deduplication records.
 
     Args:
-      entries: documents in the order of the corpus.
-      folder: receives `documents.bin`, `near.bin` and the shards of text.
-      processes: number of processes that clean.
+      entries: documents in corpus order.
+      folder: receives `documents.bin`, `near.bin` and the text shards.
+      processes: number of cleaning processes.
 
     Returns:
       Bytes of text in each shard.
@@ -135,7 +135,7 @@ def write(
         documents = _grouped(entries, all_sources, config)
         documents = _sampled(documents, sample, is_train)
         documents = _recorded(documents, records, near_records)
-        # Documents outside of the share end here.
+        # Documents outside `data.share` were sampled and recorded like all others, and end here.
         return shards.write_texts(folder, (_to_shard(entry) for entry in documents if entry.is_used))
 
 
@@ -148,13 +148,14 @@ def compared(
     shard_bytes: tuple[int, ...],
     ledger: Ledger,
 ) -> Reading:
-    """Find the duplicates among all documents that `write` has recorded, and return the result of the first pass.
+    """Find duplicates among all documents that `write` recorded, and return the result of the first pass.
 
-    Held-out files come first, so a training document that equals a held-out one is the duplicate.
+    A held-out file has source 0 and so the lowest keys: a training document that equals a held-out one is the
+    duplicate.
 
     Args:
-      folder: has `documents.bin` and `near.bin` of the corpus, and receives the keys of the duplicates.
-      ledger: what was read, filtered and skipped; receives what else is left out.
+      folder: holds `documents.bin` and `near.bin` of the corpus; receives the keys of the duplicates.
+      ledger: counts of read, filtered and skipped documents; all other exclusions are added to it.
     """
     groups = groups_of(all_sources)
     kept, copies, cleaning, near = _find_duplicates(config, folder, groups, all_sources, dropped)
@@ -163,15 +164,15 @@ def compared(
 
 
 def is_duplicate(folder: Path) -> Callable[[Key], bool]:
-    """Return a function that returns whether a document is dropped as a duplicate or near-duplicate."""
+    """Return a predicate: whether the document with a key is dropped as a duplicate or near-duplicate."""
     return Duplicates(duplicates.path(folder)).__contains__
 
 
 def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray, ledger: Ledger) -> None:
-    """Add the documents that are in a shard of text or outside of the share, but not in the store.
+    """Count recorded documents that will not be in the store: duplicates, and documents outside `data.share`.
 
     Args:
-      near: packed keys of the near-duplicates, sorted.
+      near: sorted packed keys of the near-duplicates.
     """
     dropped = Duplicates(duplicates.path(folder))
     for block in duplicates.blocks(folder / DOCUMENTS):
@@ -189,12 +190,12 @@ def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray
 
 
 def save_sample(texts: Iterable[str], folder: Path) -> None:
-    """Write the texts that a tokenizer trains on."""
+    """Write the training texts of the tokenizer."""
     storage.write_text(folder / SAMPLE, json.dumps(list(texts), ensure_ascii=False))
 
 
 def load_sample(folder: Path) -> list[str]:
-    """Return what `save_sample` wrote."""
+    """Read the texts that `save_sample` wrote."""
     return json.loads((folder / SAMPLE).read_text(encoding="utf-8"))
 
 
@@ -205,9 +206,9 @@ def _find_duplicates(
     all_sources: list[Source],
     dropped: Dropped | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], np.ndarray]:
-    """Return `Reading.kept`, `duplicates` and `cleaning`, and the packed keys of the near-duplicates, sorted.
+    """Return `Reading.kept`, `duplicates` and `cleaning`, and the sorted packed keys of near-duplicates.
 
-    The keys of all that is dropped are on disk then.
+    Afterwards the keys of all dropped documents are on disk.
     """
     near = np.zeros(0, duplicates.PACKED_KEY)
     kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
@@ -228,7 +229,7 @@ def _find_duplicates(
 
 
 def _write_exact(dropped: Dropped, folder: Path, all_sources: list[Source]) -> None:
-    """List the exact duplicates."""
+    """Add the exact duplicates to the list of dropped documents."""
     for packed in Duplicates(duplicates.path(folder)).packed():
         source, name = _name(packed, all_sources)
         dropped.write(source=source, id=name, rule="duplicate", reason="equals an earlier document")
@@ -241,7 +242,7 @@ def _write_near(
     groups: tuple[tuple[str, str], ...],
     all_sources: list[Source],
 ) -> dict[str, Any]:
-    """List the near-duplicates and return what a manifest has of them."""
+    """Add the near-duplicates to the list of dropped documents, and return their entries for the manifest."""
     for packed, packed_kept in zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True):
         (source, name), (kept_source, kept) = _name(packed, all_sources), _name(packed_kept, all_sources)
         reason = "differs little from a document that stays"
@@ -254,14 +255,14 @@ def _write_near(
 
 
 def _name(packed: bytes, all_sources: list[Source]) -> tuple[str, str]:
-    """Return the source and the id of the document with a packed key."""
+    """Return source name and document id for a packed key."""
     key = Key.unpacked(packed)
     source = all_sources[key.source]
     return source.name, f"{source.parts[key.part].name}:{key.line}"
 
 
 def sources_of(config: DataConfig) -> list[Source]:
-    """Return the sources in the order of the corpus."""
+    """Return the sources in corpus order."""
     named = [
         (name, sources.parts(source.corpus, source.text_field, source.group_field))
         for name, source in config.named_sources.items()
@@ -273,7 +274,7 @@ def sources_of(config: DataConfig) -> list[Source]:
 
 
 def groups_of(all_sources: list[Source]) -> tuple[tuple[str, str], ...]:
-    """Return (split, source) of each group of documents."""
+    """Return (split, source) of each document group."""
     return tuple((split, source.name) for source in all_sources for split in source.splits)
 
 
@@ -281,8 +282,8 @@ def read_part(all_sources: list[Source], source: int, part: int, on_read: OnRead
     """Yield the documents of a part; see `Part.documents`.
 
     Args:
-      source: index of its source.
-      part: index of the part among those of the source.
+      source: index in `all_sources`.
+      part: index in the source's `parts`.
     """
     is_filtered = all_sources[source].name != HELDOUT_FILE
     for number, document in enumerate(all_sources[source].parts[part].documents(on_read, on_bad), start=1):
@@ -290,6 +291,7 @@ def read_part(all_sources: list[Source], source: int, part: int, on_read: OnRead
 
 
 def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: DataConfig) -> Iterator[_Grouped]:
+    """Choose split and share by content hash, so the choice depends neither on order nor on file names."""
     for key, document, _, buckets in documents:
         content, source = steps.content(document.text), all_sources[key.source]
         decides = steps.digest(document.unit) if document.unit else content.digest
@@ -299,7 +301,7 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
 
 
 def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
-    """Offer the training documents to the sample on their way."""
+    """Offer training documents to the tokenizer's sample as they pass."""
     for entry in documents:
         if is_train(entry.group):
             sample.add(entry.key, entry.content.digest, entry.content.text)
@@ -307,7 +309,7 @@ def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[
 
 
 def _recorded(documents: Iterable[_Grouped], records: IO[bytes], near_records: IO[bytes] | None) -> Iterator[_Grouped]:
-    """Write what is compared to find duplicates and near-duplicates."""
+    """Write the deduplication records of documents as they pass."""
     for entry in documents:
         characters = len(entry.document.text)
         records.write(duplicates.record(entry.content.words, entry.key, entry.group, characters, entry.is_used))
@@ -328,7 +330,7 @@ def save(reading: Reading, spec: dict, path: Path) -> None:
 
 
 def load(path: Path, spec: dict) -> Reading | None:
-    """Return what `save` wrote for the same spec, or None."""
+    """Read the result that `save` wrote for the same spec; None if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format_version"] != FORMAT_VERSION or content["spec"] != spec:

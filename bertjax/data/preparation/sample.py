@@ -1,4 +1,4 @@
-"""The text that a tokenizer trains on: a sample of the training documents, drawn in one pass."""
+"""The tokenizer's training text: a bounded sample of the training documents, drawn in one pass."""
 
 import heapq
 import itertools
@@ -10,14 +10,15 @@ from bertjax.data.preparation.steps import sample_priority
 from bertjax.data.text.sentences import split
 from bertjax.errors import UserError
 
-# A stretch ends at the first line end after this many characters, or in a line without an end at the last space before.
+# A stretch ends at the first line end after `STRETCH` characters. Within a longer line it ends at the last space before
+# `LONGEST_STRETCH`.
 STRETCH = 4096
 LONGEST_STRETCH = 16 * STRETCH
 NO_LIMIT = 1 << 64
 
 
 class Stretch(NamedTuple):
-    """A stretch of a document: its priority, the key of the document, its index in the document, its text."""
+    """Consecutive lines of a document: priority, document key, index within the document, text."""
 
     priority: int
     key: Any
@@ -26,16 +27,16 @@ class Stretch(NamedTuple):
 
 
 class Sample:
-    """A sample of stretches of whole lines.
+    """A bottom-k sample: every stretch has a hash as its priority, and the lowest that fit are kept.
 
-    A stretch gets a priority from the content of its document, and the lowest priorities that fit are kept. Copies
-    of a document have equal priorities: all are drawn or none, and only one is stored.
+    The hash depends only on the document's content, so the sample depends neither on the order of documents nor on cuts
+    of the corpus. Copies of a document have equal priorities, and only one of them is stored.
 
     Args:
-      characters: largest size of the sample; at least one stretch is kept.
+      characters: maximum size; at least one stretch is kept.
 
     Attributes:
-      limit: a stretch is drawn if its priority is below.
+      limit: a stretch is drawn if its priority is below this.
     """
 
     def __init__(self, characters: int):
@@ -46,10 +47,10 @@ class Sample:
         self._sizes: dict[int, int] = {}  # characters by priority
 
     def add(self, key: Any, digest: bytes, text: str) -> None:
-        """Add the stretches of a document whose priority is low enough.
+        """Offer the stretches of a document.
 
         Args:
-          key: sort key; keys are in corpus order.
+          key: sort key; keys sort in corpus order.
           digest: content hash from `steps.digest`.
         """
         for index, (start, stop) in enumerate(_stretches(text)):
@@ -77,12 +78,12 @@ class Sample:
 
     @classmethod
     def merged(cls, characters: int, samples: Iterable[tuple[Iterable[Stretch], int]]) -> "Sample":
-        """Return the sample of a corpus from samples of its parts, each with the same `characters`.
+        """Combine samples of the pieces of a corpus, each drawn with at least `characters`.
 
-        Of each part, only stretches up to the first one that cannot be drawn are read.
+        From each piece, stretches are read only up to the first one that cannot be drawn.
 
         Args:
-          samples: `stretches()` and `limit` of each part, in the order of the corpus.
+          samples: `stretches()` and `limit` of each piece, in corpus order.
 
         Raises:
           UserError: it cannot be known, because copies of a document have different lengths.
@@ -108,26 +109,27 @@ class Sample:
         return sample
 
     def sentences(self, splitter: str, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
-        """Return the sentences of `texts`."""
+        """Return the sentences of all `texts`."""
         return [sentence for text in self.texts(is_duplicate) for sentence in split(text, splitter)]
 
     def texts(self, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
-        """Return the texts of the sample in the order of the corpus, without those of duplicates.
+        """Return the drawn texts in corpus order, without duplicates.
 
         Args:
           is_duplicate: whether the document with this key is dropped.
         """
         stretches = sorted(entry[1:] for entry in self._heap if not is_duplicate(entry[1]))
-        # Adjacent stretches of a document are joined, so a cut between them leaves no trace.
+        # Adjacent stretches of a document are joined, so that a cut between them leaves no trace. Their positions and
+        # indices grow together, so the difference is constant within a run.
         runs = itertools.groupby(enumerate(stretches), key=lambda entry: (entry[1][0], entry[1][1] - entry[0]))
         return ["".join(text for _, (_, _, text) in run) for _, run in runs]
 
 
 def shares_of(config: DataConfig, sizes: Mapping[str, int]) -> dict[str, float] | None:
-    """Return the share of each source in the sample; None if sources are drawn by size, as they are in training.
+    """Return each source's share of the sample; None if sources are drawn by size.
 
-    A vocabulary is learned from what the model will read: multilingual BERT smoothed the sizes of its languages for the
-    vocabulary as for the rows (google-research/bert, multilingual.md).
+    The vocabulary is learned from the mixture that the model will read. Multilingual BERT smoothed language sizes for
+    the vocabulary as for the rows (google-research/bert, multilingual.md).
 
     Args:
       sizes: characters of each source.
@@ -145,14 +147,14 @@ def shares_of(config: DataConfig, sizes: Mapping[str, int]) -> dict[str, float] 
 
 
 def is_stated(config: DataConfig) -> bool:
-    """Return whether weights, smoothing or shares of tokens state how often the sources of a corpus are drawn."""
+    """Return whether weights, smoothing or token shares set how often sources are drawn."""
     sources = config.named_sources.values()
     is_weighted = len({(source.weight, source.token_share) for source in sources}) > 1
     return len(sources) > 1 and (is_weighted or config.smoothing < 1 or any(source.token_share for source in sources))
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of consecutive runs of whole lines that make up all of `text`."""
+    """Yield start and stop of consecutive stretches that cover all of `text`."""
     start = 0
     while start < len(text):
         stop = text.find("\n", start + STRETCH, start + LONGEST_STRETCH) + 1

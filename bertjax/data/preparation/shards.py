@@ -1,8 +1,8 @@
 """Shards: the files between the two passes, each complete or absent.
 
-A shard of text holds consecutive documents of one source, and a shard of tokens the same documents encoded. Whichever
-process encodes it, a shard ends at `SHARD_BYTES` of text, at the end of a longer document or at the end of the source.
-So a source that has grown leaves the shards of the others as they were.
+A text shard holds consecutive documents of one source; a token shard holds the same documents, encoded. A shard ends
+after `SHARD_BYTES` of text or at the end of its piece, which never spans two sources. So a growing source leaves the
+shards of the others unchanged.
 """
 
 import json
@@ -21,25 +21,25 @@ SHARD_BYTES = 8 << 20
 
 
 class DamagedShard(RunFailed):
-    """A file of an unfinished preparation differs from what was written."""
+    """A file of an unfinished preparation has changed since it was written."""
 
 
 def text_path(folder: Path, index: int) -> Path:
-    """Return the path of a shard of text of the unfinished preparation in `folder`."""
+    """Return the path of text shard `index` in the unfinished preparation `folder`."""
     return folder / "text" / f"{index:06}"
 
 
 def tokens_path(folder: Path, index: int) -> Path:
-    """Return the path of a shard of tokens of the unfinished preparation in `folder`."""
+    """Return the path of token shard `index` in the unfinished preparation `folder`."""
     return folder / "tokens" / f"{index:06}"
 
 
 def write_texts(folder: Path, documents: Iterable[ShardDocument]) -> tuple[int, ...]:
-    """Write documents as shards of text and return the bytes of text in each shard.
+    """Write documents as text shards and return the bytes of text in each shard.
 
     Raises:
-      RunFailed: the keys of the documents do not ascend. Duplicates are dropped by key, so both of two documents with
-        one key would be dropped.
+      RunFailed: document keys do not ascend. Duplicates are dropped by key, so two documents with equal keys would both
+        be dropped.
     """
     sizes = []
     for index, run in enumerate(_runs(_ascending(documents))):
@@ -51,6 +51,7 @@ def write_texts(folder: Path, documents: Iterable[ShardDocument]) -> tuple[int, 
 
 
 def _ascending(documents: Iterable[ShardDocument]) -> Iterator[ShardDocument]:
+    """Pass documents on after checking that their keys ascend."""
     before = None
     for document in documents:
         if before and document.key <= before.key:
@@ -76,7 +77,7 @@ def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
 
 
 def read_text(folder: Path, index: int) -> list[ShardDocument]:
-    """Return the documents of a shard of text.
+    """Return the documents of a text shard. Their texts are views of one buffer.
 
     Raises:
       DamagedShard: the file is cut short or altered.
@@ -90,7 +91,7 @@ def read_text(folder: Path, index: int) -> list[ShardDocument]:
 
 
 def write_tokens(path: Path, shard: EncodedShard) -> None:
-    """Write a shard of tokens: a header with counts and sizes, then the arrays, split by split."""
+    """Write a token shard: a header with counts and sizes, then the arrays, split by split."""
     header = {
         "counts": shard.counts,
         "longest": shard.longest,
@@ -102,7 +103,7 @@ def write_tokens(path: Path, shard: EncodedShard) -> None:
 
 
 def read_tokens(path: Path, token_dtype: np.dtype) -> EncodedShard:
-    """Return a shard of tokens.
+    """Return a token shard.
 
     Raises:
       DamagedShard: the file is cut short or altered.
@@ -124,12 +125,12 @@ def read_tokens(path: Path, token_dtype: np.dtype) -> EncodedShard:
 
 
 def check_tokens(folder: Path, index: int) -> None:
-    """Raise `DamagedShard` if a shard of tokens is cut short or altered."""
+    """Raise `DamagedShard` if a token shard is cut short or altered."""
     _read(tokens_path(folder, index))
 
 
 def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> None:
-    """Write a checksum, a header and bytes."""
+    """Write a CRC-32 of all that follows, a JSON header line, and the payload."""
     head = json.dumps(header, ensure_ascii=False).encode() + b"\n"
     checksum = zlib.crc32(head)
     for block in payload:

@@ -1,4 +1,4 @@
-"""What the content of a token store follows from, and where the store of a corpus is."""
+"""The spec of a token store: the settings that determine its content, and the path that is derived from them."""
 
 import dataclasses
 import hashlib
@@ -18,14 +18,14 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import UserError, shorten
 
 LONGEST_NAME = 80
-# Raised when the same corpus and settings give another store.
+# Raise it when the same corpus and settings would give another store.
 VERSION = 3
 
 
 def spec_of(config: DataConfig) -> dict[str, Any]:
-    """Return all that decides the content of a store, as JSON values; paths have no effect on it.
+    """Return everything that determines the content of a store, as JSON values. Paths are not part of it.
 
-    It reads the corpus, unless `data.store` is a single store, which has recorded its own.
+    This hashes the corpus files, unless `data.store` is a single store, whose manifest has the spec.
 
     Raises:
       UserError: the corpus cannot be read, or the single store was made with other settings.
@@ -56,7 +56,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
 
 
 def _cleaning(config: DataConfig) -> dict[str, Any]:
-    """Return the settings of filters and near-duplicates, without those that are off."""
+    """Return the settings of enabled filters and near-duplicate removal."""
     near, spec = config.near_duplicates, {}
     if config.filters:  # in a list, for their order
         spec["filters"] = [[name, rule.identity()] for name, rule in config.filters.items()]
@@ -66,13 +66,13 @@ def _cleaning(config: DataConfig) -> dict[str, Any]:
 
 
 def _groups(config: DataConfig) -> dict[str, Any]:
-    """Return the fields that hold the units of documents, if there are any."""
+    """Return the group field of each source that has one."""
     fields = {name: source.group_field for name, source in config.named_sources.items() if source.group_field}
     return {"group_fields": fields} if fields else {}
 
 
 def _sample(config: DataConfig) -> dict[str, Any]:
-    """Return how often each source is drawn for the text that a tokenizer trains on, if that is stated."""
+    """Return how often each source is drawn for the tokenizer's sample, if the configuration sets it."""
     if config.tokenizer.model or not is_stated(config):
         return {}
     draws = {name: [source.weight, source.token_share] for name, source in config.named_sources.items()}
@@ -80,14 +80,14 @@ def _sample(config: DataConfig) -> dict[str, Any]:
 
 
 def _trained(settings: TokenizerConfig) -> dict[str, Any]:
-    """Return all that decides a trained tokenizer; without `keep` as it was before there was this setting."""
+    """Return the settings that determine a trained tokenizer. Without kept characters there is no key `keep`."""
     decides = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("keep", "keep_file")}
     kept = kept_characters(settings)
     return decides | ({"keep": kept} if kept else {})
 
 
 def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
-    """Return the path of a store: `data.store` if that is a single store, else a folder in it that `spec` names."""
+    """Return the path of a store: `data.store` if it is a single store, else a subfolder named by a hash of `spec`."""
     folder = _folder(config)
     if _manifest(folder):
         return folder
@@ -96,10 +96,10 @@ def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
 
 
 def find(config: DataConfig, fingerprint: str) -> epath.Path | None:
-    """Return the path of the store with this fingerprint, or None. The corpus is not read.
+    """Return the path of the store with a fingerprint, or None, without reading the corpus.
 
     Args:
-      config: names the folder of the stores, and the corpus, after which a store is named.
+      config: names the folder of the stores and the corpus, whose name starts the name of its store.
     """
     for path in storage.retry(lambda: _candidates(config), _folder(config)):
         if (manifest := _manifest(path)) and manifest.get("fingerprint") == fingerprint:
@@ -108,7 +108,7 @@ def find(config: DataConfig, fingerprint: str) -> epath.Path | None:
 
 
 def corpora(config: DataConfig) -> str:
-    """Return the corpora of a configuration for a message."""
+    """Return the corpora of a configuration as text for a message."""
     return "corpus " + shorten([repr(source.corpus) for source in config.named_sources.values()])
 
 
@@ -124,7 +124,7 @@ def _folder(config: DataConfig) -> epath.Path:
 
 
 def _name(config: DataConfig) -> str:
-    """Return the start of the name of a store, for people."""
+    """Return the readable start of a store's name."""
     name = "-".join(sorted(config.sources))
     if not name:
         name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
@@ -132,7 +132,7 @@ def _name(config: DataConfig) -> str:
 
 
 def _manifest(folder: epath.Path) -> dict[str, Any] | None:
-    """Return the manifest of a store, None for another folder; `TokenStore.open` verifies it."""
+    """Return the manifest of a store, None for any other folder. It is not verified; `TokenStore.open` does that."""
     path = folder / remote.SEAL
 
     def read() -> dict[str, Any] | None:
@@ -146,12 +146,13 @@ def _manifest(folder: epath.Path) -> dict[str, Any] | None:
 
 
 def _fingerprint(corpus: str, text_field: str) -> str:
+    """Return a hash of the names and contents of all files of a corpus."""
     parts = [part.fingerprint() for part in sources.parts(corpus, text_field)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
-    """Raise UserError unless a store has the settings of `config`, as far as they are known without the corpus."""
+    """Raise UserError if `config` contradicts the spec of a single store. The corpus itself is not compared."""
     settings, recorded = config.tokenizer, spec["tokenizer"]
     pairs = {
         "sources": (

@@ -1,7 +1,7 @@
-"""The steps of a preparation as pure functions of documents: no files, no order, no state.
+"""Preparation steps as pure functions on documents: no files, no order, no state.
 
-A result depends only on the content and the keys of one document, or of the documents of one shard. A runner decides
-where and when the steps run.
+Results depend only on the contents and keys of one document, or of the documents in one shard. The runner decides where
+and when the steps run.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from bertjax.data.preparation.encoding import encode
 from bertjax.data.store import COUNTS, SPLITS
 from bertjax.data.tokenizer import Tokenizer
 
-# Runs of all seeds share a store, so its sample depends on a fixed name and on content, and not on a seed.
+# Runs with any seed share a store, so the sample is drawn by a fixed name and by content, not by a seed.
 SAMPLE_NAME = b"bertjax/sample"
 LONGEST = 10
 _KEY = struct.Struct(">IIQQ")
 PACKED_BYTES = _KEY.size
-# White space that a clean text does not have: all but single spaces, line ends and blank lines.
+# White space that a clean text does not have. It has only single spaces, line ends and single blank lines.
 _ASCII_UNCLEAN = ("  ", " \n", "\n ", "\n\n\n", *"\t\r\x0b\x0c\x1c\x1d\x1e\x1f")
 _OTHER_UNCLEAN = tuple(chr(code) for code in range(128, 0x3001) if chr(code).isspace())
 _BLANK_LINES = re.compile("\n{3,}")
@@ -31,14 +31,14 @@ LENGTH = np.dtype("<i4")
 
 
 class Key(NamedTuple):
-    """Where a document is in the corpus. Keys, and their packed form, sort as the documents of the corpus do.
+    """Place of a document in the corpus. Keys, and their packed form, sort in corpus order.
 
     Attributes:
-      source: index of its source; that of a held-out file is 0.
-      part: index of its part among the parts of the source.
-      number: its ordinal among the documents of the part, from 1. It is not the number of its line: documents between
-        the line ends of old Macs share one.
-      line: number of its first line, or of its record, for messages; it follows from the other three.
+      source: index of the source; a held-out file has 0.
+      part: index of the part within the source.
+      number: ordinal of the document within the part, from 1. Line numbers would not be unique: documents that are
+        separated by the line ends of old Macs share one line.
+      line: number of its first line, or of its record, for messages; determined by the other three.
     """
 
     source: int
@@ -47,23 +47,23 @@ class Key(NamedTuple):
     line: int = 0
 
     def packed(self) -> bytes:
-        """Return the key as `PACKED_BYTES` bytes."""
+        """Return the key as `PACKED_BYTES` bytes, big-endian so that bytes compare like keys."""
         return _KEY.pack(*self)
 
     @classmethod
     def unpacked(cls, packed: bytes) -> "Key":
-        """Return the inverse of `packed`; zero bytes at the end may be missing, as numpy leaves them out."""
+        """Return the inverse of `packed`. Trailing zero bytes may be missing, because numpy strips them."""
         return cls(*_KEY.unpack(packed.ljust(PACKED_BYTES, b"\0")))
 
 
 class Content(NamedTuple):
-    """What identifies a document.
+    """The normalized content of a document and its digests.
 
     Attributes:
-      text: the document in NFC, with single spaces within its lines and at most one blank line between two.
-      digest: the `digest` of this text, which chooses its split.
-      words: that of the same text without line ends. Documents with equal ones are duplicates: their tokens are equal,
-        and only the ends of sentences may differ.
+      text: the document in NFC, with single spaces within lines and at most one blank line between two lines.
+      digest: digest of `text`; it chooses the split.
+      words: digest of the same text with spaces for line ends. Documents with equal `words` are duplicates: they have
+        the same tokens, and at most different sentence ends.
     """
 
     text: str
@@ -72,10 +72,10 @@ class Content(NamedTuple):
 
 
 def content(text: str) -> Content:
-    """Return what identifies a document.
+    """Return the normalized content of a document.
 
-    A store keeps neither the kind of white space, blank lines nor another form than NFC, so texts that differ in these
-    only would be the same rows, perhaps in both splits.
+    A store does not keep the kind of white space, blank lines, or a Unicode form other than NFC. Texts that differ only
+    in these would become equal rows, perhaps in both splits.
     """
     text = unicodedata.normalize("NFC", text)
     if not _is_clean(text):
@@ -87,7 +87,7 @@ def content(text: str) -> Content:
 
 
 def _is_clean(text: str) -> bool:
-    """Return whether a text is as `Content` has it. Looking for what is not is ten times as fast as making it so."""
+    """Return whether white space is already as in `Content`. Checking is ten times as fast as normalizing."""
     if text[:1].isspace() or text[-1:].isspace():
         return False
     unclean = _ASCII_UNCLEAN if text.isascii() else _ASCII_UNCLEAN + _OTHER_UNCLEAN
@@ -95,7 +95,7 @@ def _is_clean(text: str) -> bool:
 
 
 def digest(text: str) -> bytes:
-    """Return 16 bytes for a text: the first half of the SHA-256 of its NFC form in UTF-8."""
+    """Return the first 16 bytes of the SHA-256 of a text, in NFC and UTF-8."""
     return _hash(unicodedata.normalize("NFC", text))
 
 
@@ -104,32 +104,32 @@ def _hash(text: str) -> bytes:
 
 
 def split_of(digest: bytes, heldout_share: float) -> str:
-    """Return the split of a document. It depends only on the content, so equal documents are in one split."""
+    """Return the split of a document. It depends only on content, so equal documents are in the same split."""
     return "heldout" if int.from_bytes(digest[:8], "big") < heldout_share * 2**64 else "train"
 
 
 def is_in_share(digest: bytes, share: float) -> bool:
-    """Return whether a training document is used if `share` of them are.
+    """Return whether a training document is within `data.share`.
 
-    It depends on the half of the digest that `split_of` does not read, so the share of any split is the same.
+    This reads the half of the digest that `split_of` does not, so the two choices are independent.
     """
     return int.from_bytes(digest[8:], "big") < share * 2**64
 
 
 def sample_priority(digest: bytes, stretch: int) -> int:
-    """Return the priority of a stretch of a document in the tokenizer's sample: 64 bits, the lowest are drawn."""
+    """Return the priority of one stretch of a document in the tokenizer's sample, 64 bits. The lowest are drawn."""
     content = digest + stretch.to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8, key=SAMPLE_NAME).digest(), "little")
 
 
 class ShardDocument(NamedTuple):
-    """A document as shards of text hold it.
+    """A document in a text shard.
 
     Attributes:
-      key: where it is in the corpus.
-      id: its name for people, see `sources.Document`.
-      group: index of its group, a pair of split and source.
-      text: its text in UTF-8.
+      key: its place in the corpus.
+      id: its readable name, see `sources.Document`.
+      group: index of its (split, source) pair.
+      text: UTF-8.
     """
 
     key: Key
@@ -140,10 +140,10 @@ class ShardDocument(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedShard:
-    """The documents of a shard as tokens.
+    """The encoded documents of a shard.
 
     Attributes:
-      counts: group -> `COUNTS` of its documents that hold a token.
+      counts: group -> `COUNTS` over its documents that hold a token.
       longest: (tokens, group, document id) of the longest documents, longest first.
       skipped: (group, error message, characters) of each document without a token.
       arrays: split -> tokens (uint16 or uint32), lengths of the sentences in tokens (int32, none of them 0), lengths of
@@ -156,7 +156,7 @@ class EncodedShard:
     arrays: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]
 
     def with_groups(self, groups: Sequence[int]) -> "EncodedShard":
-        """Return the shard with group `groups[g]` in place of g."""
+        """Return the shard with its groups renumbered: g becomes `groups[g]`."""
         return dataclasses.replace(
             self,
             counts={groups[group]: counts for group, counts in self.counts.items()},
@@ -168,10 +168,10 @@ class EncodedShard:
 def encode_shard(
     documents: Sequence[ShardDocument], split_of_group: Sequence[str], tokenizer: Tokenizer, splitter: str
 ) -> EncodedShard:
-    """Return the tokens of documents, in their order.
+    """Encode documents, in order.
 
     Args:
-      documents: without duplicates.
+      documents: documents of one shard, without duplicates.
       split_of_group: `train` or `heldout` for each group.
       splitter: see `sentences.split`.
     """

@@ -1,7 +1,7 @@
-"""Processes that filter and encode documents.
+"""Worker processes that read, filter and encode documents.
 
-They start from this module and not through `multiprocessing`. So they import neither JAX nor the program that prepares,
-a script needs no `if __name__ == "__main__"`, and they end with the process that started them.
+They are started from this module instead of `multiprocessing`. So they import neither JAX nor the main program, a
+script needs no `if __name__ == "__main__"`, and they end with the process that started them.
 """
 
 import collections
@@ -23,15 +23,15 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def number(setting: int | None) -> int:
-    """Return the processes that `data.workers` asks for: by default one per core that this process may use."""
+    """Return the number of processes for `data.workers`: by default one per usable core."""
     return cores() if setting is None else setting
 
 
 def cores() -> int:
-    """Return the cores that this process may use, at least 1.
+    """Return the number of cores that this process may use, at least 1.
 
-    A batch system, `taskset` or a container allows fewer than the machine has: by the affinity of the process, or by a
-    share of time of its control group (Linux, cgroup-v2.rst, cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD").
+    Batch systems, `taskset` and containers allow fewer than the machine has, either by process affinity or by a CPU
+    time quota of the control group (Linux, cgroup-v2.rst, cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD").
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
@@ -42,7 +42,7 @@ def cores() -> int:
 
 
 def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) -> Iterator[tuple[int, Any]]:
-    """Yield each task with the result of `work`, in the order of completion; one process is the calling one.
+    """Yield (task, `work(task)`) in order of completion. With one process or task, work in the calling process.
 
     Raises:
       RunFailed: a process was killed.
@@ -72,9 +72,9 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
 
 
 def ordered(work: Callable[[Any], Any], tasks: Iterable[Any], processes: int) -> Iterator[Any]:
-    """Yield the result of `work` for each task, in the order of the tasks; up to one process is the calling one.
+    """Yield `work(task)` for each task, in task order. With `processes` <= 1, work in the calling process.
 
-    Tasks are read as they are needed: at most one per process is under way.
+    Tasks are consumed lazily: at most one per process is in flight.
 
     Raises:
       RunFailed: a process was killed.
@@ -86,7 +86,7 @@ def ordered(work: Callable[[Any], Any], tasks: Iterable[Any], processes: int) ->
     workers = [_start(work) for _ in range(processes)]
     busy: collections.deque[subprocess.Popen] = collections.deque()
     try:
-        # Processes take turns, so the one whose turn it is has been busy for the longest time.
+        # Round robin: the next worker in the cycle is also the one that has been busy for the longest time.
         for task, worker in zip(tasks, itertools.cycle(workers)):
             if len(busy) == len(workers):
                 yield _receive(busy.popleft())
@@ -146,7 +146,7 @@ def _died(worker: subprocess.Popen) -> RunFailed:
 
 
 def serve() -> None:
-    """Answer tasks from stdin until the starting process is gone."""
+    """Main loop of a worker: answer tasks from stdin until the starting process is gone."""
     ignore_stop_signals()  # stdin ends with the starter
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
