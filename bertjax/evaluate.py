@@ -36,7 +36,7 @@ from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
 from bertjax.training.teachers import without_teachers
 
-# Flags for columns of a labeled file: {setting of the examples: (its type, what the column holds)}.
+# Flags that name columns in a labeled file: {setting of the examples: (type, content of the column)}.
 _COLUMNS = {
     "text": (str, "the text"),
     "pair": (str, "the second text; empty for single texts"),
@@ -54,24 +54,23 @@ def run(
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Score a pretrained model on the held-out documents of a corpus, or a fine-tuned one on a labeled file.
+    """Score a pretrained model on a corpus' held-out documents, or a fine-tuned model on a labeled file.
 
-    Masks are fixed. Whether a document is held out depends only on its content, so no training document is scored as
-    long as the share held out is the same. A run with a file of held-out documents (`data.heldout`) trained on its
-    whole corpus.
+    Masks are fixed. A document's content alone decides whether it is held out, so no training document is scored as
+    long as the held-out share is the same. A run with a separate held-out file (`data.heldout`) trained on its whole
+    corpus.
 
     Args:
       name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
-      corpus: a corpus as in `data.corpus`, by default that of the run; for a fine-tuned model a labeled file, by
-        default its development set. An export has no default, unless its corpus comes with bertjax.
-      trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
-      task: one of several tasks to score; all of them if empty.
-      per_class: whether the scores of each class are also returned.
-      columns: {setting of the examples: the column of the labeled file `corpus`}, for those that it names otherwise
-        than the training file: `text`, `pair` and `label`, or `word` and `tag`.
+      corpus: corpus as in `data.corpus`, by default the run's own; for a fine-tuned model a labeled file, by default
+        its development set. An export has no default, unless its corpus comes with bertjax.
+      trust_code: whether to import modules that the model names as `module:Class`, which runs their code.
+      task: task to score if there are several; all if empty.
+      per_class: whether to return scores per class as well.
+      columns: {setting of the examples: column in the labeled file `corpus`}, if columns differ from the training file.
 
     Returns:
-      {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} if requested.
+      {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} on request.
 
     Raises:
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
@@ -92,11 +91,11 @@ def score(
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Score a model with a configuration, such as that of the model from which it was cut.
+    """Score a model under a given configuration, for example the configuration of the model that it was pruned from.
 
     Args:
       saved: the model.
-      config: the configuration; `SavedModel.config` is its own.
+      config: configuration; `SavedModel.config` is the model's own.
       corpus, per_class, columns: see `run`.
 
     Returns:
@@ -108,14 +107,14 @@ def score(
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
-    elif config.data.tokenizer.model:  # its path may be that of another machine
+    elif config.data.tokenizer.model:  # the recorded path may exist only on the training machine
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
     config = without_teachers(config)
-    # Any machine can score the model, on whatever devices it was trained.
+    # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
-    # A checkpoint of a run whose encoder grows may have fewer layers than the finished model.
+    # If the encoder grows during training, a checkpoint may have fewer layers than the finished model.
     program = Program(config, model.tokenizer.vocab_size, layers=model.encoder.layers)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     if missing := set.difference(*map(set, heads)):
@@ -123,7 +122,7 @@ def score(
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
     store = _labeled(config, model.tokenizer, corpus, columns)
-    if store is None:  # a run has recorded which one is its own
+    if store is None:  # a run's record names its own store
         has_record = not corpus and not saved.is_export
         store = open_store(config.data, read_record(Workdir.at(saved.folder)) if has_record else None)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
@@ -132,7 +131,7 @@ def score(
         )
     for task_name, task in config.tasks.items():
         lexicon = _objective_of(saved.settings, task_name).get("masking", {}).get("lexicon", MINE)
-        if lexicon != MINE and task.objective.masking.lexicon == MINE:  # an export, whose files are not opened
+        if lexicon != MINE and task.objective.masking.lexicon == MINE:  # files named by an export are never opened
             say(f"objective.masking.lexicon={quoted(lexicon)} is not opened: phrases are mined from the scored corpus")
     for objective in (task.objective for task in config.tasks.values()):
         for setting in objective.tuned_settings:
@@ -153,7 +152,7 @@ def score(
 
 
 def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
-    """Return the configuration of a run with what its evaluation had tuned for the weights with these settings."""
+    """Return the configuration with the values, such as a threshold, that were tuned for these weights."""
     tasks = {}
     for name, task in config.tasks.items():
         of_weights = _objective_of(settings, name)
@@ -163,14 +162,14 @@ def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
 
 
 def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
-    """Return the settings of a task's objective, which may all have their defaults."""
+    """Return the recorded settings for a task's objective; missing ones have their defaults."""
     return settings.get("tasks", {}).get(task, {}).get("objective", {})
 
 
 def _labeled(
     config: Config, tokenizer: Tokenizer, path: str, columns: Mapping[str, str | int]
 ) -> LabeledSource | LabeledSources | None:
-    """Return the labeled files of a fine-tuned model, None for any other model."""
+    """Open a fine-tuned model's labeled files; None for other models."""
     task = config.task
     kind = task.examples.kind
     if stray := [name for name in columns if not isinstance(getattr(task.examples, name, None), type(columns[name]))]:
@@ -194,6 +193,7 @@ def _labeled(
     train = config.task.examples.train
     if path:
         source.heldout = records
+    # Baselines need class counts. Without a readable training file, the scored file has to do.
     if path and (columns or not (train and storage.exists(train))):
         missing = "has other columns" if columns and train else "is not there"
         name = printable(train) or "the training file of an export"
@@ -203,7 +203,7 @@ def _labeled(
     try:
         for name in config.tasks:
             labeled = files.store_of(name)
-            _ = labeled.train  # the baselines are those of the training file
+            _ = labeled.train  # the baselines count its labels
             for line in report.metric_lines(labeled, config.tasks[name].objective):
                 say(line, file=sys.stderr)
     except UserError as error:
@@ -212,7 +212,7 @@ def _labeled(
 
 
 def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
-    """Return the records with the names that a model has for their labels, such as `LABEL_1` for `1`."""
+    """Rename labels to the model's class names, such as `1` to `LABEL_1`, if the match is unambiguous."""
     names = list(examples.class_counts(records))
     new = labels.matched(names, classes)
     if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
@@ -228,17 +228,17 @@ def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: La
 
 
 def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:
-    """Score a model on pairs of an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
+    """Score a model on minimal pairs: an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
 
     Args:
       name: path of an export folder, `RUN` or `RUN@STEP`.
-      path: a .jsonl file, plain or compressed, or a folder of them, with the fields of BLiMP, see
+      path: .jsonl file, plain or compressed, or a folder with such files, with BLiMP's fields; see
         `bertjax.inference.minimal_pairs.read`.
       trust_code: see `run`.
-      scores: a .jsonl file to write, with the scores of both sentences of each pair; none if empty.
+      scores: .jsonl file to write with both sentences' scores for each pair; none if empty.
 
     Returns:
-      {`minimal_pairs`: the result of `bertjax.inference.minimal_pairs.shares`}.
+      {`minimal_pairs`: result of `bertjax.inference.minimal_pairs.shares`}.
 
     Raises:
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.

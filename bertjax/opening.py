@@ -1,4 +1,4 @@
-"""A trained model by name: an export folder, a run, or one checkpoint of a run."""
+"""Open a trained model by name: an export folder, a run, or one of its checkpoints."""
 
 import functools
 import os
@@ -14,20 +14,20 @@ from bertjax.models.encoder import Encoder
 if TYPE_CHECKING:
     from bertjax.config import Config
 
-# The record of a run, in its workdir.
+# File with a run's record, in its workdir.
 RUN_RECORD = "config.json"
 
 
 class Model(NamedTuple):
     """A pretrained encoder, ready for `module.apply({"params": params}, tokens_BT)`.
 
-    Pass `params` to a function under `jax.jit` as an argument. A function that closes over them gives the same result,
-    but its program holds a copy of them as constants.
+    Pass `params` to jitted functions as an argument. Closing over them also works, but embeds a copy in the program as
+    constants.
 
     Attributes:
       module: a Flax Linen `Encoder`.
       params: its parameters, a plain nested dict of float32 numpy arrays.
-      tokenizer: text to ids and back.
+      tokenizer: converts text to ids and back.
     """
 
     module: Encoder
@@ -36,17 +36,18 @@ class Model(NamedTuple):
 
 
 class SavedModel:
-    """An export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`. Each part is read when it is first used.
+    """An export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`; parts are read lazily.
 
-    Only a checkpoint needs Orbax and a backend.
+    Only checkpoints need Orbax and a backend.
 
-    Whoever made an export does not decide what this machine reads or writes: `config` has only what
-    `private_paths.read_from_export` reads. A workdir is the user's own, and all of its settings are obeyed.
+    An export, which may come from somebody else, must not decide what this machine reads or writes: `config` contains
+    only the settings that `private_paths.read_from_export` accepts. A workdir is the user's own, so all of its settings
+    apply.
 
     Args:
-      name: path of the folder, with `@STEP` for a certain checkpoint.
-      trust_code: whether `config` and `export` import the modules that the model names as `module:Class`.
-      task: one of several tasks of the model. Settings and params are then those of a model of this task only.
+      name: folder path, with `@STEP` for a certain checkpoint.
+      trust_code: whether `config` and `export` may import modules that the model names as `module:Class`.
+      task: restrict settings and params to this task, if the model has several.
 
     Raises:
       UserError: the folder does not exist. The properties raise it if their part is missing or damaged.
@@ -70,12 +71,12 @@ class SavedModel:
 
     @property
     def is_export(self) -> bool:
-        """True for an export folder, False for a run."""
+        """Whether this is an export folder rather than a run."""
         return not self.step and (self.folder / export.MANIFEST).exists()
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration of the run that made the model, as plain dicts."""
+        """The training configuration as plain dicts."""
         return _of_task(self._recorded, self._task) if self._task else self._recorded
 
     @functools.cached_property
@@ -91,7 +92,7 @@ class SavedModel:
 
     @functools.cached_property
     def config(self) -> "Config":
-        """The configuration of that run; of an export only what `private_paths.read_from_export` reads.
+        """The training configuration; for an export only what `private_paths.read_from_export` accepts.
 
         Raises:
           Untrusted: it names a module that is not imported, and `trust_code` is False.
@@ -99,24 +100,24 @@ class SavedModel:
         return self.config_of(self.settings)
 
     def config_of(self, settings: dict[str, Any]) -> "Config":
-        """Return the configuration of this model with other settings, which are read as its own are."""
+        """Build a configuration from other settings, with the same trust rules as for the model's own."""
         from bertjax.config import from_dict
 
         if not self.is_export:
             return from_dict(settings, self._trust_code)
         read = private_paths.read_from_export(settings)
-        if isinstance(data := read.setdefault("data", {}), dict):  # else `from_dict` reports it
+        if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
             data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
         return from_dict(read, self._trust_code)
 
     def check_data(self, flag: str) -> None:
-        """Check that the model can be scored on its own data: that of a run, or a corpus that comes with bertjax.
+        """Check that the model can be scored on its own data: a run's data, or a corpus that comes with bertjax.
 
         Args:
-          flag: how the user can name other data, for the message.
+          flag: flag that names other data, for the message.
 
         Raises:
-          UserError: it is an export of a run with other data.
+          UserError: the model is an export whose data is not available.
         """
         from bertjax.data.labeled.base import LabeledFormat
 
@@ -133,17 +134,18 @@ class SavedModel:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the model."""
+        """The model's tokenizer."""
         return export.read_tokenizer(self.folder)
 
     @functools.cached_property
     def export(self) -> Export:
-        """All that is stored of the model."""
+        """Everything that is stored for the model."""
         if self._trust_code:
-            _ = self.config  # what uses the export finds the modules imported
+            _ = self.config  # imports the modules that users of the export need
         model = self._read()
         if not self._task:
             return model
+        # Unwrap the task's own heads, so that the result looks like a model with a single task.
         settings, params = _of_task(model.settings, self._task), model.params
         if len(model.settings["tasks"]) > 1 and _is_labeled(settings["tasks"][self._task]):
             params = params | {"heads": params.get("heads", {}).get(self._task, {})}  # `StepContext.own_heads`
@@ -168,7 +170,7 @@ class SavedModel:
 
 
 def _is_of_transformers(folder: Path) -> bool:
-    """Return whether a folder has the settings of a model of transformers, in a file with the name of a run's."""
+    """Return whether `config.json` is from transformers, which uses the same file name as our runs."""
     try:
         return "model_type" in untrusted.read_json(folder / RUN_RECORD)
     except (OSError, ValueError, TypeError):
@@ -176,7 +178,7 @@ def _is_of_transformers(folder: Path) -> bool:
 
 
 def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
-    """Return the settings of a run with one of its tasks, and with the stages that train it."""
+    """Restrict a run's settings to one task and the stages that train it."""
     tasks = settings.get("tasks", {})
     if task not in tasks:
         raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
@@ -185,7 +187,7 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _is_labeled(task: dict[str, Any]) -> bool:
-    # Only a run's own settings need the formats; opening a model does not.
+    # Imported here because only models with several tasks need the formats.
     from bertjax.data.formats import FORMATS
     from bertjax.data.labeled.base import LabeledFormat
 
@@ -196,7 +198,7 @@ def split_name(name: str | os.PathLike) -> tuple[str, str]:
     """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
     name = os.path.expanduser(os.fspath(name))
     path, at, step = name.rpartition("@")
-    is_step = at and "/" not in step and not os.path.isdir(name)  # the name of a folder may hold an @
+    is_step = at and "/" not in step and not os.path.isdir(name)  # a folder name may contain @
     return (path, step) if is_step else (name, "")
 
 

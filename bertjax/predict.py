@@ -59,7 +59,7 @@ A text that is longer than the model can read is cut at its end; the number of c
 """
 
 
-# Classes that are printed for a text on a terminal without --top.
+# Number of classes to print on a terminal without --top.
 _SHOWN = 3
 
 
@@ -68,10 +68,10 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
 
     Args:
       predictor: the model.
-      request: the encoded records, from `predictor.request`.
-      out: a file of JSON lines, or a .npy file of embeddings; stdout if empty. The file appears when it is complete.
-      readable: number of classes to print for each record in lines of text; 0 for JSON.
-      source: the file of the records, if the predictions are written as a column of it.
+      request: encoded records, from `predictor.request`.
+      out: output file, JSON lines or .npy for embeddings; stdout if empty. The file appears when it is complete.
+      readable: number of classes to print per record as readable text; 0 for JSON.
+      source: input file, if predictions are to be written into a copy of it as a column.
 
     Raises:
       UserError: the file cannot be written.
@@ -99,7 +99,7 @@ def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) ->
 
 @contextlib.contextmanager
 def _target(out: str) -> Iterator[IO[bytes]]:
-    """Open stdout, or a file that appears when all of it is written."""
+    """Open stdout, or a file that appears only when it is complete."""
     if not out:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -127,11 +127,11 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
 
 
 def _layers(text: str, last: int) -> tuple[int, ...]:
-    """Return the layers that --layers names, in its order.
+    """Parse --layers into layer numbers, in the given order.
 
     Args:
-      text: numbers with commas between them, or `last4` for the last four.
-      last: the number of the last layer.
+      text: comma-separated numbers, or `last4` for the last four.
+      last: number of the last layer.
     """
     count = text.removeprefix("last")
     if text.startswith("last") and count.isdecimal() and int(count) > 0:
@@ -156,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "texts",
         nargs="*",
-        default=[],  # argparse would call them required
+        default=[],  # otherwise argparse reports them as required
         metavar="TEXT",
         help="sentences; without any, they are read from --file or stdin",
     )

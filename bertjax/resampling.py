@@ -1,11 +1,12 @@
-"""Confidence intervals and p-values of one model, or of two, by resampling their examples: the (paired) bootstrap.
+"""The (paired) bootstrap: confidence intervals and p-values for one or two models by resampling examples.
 
-Examples are drawn with replacement. An interval covers other examples of the same kind, and not other seeds: those are
-few, and `bertjax.training.results.seeds` has intervals for them.
+Examples are drawn with replacement. The interval accounts for the choice of examples, but not for the seed; for seeds,
+of which there are few, see `bertjax.training.results.seeds`.
 
-The plain percentile interval is too narrow for few examples: with 22 it holds the truth in 90% of cases instead of 95%.
-Its levels are widened as Student's t distribution is wider than the normal one ("expanded percentile interval",
-Hesterberg, 2015, "What Teachers Should Know About the Bootstrap", arXiv 1411.5279, section 5.3), and p-values alike.
+The plain percentile interval is too narrow for few examples: with 22 it covers the truth in 90% of cases instead of
+95%. Its levels are therefore widened by the ratio of Student's t to the normal distribution ("expanded percentile
+interval", Hesterberg, 2015, "What Teachers Should Know About the Bootstrap", arXiv 1411.5279, section 5.3), and
+p-values accordingly.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,14 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Numbers of one block of resamples: 32 MB.
+# Numbers per block of resamples (32 MB).
 _BLOCK = 1 << 22
 
 Metric = Callable[[np.ndarray], np.ndarray]
 
 
 class Estimate(NamedTuple):
-    """A metric with its interval; arrays of the leading axes of the values.
+    """A metric with its interval; array shapes are the leading axes of the values.
 
     Attributes:
       value: the metric on all examples.
@@ -32,18 +33,18 @@ class Estimate(NamedTuple):
     high: np.ndarray
 
 
-# Fewer examples, or batches of a pretraining, give an interval that is too narrow.
+# With fewer examples (or batches, in pretraining) the interval is too narrow.
 LEAST_EXAMPLES = 20
 
 
 class Difference(NamedTuple):
-    """A difference of two metrics, the second minus the first, with its interval; arrays of the leading axes.
+    """Difference between two metrics, second minus first, with its interval; shapes are the leading axes.
 
     Attributes:
       value: the difference on all examples.
       low, high: bounds of the percentile interval.
-      p: two-sided p-value of no difference, from twice the share of resamples on the rarer side of zero, at most 1. The
-        measured sample counts as one more, so that p is never 0.
+      p: two-sided p-value for no difference: twice the share of resamples on the rarer side of zero, at most 1. The
+        measured sample counts as one more resample, so p is never 0.
     """
 
     value: np.ndarray
@@ -58,11 +59,11 @@ def estimate(
     """Return a metric with its interval.
 
     Args:
-      values: [..., M], the value of each of M examples.
-      metric: None for the mean over examples; otherwise `values` are [..., M, C], and `metric` returns [...] from the
-        sums [..., C] over examples, such as `ratio`.
+      values: [..., M], one value per example.
+      metric: None for the mean over examples; otherwise `values` are [..., M, C], and `metric`, such as `ratio`, maps
+        sums over examples [..., C] to [...].
       resamples: number of resamples.
-      seed: seed of the draws.
+      seed: random seed.
       share: confidence level.
 
     Raises:
@@ -82,14 +83,14 @@ def difference(
     seed: int = 0,
     share: float = 0.95,
 ) -> Difference:
-    """Return how much the second of two metrics exceeds the first, with interval and p-value, by the paired bootstrap.
+    """Compare two metrics, second minus first, with interval and p-value, by the paired bootstrap.
 
-    Both sides have the same examples in each resample (Koehn, 2004, "Statistical Significance Tests for Machine
-    Translation Evaluation"). The p-value is that of these two models: it says nothing about other seeds.
+    Both sides use the same examples in each resample (Koehn, 2004, "Statistical Significance Tests for Machine
+    Translation Evaluation"). The p-value applies to these two models, not to other seeds.
 
     Args:
-      first, second: values on the same examples, as in `estimate`. Leading axes are broadcast: [M] may be compared
-        with the [L, H, M] of all heads.
+      first, second: values on the same examples, as in `estimate`. Leading axes broadcast: [M] can be compared with
+        [L, H, M], one value per head.
       metric, resamples, seed, share: as in `estimate`.
 
     Raises:
@@ -111,21 +112,22 @@ def difference(
 
 
 def of_drawn(value: np.ndarray, drawn: np.ndarray, examples: int, share: float = 0.95) -> Difference:
-    """Return a difference from that of each resample.
+    """Return interval and p-value from resampled differences.
 
     Args:
       value: the difference on all examples.
-      drawn: [resamples, ...], the difference of each resample.
-      examples: number of examples that were resampled.
+      drawn: [resamples, ...], differences.
+      examples: number of resampled examples.
       share: confidence level.
     """
+    # Ties count on both sides, which keeps p conservative for discrete metrics.
     rarer = np.minimum((drawn <= 0).sum(axis=0), (drawn >= 0).sum(axis=0))
     p = np.minimum(2 * (rarer + 1) / (len(drawn) + 1), 1.0)
     return Difference(value, *_bounds(drawn, examples, share), _widened(p, examples))
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:
-    """Return the first of two sums over the second: the mean over tokens of values that are summed by example."""
+    """Divide the first sum by the second, e.g. to turn per-example sums into a mean over tokens."""
     return sums[..., 0] / sums[..., 1]
 
 
@@ -141,7 +143,7 @@ def _as_sums(values: np.ndarray, metric: Metric | None) -> tuple[np.ndarray, Met
 
 
 def _draws(values: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield blocks [R, M] of how often each example is drawn."""
+    """Yield draw counts per example, in blocks [R, M]."""
     rng, examples = np.random.default_rng(seed), values.shape[-2]
     step = max(_BLOCK // max(examples, values.size // examples), 1)
     for start in range(0, resamples, step):
@@ -149,13 +151,14 @@ def _draws(values: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray
 
 
 def _counts(rng: np.random.Generator, size: int, items: int) -> np.ndarray:
-    """Return [R, items]: how often each item is drawn, in as many draws as there are items."""
+    """Return draw counts [R, items] for as many draws as there are items."""
+    # One bincount for all resamples: each has its own range of bins.
     drawn = rng.integers(items, size=(size, items)) + items * np.arange(size)[:, None]
     return np.bincount(drawn.ravel(), minlength=size * items).reshape(size, items).astype(np.float64)
 
 
 def _metric_of(sums: np.ndarray, metric: Metric, counts_RM: np.ndarray) -> np.ndarray:
-    """Return [R, ...], the metric of the examples of each resample."""
+    """Return the metric for each resample, [R, ...]."""
     with np.errstate(invalid="ignore", divide="ignore"):
         drawn = np.asarray(metric(np.tensordot(counts_RM, sums, axes=(1, -2))))
     if not np.isfinite(drawn).all():
@@ -168,7 +171,7 @@ def _measured(sums: np.ndarray, metric: Metric) -> np.ndarray:
 
 
 def _bounds(drawn: np.ndarray, examples: int, share: float) -> np.ndarray:
-    """Return the quantiles between which a Student's t interval of as many examples would have `share`."""
+    """Return the quantiles that correspond to a Student's t interval with this confidence level."""
     from scipy import stats
 
     tail = (1 - share) / 2
@@ -178,7 +181,7 @@ def _bounds(drawn: np.ndarray, examples: int, share: float) -> np.ndarray:
 
 
 def _widened(p: np.ndarray, examples: int) -> np.ndarray:
-    """Return p-values that are below alpha where the interval of 1 - alpha has zero outside."""
+    """Widen p-values as `_bounds` widens intervals: p < alpha exactly if the 1 - alpha interval excludes zero."""
     from scipy import stats
 
     if examples < 2:

@@ -1,4 +1,4 @@
-"""A task of a run: an objective with the examples that it is trained on."""
+"""A task: an objective with its training examples."""
 
 import dataclasses
 import math
@@ -14,21 +14,21 @@ from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 
-# Plans are made before the first step and stored.
+# All plans are computed and stored before the first step, so their number is limited.
 MOST_PLANS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An objective with the examples that it is trained on.
+    """An objective with its training examples.
 
     Attributes:
-      objective: what is predicted, chosen by `kind` (`bertjax.objectives`).
-      examples: how text becomes examples, chosen by `kind` (`bertjax.data.formats`).
-      row_examples: largest number of examples in a row; 0 allows one per 16 tokens.
-      plans: number of different ways in which the text is cut and paired; epoch e trains on plan e mod `plans`.
-      weight: share of the steps, relative to the other tasks of a stage; None for the number of rows of its data.
-      task_type: index of the task embedding that is added in its steps (`model.task_types`).
+      objective: prediction target, selected by `kind` (`bertjax.objectives`).
+      examples: format that turns text into examples, selected by `kind` (`bertjax.data.formats`).
+      row_examples: maximum number of examples per row; 0 allows one per 16 tokens.
+      plans: number of different plans for cutting and pairing the text; epoch e uses plan e mod `plans`.
+      weight: share of steps relative to the stage's other tasks; None to use the number of rows.
+      task_type: index of the task embedding to add in this task's steps (`model.task_types`).
     """
 
     objective: Objective = BERT()
@@ -60,7 +60,7 @@ class Task:
             )
 
     def with_masking_rate(self, rate: float) -> Self:
-        """Return the task with another `objective.masking.rate`, or the same one if the rate is 0.
+        """Return a copy with another `objective.masking.rate`; rate 0 changes nothing.
 
         Raises:
           UserError: its objective has no masking, or the rate is not between 0 and 1.
@@ -78,6 +78,6 @@ class Task:
 
     @property
     def has_classes(self) -> bool:
-        """True if the objective predicts classes whose names are in the training file."""
+        """Whether the objective predicts classes and takes their names from the training file."""
         is_set_by_data = "classes" in {field.name for field in dataclasses.fields(self.objective)}
         return is_set_by_data and isinstance(self.examples, LabeledFormat)

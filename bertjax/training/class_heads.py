@@ -1,7 +1,7 @@
-"""Heads of `init_from` whose outputs are classes: they are matched to the classes of the run by name, not by number.
+"""Match class outputs in heads from `init_from` to the run's classes by name.
 
-A published model has its labels in an order of its own, and a file may have other labels of the same number. Weights
-that are taken over by their shape would then give each class the output of another one.
+Published models order their labels arbitrarily, and a file may have the same number of other labels. Copying head
+weights by shape would then assign outputs to the wrong classes.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 
-# Objectives whose head has one output for each class; the last axis of all its parameters is that of the outputs.
+# Objectives with one head output per class; outputs are the last axis in all head parameters.
 _OUTPUT_FOR_EACH_CLASS = (Classification, EmbeddingClassification, MultiLabel, Tagging)
 
 log = logging.getLogger(__name__)
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class _Head:
-    """A head of the run.
+    """A head in the run.
 
     Attributes:
-      place: its keys in `params["heads"]`: its name, after that of the task if each task has heads of its own.
-      objective: the objective that trains it.
-      source: the settings of the objective that trained it in the source; empty if the source has no such task.
+      place: keys in `params["heads"]`: the head's name, preceded by the task if every task has its own heads.
+      objective: objective that trains it.
+      source: settings of the objective that trained it in `init_from`; empty if there is no such task.
     """
 
     place: tuple[str, ...]
@@ -45,14 +45,14 @@ class _Head:
 
 
 def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
-    """Return the parameters of a source with the outputs of its heads in the order of the classes of a run.
+    """Reorder head outputs in `init_from` parameters to match the run's classes.
 
-    A head with other classes is left out, so that the run initializes it. Both is logged.
+    Heads with other classes are dropped, so that the run initializes them. Both cases are logged.
 
     Args:
-      params: nested parameters of the source; they are not changed.
-      settings: its configuration.
-      config: the configuration of the run, its classes resolved.
+      params: nested source parameters; not modified.
+      settings: the source's configuration.
+      config: the run's configuration, with resolved classes.
     """
     for head in _heads(settings, config):
         leaves = _at(params.get("heads", {}), head.place)
@@ -65,6 +65,7 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
                 head.path,
             )
             continue
+        # The same names in the same order: the weights fit as they are.
         theirs, ours = tuple(head.source.get("classes", ())), head.objective.classes
         if theirs == ours:
             continue
@@ -92,7 +93,7 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
 
 
 def _heads(settings: Mapping[str, Any], config: Config) -> Iterator[_Head]:
-    """Yield the heads of a run that predict classes or numbers."""
+    """Yield the run's heads that predict classes or numbers."""
     tasks = settings.get("tasks", {})
     for name, task in config.tasks.items():
         objective = task.objective
@@ -104,7 +105,7 @@ def _heads(settings: Mapping[str, Any], config: Config) -> Iterator[_Head]:
 
 
 def _outputs_of(ours: tuple[str, ...], theirs: tuple[str, ...]) -> list[int] | None:
-    """Return the output of the source for each class of the run; None if the sets of classes differ."""
+    """Return the source output index for each of the run's classes; None if the class sets differ."""
     classes = labels.matched(ours, theirs)
     if len(ours) != len(theirs) or len(set(classes.values())) != len(theirs):
         return None
@@ -118,7 +119,7 @@ def _at(params: Mapping[str, Any], place: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _replaced(params: dict, place: tuple[str, ...], value: dict | None) -> dict:
-    """Return nested dicts with another value at a place, or without it if the value is None."""
+    """Return nested dicts with one value replaced, or removed if the new value is None."""
     first, *rest = place
     if rest:
         return params | {first: _replaced(params[first], tuple(rest), value)}

@@ -1,4 +1,4 @@
-"""The contract of a labeled format: how a file becomes records, and records become examples in memory."""
+"""Base class for labeled formats: a file is parsed into records, and records are encoded into in-memory examples."""
 
 import dataclasses
 import functools
@@ -19,24 +19,24 @@ from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, printable
 
-# Plain JSON: one input of a task (a sentence, a pair, a question), with its label if that is known.
+# One task input (a sentence, a pair, a question) as plain JSON, with its label if known.
 Record = dict[str, Any]
-# The one key of a record that is not in the file: its place, as file and line.
+# Added to every record for error messages: where it was read, as `file:line`.
 WHERE = "_where"
-# The names of the two files that every run has.
+# Every run has these two files.
 SPLITS = ("train", "heldout")
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledExamples:
-    """`Examples` in memory.
+    """`Examples` held in memory.
 
     Attributes:
       ragged: the M examples, with ids 0..M-1.
-      records: the records that they were made of.
-      record_of: int64 [M], index of the record of each example; a long record may have several examples.
-      group: number of consecutive examples that belong together and share a row of a batch.
-      notes: {what was done: how often}, such as texts that were cut.
+      records: the source records.
+      record_of: int64 [M], record index per example; a long record may give several examples (windows).
+      group: number of consecutive examples that must share a batch row, such as the choices for one question.
+      notes: {event: count} to report, such as truncated texts.
     """
 
     ragged: Ragged
@@ -49,30 +49,29 @@ class LabeledExamples:
         return len(self.ragged.ids)
 
     def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Tokens of the examples from `start` to `stop` (the end); int32."""
+        """Return token counts for the examples `start:stop`; int32."""
         return self.ragged.lengths[start:stop].astype(np.int32)
 
     def take(self, indices: np.ndarray) -> Ragged:
-        """The examples at `indices` (int64 [M]), in that order."""
+        """Return the examples at `indices` (int64 [M]), in that order."""
         return self.ragged.take(indices)
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledFormat(ExampleFormat):
-    """How labeled files become examples; the fields of a subclass are its settings.
+    """Turns labeled files into examples; subclass fields are settings.
 
     Attributes:
       train: the training file.
-      heldout: the file that is scored, such as a development set.
-      further_heldout: {name: file} of further files that are scored; metrics are named `eval/<name>/<metric>`. Only
-        `heldout` chooses the best checkpoint.
-      limit: number of records of `train` to use, drawn at random with the classes in their proportions
-        (`bertjax.data.labeled.subset`); 0 for all.
-      limit_seed: seed of that draw, so that all seeds of a run have the same records.
-      on_bad_record: `stop` at a record that lacks a column, has an empty text or is not what the format needs, or
-        `skip` it and count it.
-      list_input: name of a list of texts, such as the words of a sentence, that a record to predict may have in place
-        of the `inputs`; empty for none.
+      heldout: the file to score, such as a development set.
+      further_heldout: {name: file}, more files to score; their metrics are `eval/<name>/<metric>`. Only `heldout`
+        selects the best checkpoint.
+      limit: number of training records to use, a stratified random sample (`bertjax.data.labeled.subset`); 0 for all.
+      limit_seed: seed for that sample. It is independent of the run's seed, so all seeds train on the same records.
+      on_bad_record: `stop` or `skip` (and count) records that lack a column, have an empty text or do not fit the
+        format.
+      list_input: field with a list of texts, such as words, that may replace `inputs` in a record to predict; empty
+        if there is none.
     """
 
     train: str = ""
@@ -99,20 +98,20 @@ class LabeledFormat(ExampleFormat):
 
     @property
     def limit_note(self) -> str:
-        """What a message about the training file adds if only a part of it is used."""
+        """A phrase for messages about the training file if `limit` is set, else empty."""
         return f" in the {self.limit} records that examples.limit takes" if self.limit else ""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the columns with the text of a record: all that `encode` needs if the record has no label."""
+        """Columns that hold text: all that `encode` needs from an unlabeled record."""
         return ()
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
-        """Return the records to predict of a file in the form of the training file; None for tables and lines of text.
+        """Read records to predict from a file in the training file's format; None if it is a table or plain text.
 
         Args:
-          path: the file.
-          classes: the classes of the model.
+          path: file to read.
+          classes: the model's classes.
 
         Raises:
           UserError: the file cannot be read, or a record is bad.
@@ -120,17 +119,17 @@ class LabeledFormat(ExampleFormat):
         return None
 
     def with_answers(self, path: str, answers: Iterator[Any], classes: Collection[str]) -> Iterator[str] | None:
-        """Yield the lines of a file that `read_unlabeled` reads, with the answers in it; None if it has no place.
+        """Yield a file's lines with the answers filled in; None if the file format has no place for answers.
 
         Args:
-          path: the file.
-          answers: the answers of the model, in the order of the file.
-          classes: the classes of the model.
+          path: a file that `read_unlabeled` accepts.
+          answers: model answers, in file order.
+          classes: the model's classes.
         """
         return None
 
     def read(self, path: str) -> list[Record]:
-        """Return the records of a file; bad ones are left out and counted if `on_bad_record` is `skip`.
+        """Read a file; `on_bad_record="skip"` drops bad records and reports their number.
 
         Raises:
           UserError: the file cannot be read, or a record is bad; the message names the file and the line.
@@ -143,11 +142,11 @@ class LabeledFormat(ExampleFormat):
         return records
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        """Return the records of a file.
+        """Parse a file into records.
 
         Args:
-          path: the file.
-          on_bad: called with the error of each bad record; if the call returns, the record is left out.
+          path: file to parse.
+          on_bad: called with each bad record's error; if it returns, the record is dropped.
 
         Raises:
           UserError: the file cannot be read, or no record is left.
@@ -155,29 +154,31 @@ class LabeledFormat(ExampleFormat):
         raise TypeError(f"{type(self).__name__} has no parse()")
 
     def resolved(self, records: list[Record]) -> Self:
-        """Return the format with the settings that follow from the records of the training file."""
+        """Return a copy with the settings that depend on the training records filled in."""
         return self
 
     def without_missing(self, records: list[Record], path: str, classes: Collection[str]) -> list[Record]:
-        """Return the records whose label stands for none only beside other ones, and print how many are left out.
+        """Drop records whose label means "none" in the context of the other labels, and print how many.
+
+        A label such as -1 is ambiguous alone: it is a missing label only beside classes 0, 1, 2, ...
 
         Args:
-          records: the records of a file.
+          records: records from one file.
           path: the file, for the message.
-          classes: the names of the classes of the training file; empty for the training file itself.
+          classes: class names in the training file; empty if this is the training file.
         """
         return records
 
     def further_train(self) -> list[Record]:
-        """Return further records, without labels, to train on; `limit` does not count them."""
+        """Return extra unlabeled training records; `limit` does not apply to them."""
         return []
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        """Return the number of times each label occurs, by name; empty if labels are not names."""
+        """Count labels by class name; empty if labels are not class names."""
         return Counter()
 
     def group_of(self, records: list[Record], classes: tuple[str, ...]) -> int:
-        """Return how many examples share a row because they are compared, as the choices of a question are.
+        """Return how many examples must share a row because they are compared, such as all choices for a question.
 
         Args:
           records, classes: see `encode`.
@@ -187,13 +188,13 @@ class LabeledFormat(ExampleFormat):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
-        """Return examples of at most `longest(T)` tokens.
+        """Encode records into examples of at most `longest(T)` tokens.
 
         Args:
-          records: records with labels; without them the labels of the examples are meaningless.
-          tokenizer: the tokenizer of the model.
-          seq_len: T of a row.
-          classes: names of the labels, in the order of their numbers; empty if labels are numbers.
+          records: records to encode; without labels, example labels are placeholders.
+          tokenizer: the model's tokenizer.
+          seq_len: row length T.
+          classes: class names by index; empty if labels are numbers.
 
         Raises:
           UserError: a label is not among the classes, or is not a number although there are no classes.
@@ -202,7 +203,7 @@ class LabeledFormat(ExampleFormat):
 
 
 def checked(records: Sequence[Record], check: Callable[[Record], None], path: str, on_bad: OnBad) -> list[Record]:
-    """Return the records for which `check` raises no error; the others go to `on_bad`.
+    """Return the records that pass `check`; errors go to `on_bad`.
 
     Raises:
       UserError: no record is left.

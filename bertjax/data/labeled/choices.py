@@ -1,4 +1,4 @@
-"""Multiple choice: which of several endings or answers is correct (SWAG, Zellers et al., 2018, arXiv 1808.05326)."""
+"""Multiple choice: select the correct ending or answer (SWAG, Zellers et al., 2018, arXiv 1808.05326)."""
 
 import dataclasses
 import functools
@@ -18,10 +18,10 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceFormat(LabeledFormat):
-    """The base of formats whose records are C examples `[CLS] context [SEP] choice [SEP]`, one per choice, in one row.
+    """Base class: a record with C choices becomes C examples `[CLS] context [SEP] choice [SEP]` that share a row.
 
-    All records of a run have the same C. An example has at most 1/C of the tokens of a row. Label: `choice`, the number
-    of the correct choice, counted from 0, on all C examples. A subclass sets the four names of columns.
+    C is constant within a run, and each example takes at most 1/C of the row. Label: `choice`, the index of the correct
+    choice, repeated on all C examples. Subclasses name the four columns.
     """
 
     context: ClassVar[str]
@@ -32,20 +32,20 @@ class ChoiceFormat(LabeledFormat):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Empty if the choices are a list, which is not a text."""
+        """Text columns; empty if one field lists the choices, because a list is not a text."""
         return (*self.shared, *self.choices) if len(self.choices) > 1 else ()
 
     def longest(self, seq_len: int) -> int:
-        """Return the most tokens of an example; a list of choices may have only two."""
+        """Return the maximum example length; a list may hold as few as two choices."""
         return min(self.max_tokens or seq_len, seq_len // max(2, len(self.choices)))
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The columns that all choices share."""
+        """Columns that are common to all choices."""
         return (self.context, self.question) if self.question else (self.context,)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
-        """Return how often each choice is correct, by its number; 0 for choices that never are."""
+        """Count how often each choice index is correct, zeros included."""
         counts = Counter({str(number): 0 for number in range(len(self.choices_of(records[0])))})
         counts.update(labels.class_of(record[self.label]) for record in records)
         return counts
@@ -59,13 +59,14 @@ class ChoiceFormat(LabeledFormat):
     ) -> LabeledExamples:
         count = self.group_of(records, classes)
         longest = min(self.longest(seq_len), seq_len // count)
-        if longest < special_tokens(2, tokenizer.pair_separators) + 2:  # a token in each of the two segments
+        if longest < special_tokens(2, tokenizer.pair_separators) + 2:  # one token per segment
             raise UserError(
                 f"a row of {seq_len} tokens leaves {longest} for each of {count} choices; raise stages.0.seq_len or "
                 "examples.max_tokens"
             )
         for record in records:
             self.check(record, count)
+        # The context is tokenized once and repeated for every choice.
         contexts = tokenizer.encode([record[self.context] for record in records])
         first = [ids for ids in contexts for _ in range(count)]
         second = tokenizer.encode([text for record in records for text in self.second_segments(record)])
@@ -80,17 +81,17 @@ class ChoiceFormat(LabeledFormat):
         )
 
     def second_segments(self, record: Record) -> list[str]:
-        """Return the text after the context, for each choice."""
+        """Return the second segment (question and choice) for each choice."""
         question = [record[self.question]] if self.question else []
         return [" ".join([*question, choice]) for choice in self.choices_of(record)]
 
     def choices_of(self, record: Record) -> list[str]:
-        """Return the choices of a record, from their columns or from the one column with a list."""
+        """Return the choice texts, from separate columns or from one list-valued column."""
         values = [record[column] for column in self.choices]
         return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
     def check(self, record: Record, count: int) -> None:
-        """Raise UserError unless a record has `count` choices and the number of one of them as its label."""
+        """Raise UserError unless the record has `count` choices and its label is the index of one."""
         where, choices = record.get(WHERE, "this record"), self.choices_of(record)
         if len(choices) != count:
             raise UserError(
@@ -105,14 +106,15 @@ class ChoiceFormat(LabeledFormat):
 
 @dataclasses.dataclass(frozen=True)
 class Choices(ChoiceFormat):
-    """Each row of a table is a record with several choices.
+    """A table with one multiple-choice record per row.
 
     Attributes:
-      context: the column of the text that all choices share; in a .tsv or .csv without a header, its number.
-      question: a column whose text precedes each choice (a question, or the start of the endings); empty for none.
-      choices: the columns of the choices, or the one field of a .jsonl that has a list of them.
-      label: the column with the number of the correct choice, counted from 0.
-      quoted: whether fields of a .tsv may be in double quotes.
+      context: column with the text common to all choices, by name, or by number if the .tsv or .csv has no header.
+      question: column with text to put before each choice (a question, or the beginning of all endings); empty for
+        none.
+      choices: one column per choice, or a single .jsonl field that lists them.
+      label: column with the index of the correct choice, from 0.
+      quoted: whether .tsv fields may be in double quotes.
     """
 
     kind: str = dataclasses.field(init=False, default="choices")
@@ -133,7 +135,7 @@ class Choices(ChoiceFormat):
         return checked(records, functools.partial(self.check, count=count), path, on_bad)
 
     def check(self, record: Record, count: int) -> None:
-        """Raise UserError also if a text is missing."""
+        """Check the base class's conditions, and that no text is missing."""
         where, choices = record.get(WHERE, "this record"), self.choices_of(record)
         if len(choices) < 2:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Files with a word in each line, its columns between tabs or spaces, and a blank line after each sentence."""
+"""Files with one word per line, columns separated by tabs or spaces, and a blank line after each sentence."""
 
 import dataclasses
 import functools
@@ -15,19 +15,19 @@ from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 
 _DOCUMENT = "-DOCSTART-"
-# Lines of OntoNotes in the format of CoNLL-2012 that hold no word.
+# OntoNotes (CoNLL-2012) brackets each document with these lines; they hold no word.
 _PART = re.compile(r"#(begin|end) document\b")
-# Only these separate columns: a no-break space is part of a word, as in 10 000.
+# Only ASCII space and tab separate columns. `str.split()` would also cut at the no-break space in "10 000".
 _SPACES = re.compile("[ \t]+")
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnFile:
-    """The lines of a file.
+    """A column file.
 
     Attributes:
-      path: the file.
-      comment: lines that start with it are left out; empty for none.
+      path: file to read.
+      comment: prefix of lines to ignore; empty for none.
     """
 
     path: str
@@ -52,36 +52,36 @@ class ColumnFile:
 
     @functools.cached_property
     def separator(self) -> str:
-        """A tab if most lines have one, else a space. With tabs, a word may hold spaces, or be one."""
+        """Tab if most lines contain one, else space. Between tabs, a word may contain spaces or be a space."""
         filled = [text for _, text in self.lines if text.strip()]
         return "\t" if 2 * sum("\t" in text for text in filled) > len(filled) else " "
 
     @functools.cached_property
     def width(self) -> int:
-        """The number of columns of most lines with words; 0 without any."""
+        """The most common number of columns; 0 if there are no words."""
         counts = Counter(len(columns) for block in self._blocks for _, columns in block if not _may_be_comment(columns))
         counts = counts or Counter(len(columns) for block in self._blocks for _, columns in block)
         return max(counts, key=lambda width: (counts[width], width), default=0)
 
     @functools.cached_property
     def is_conllu(self) -> bool:
-        """Whether most lines have the ten columns of CoNLL-U, whatever the name of the file is."""
+        """Whether most lines have the ten columns of CoNLL-U, judged by content, not by file name."""
         rows = [text.split("\t") for _, text in self.lines if text.strip() and not text.startswith("#")]
         right = sum(len(row) == len(conllu.COLUMNS) and bool(conllu.NUMBER.fullmatch(row[0])) for row in rows)
         return 2 * right > len(rows)
 
     @functools.cached_property
     def sentences(self) -> list[list[tuple[int, list[str]]]]:
-        """The words of each sentence, each as the number of its line and its columns, without comments."""
+        """Sentences without comments; each word is (line number, columns)."""
         tags = {columns[-1] for block in self._blocks for _, columns in block if not _may_be_comment(columns)}
         sentences = []
         for block in self._blocks:
-            words = itertools.dropwhile(lambda line: self._is_comment(line[1], tags), block)  # comments come first
+            words = itertools.dropwhile(lambda line: self._is_comment(line[1], tags), block)  # they precede the words
             sentences.append(list(words))
         return [sentence for sentence in sentences if sentence]
 
     def _is_comment(self, columns: list[str], tags: set[str]) -> bool:
-        """Return whether a line is a comment, and not a word # with a tag: one that others have, or in their scheme."""
+        """Return whether a line is a comment; the word # has a tag that fits the other tags."""
         if not _may_be_comment(columns) or len(columns) != self.width:
             return _may_be_comment(columns)
         if tag_schemes.canonical_of(tags):
@@ -89,7 +89,7 @@ class ColumnFile:
         return columns[-1] not in tags and "=" in "".join(columns[1:])
 
     def check_width(self, sentence: list[tuple[int, list[str]]]) -> None:
-        """Raise UserError if a line of a sentence has more or fewer columns than most lines."""
+        """Raise UserError if a line has more or fewer columns than most lines."""
         for number, columns in sentence:
             if len(columns) != self.width:
                 name = {"\t": "tabs", " ": "spaces"}[self.separator]
@@ -99,7 +99,7 @@ class ColumnFile:
                 )
 
     def with_column(self, values: Iterable[str]) -> Iterator[str]:
-        """Yield the lines of the file with one more column: a value for each word, in order."""
+        """Yield all lines, with one more column on each word: the next value."""
         numbers = {number for sentence in self.sentences for number, _ in sentence}
         values = iter(values)
         for number, text in self.lines:
@@ -107,13 +107,13 @@ class ColumnFile:
 
     @functools.cached_property
     def _blocks(self) -> list[list[tuple[int, list[str]]]]:
-        """Runs of lines between blank lines or `_DOCUMENT` lines, each line as its number and columns."""
+        """Runs of lines between blank or `_DOCUMENT` lines; each line is (line number, columns)."""
         blocks = [[]]
         for number, text in self.lines:
             if (self.comment and text.startswith(self.comment)) or _PART.match(text):
                 continue
             columns = _SPACES.split(text.strip(" \t"))
-            if self.separator == "\t":  # a column that is only a space is one
+            if self.separator == "\t":  # a column may be a single space
                 columns = [column.strip(" ") or column for column in text.split("\t")]
             if text.strip() and _SPACES.split(text)[0] != _DOCUMENT:
                 blocks[-1].append((number, columns))
@@ -123,6 +123,6 @@ class ColumnFile:
 
 
 def _may_be_comment(columns: list[str]) -> bool:
-    """Return whether a line starts with # and a space, as comments such as `# id 7 domain=en` and `## source` do."""
+    """Return whether a line starts with # marks and a space, such as `# id 7 domain=en` and `## source`."""
     first = _SPACES.split(columns[0])[0]
     return bool(first) and not first.strip("#")

@@ -1,4 +1,4 @@
-"""Files of CoNLL-U, the format of Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020)."""
+"""CoNLL-U files, as used by Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020)."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,16 +14,16 @@ from bertjax.errors import UserError
 SUFFIX = ".conllu"
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 FEATURE = "feats."
-# What the format writes for a value that is absent.
+# Marks an absent value.
 ABSENT = "_"
-# The number of a word, of a multiword token such as 1-2, and of an empty node such as 1.1.
+# Ids of words (1), multiword tokens (1-2) and empty nodes (1.1).
 NUMBER = re.compile(r"\d+([-.]\d+)?")
-# The field of `misc` that holds the tag of an entity, which has no column of its own.
+# CoNLL-U has no column for entities, so their tags go into this field in `misc`.
 _ENTITY = "NER"
 
 
 def check(field: str) -> None:
-    """Raise UserError unless a setting names a tag: `upos`, `xpos` or `feats.NAME`."""
+    """Raise UserError unless `field` is `upos`, `xpos` or `feats.NAME`."""
     if field not in ("upos", "xpos") and not (field.startswith(FEATURE) and field != FEATURE):
         raise UserError(
             f"examples.conllu={field!r} is not a tag of CoNLL-U; choose upos, xpos or a feature such as feats.Case"
@@ -31,15 +31,14 @@ def check(field: str) -> None:
 
 
 def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
-    """Return the sentences as {`words`, `tags`} and the place of their first line.
+    """Read sentences as {`words`, `tags`} with the location of their first line.
 
-    The words are the syntactic ones, which have the tags: the lines of multiword tokens (`1-2`) and of empty nodes
-    (`1.1`) are left out.
+    Words are syntactic words, which carry the tags: multiword tokens (`1-2`) and empty nodes (`1.1`) are skipped.
 
     Args:
       path: a .conllu file, plain, .gz, .zst or .xz.
-      field: the tag, see `check`; a word without it has the tag `_`.
-      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
+      field: the tag, see `check`; words that lack it get the tag `_`.
+      on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
 
     Raises:
       UserError: the file cannot be read, no sentence is left, or no word has the feature.
@@ -51,7 +50,7 @@ def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
 
 
 def read_words(path: str) -> list[Record]:
-    """Return the sentences as {`words`} and the place of their first line.
+    """Read sentences as {`words`} with the location of their first line.
 
     Raises:
       UserError: the file cannot be read, or a sentence is bad.
@@ -64,29 +63,28 @@ def _only_words(lines: list[tuple[int, bytes]], path: str) -> Record:
 
 
 def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
-    """Return the sentences as {`words`, `tags`, `heads`} and the place of their first line.
+    """Read sentences as {`words`, `tags`, `heads`} with the location of their first line.
 
-    The words are those of `read`, and the tags are of `upos`. The head of a word is the number of another, counted from
-    1, or 0 for the root, of which there is one.
+    Words are as in `read`; tags are `upos`. A head is a word number, counted from 1, or 0 for the only root.
 
     Args:
       path: a .conllu file, plain, .gz, .zst or .xz.
-      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
+      on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
 
     Raises:
-      UserError: the file cannot be read, no sentence is left, or a sentence is bad: its heads are no tree.
+      UserError: the file cannot be read, no sentence is left, or a sentence is bad, e.g. its heads do not form a tree.
     """
     return _records(path, on_bad, lambda lines: _tree(lines, path))
 
 
 def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a file with a tag for each word, in order, in the place of one.
+    """Yield a file's lines with the given tags, one per word.
 
     Args:
-      path: a file in the format of CoNLL-U.
-      field: `upos` or `xpos`, the column that is replaced; a feature, which is set; empty for `NER=TAG` in the last
-        column, for tags of entities.
-      tags: the tags; `_` sets nothing.
+      path: a CoNLL-U file.
+      field: the column to replace (`upos` or `xpos`) or the feature to set; empty for entity tags, which are written as
+        `NER=TAG` in the last column.
+      tags: tags in word order; `_` leaves a feature unset.
     """
     tags = iter(tags)
     for number, line in numbered_lines(epath.Path(path)):
@@ -103,7 +101,7 @@ def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
 
 
 def _with_entry(entries: str, name: str, value: str) -> str:
-    """Return a list `Case=Nom|Number=Sing`, which is sorted by name, with another value of one name."""
+    """Set one entry in a list such as `Case=Nom|Number=Sing`, which stays sorted by name as the format requires."""
     others = [entry for entry in entries.split("|") if entry not in ("", ABSENT) and entry.split("=")[0] != name]
     entries = others + ([f"{name}={value}"] if value != ABSENT else [])
     return "|".join(sorted(entries, key=str.casefold)) or ABSENT
@@ -125,7 +123,7 @@ def _records(path: str, on_bad: OnBad, make: Callable[[list[tuple[int, bytes]]],
 
 
 def _tagged(lines: list[tuple[int, bytes]], path: str, field: str) -> Record:
-    """Return a sentence; its `words` are empty if it has comments only."""
+    """Return a sentence as a record; `words` is empty if there are only comments."""
     pairs = [(values["form"], _tag(values, field)) for values in _words(lines, path)]
     words, tags = ([pair[i] for pair in pairs] for i in range(2))
     return {"words": words, "tags": tags, WHERE: f"{path}:{lines[0][0]}"}
@@ -146,9 +144,10 @@ def _tree(lines: list[tuple[int, bytes]], path: str) -> Record:
 
 
 def _is_tree(heads: list[int]) -> bool:
-    """Return whether each word leads to the one root."""
+    """Return whether every word reaches the only root."""
     if heads.count(0) != 1 or not all(0 <= head <= len(heads) for head in heads):
         return False
+    # Walk down from the root, level by level; words in a cycle are never reached.
     reached = {0}
     while below := {word for word, head in enumerate(heads, 1) if head in reached} - reached:
         reached |= below
@@ -156,14 +155,14 @@ def _is_tree(heads: list[int]) -> bool:
 
 
 def _words(lines: list[tuple[int, bytes]], path: str) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each word, its features as {name: value}."""
+    """Yield each word's columns by name, with `feats` as {name: value}."""
     for number, line in lines:
         if values := _word(line, f"{path}:{number}"):
             yield values
 
 
 def _word(line: bytes, where: str) -> dict[str, Any] | None:
-    """Return the columns of a line, None for a comment, a multiword token and an empty node."""
+    """Return a line's columns by name; None for comments, multiword tokens and empty nodes."""
     from conllu import exceptions, parser
 
     columns = decoded(line, where).split("\t")
@@ -184,7 +183,7 @@ def _word(line: bytes, where: str) -> dict[str, Any] | None:
 
 
 def _sentences(path: str) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield the numbered lines between blank lines."""
+    """Yield blocks of numbered lines, split at blank lines."""
     lines = []
     for number, line in numbered_lines(epath.Path(path)):
         if line.strip():

@@ -1,6 +1,6 @@
-"""The files of GLUE (Wang et al., 2019, arXiv 1804.07461) as their authors publish them."""
+"""GLUE files (Wang et al., 2019, arXiv 1804.07461) in their published layout."""
 
-# {task: columns of the text, of the second text, of the label}; a number is a column of a file without a header.
+# {task: (text column, second text column, label column)}; numbers are columns in files without a header.
 COLUMNS = {
     "CoLA": ("3", "", "1"),
     "SST-2": ("sentence", "", "label"),
@@ -15,5 +15,5 @@ COLUMNS = {
 
 
 def heldout_file(task: str) -> str:
-    """Return the name of a task's development set: MNLI has one of the genres of its training file."""
+    """Return the file name for a task's development set; MNLI's is the one that matches its training genres."""
     return "dev_matched.tsv" if task == "MNLI" else "dev.tsv"

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences with any number of labels each."""
+"""Sentences and sentence pairs with any number of labels each (multi-label classification)."""
 
 import dataclasses
 import functools
@@ -16,13 +16,13 @@ from bertjax.errors import UserError, shorten
 
 @dataclasses.dataclass(frozen=True)
 class LabelSets(LabeledText):
-    """Each row of a table is one example, which any number of classes apply to. Label: `label_set`.
+    """A table with one example per row, to which any number of classes apply. Label: `label_set`.
 
     Attributes:
-      label: the column of the labels: an array of names in a .jsonl or .json file, names with `separator` between them
-        in every other file; empty text for no class.
+      label: column with the class names: an array in a .jsonl or .json file, or text with `separator` between names;
+        empty text if no class applies.
       separator: text between two names.
-      label_columns: columns with 1 or 0, one for each class and named so, in place of the column `label`.
+      label_columns: columns with 1 or 0 that are named after their classes, instead of the column `label`.
     """
 
     kind: str = dataclasses.field(init=False, default="label_sets")
@@ -49,7 +49,7 @@ class LabelSets(LabeledText):
         return Counter(name for record in records if self.label for name in record[self.label])
 
     def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:
-        """Return 1 for each class of each record and 0 for the others; float32 [M, C].
+        """Return a multi-hot matrix: 1 where a class applies to a record; float32 [M, C].
 
         Raises:
           UserError: a label is not among the classes.
@@ -66,7 +66,7 @@ class LabelSets(LabeledText):
         return numbers_MC
 
     def _names(self, record: Record) -> list[str]:
-        """Return the names of the classes of a record, each once."""
+        """Return the classes that apply to a record, without duplicates."""
         if self.label_columns:
             return [column for column in self.label_columns if self._applies(record, column)]
         value: Any = record[self.label]

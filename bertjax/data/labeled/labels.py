@@ -1,4 +1,4 @@
-"""Labels of the records of a table: missing ones, their types, and the names and the order of classes."""
+"""Labels in tables: missing labels, mixed types, class names and their order."""
 
 import decimal
 import math
@@ -11,18 +11,17 @@ from typing import Any
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 
-# What SNLI and others write in place of a label on which the annotators did not agree; their copy in the package
-# `datasets` writes the number.
+# SNLI and others write - if the annotators did not agree on a label; the copies in the `datasets` library write -1.
 NO_GOLD_LABEL, NO_GOLD_NUMBER = "-", "-1"
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
-# White space, and characters without width: no reader sees them at the edge of a name.
+# White space and zero-width characters, which nobody sees at the edge of a name.
 _INVISIBLE = r"\s\u00ad\u200b-\u200f\u2060\ufeff"
 _EDGES = re.compile(rf"^[{_INVISIBLE}]+|[{_INVISIBLE}]+$")
 _ANYWHERE = re.compile(f"[{_INVISIBLE}]+")
-# A whole number as pandas writes it into a column that lacks a value: 1.0. Codes such as 007 stay texts.
+# pandas turns integer columns with a missing value into floats, so that 1 becomes 1.0. Codes such as 007 stay text.
 _WHOLE_FLOAT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# The names that transformers gives to classes without one.
+# transformers gives these names to unnamed classes.
 _UNNAMED = re.compile(r"LABEL_(\d+)")
 
 
@@ -34,13 +33,13 @@ def is_missing(label: Any) -> bool:
 
 
 def usual_kind(labels: Iterable[Any]) -> str:
-    """Return what most labels of a file are, such as `a number`; empty if none is a label."""
+    """Return the most common label type, such as `a number`; empty if there are no labels."""
     kinds = Counter(kind for label in labels if (kind := _kind_of(label)))
     return kinds.most_common(1)[0][0] if kinds else ""
 
 
 def check(record: Record, column: str, usual: str) -> None:
-    """Raise UserError unless a record has a label of the usual kind: the text "1" and the number 1 are two classes."""
+    """Raise UserError unless a label has the usual type: the text "1" beside the number 1 is a mistake in the file."""
     label, where = record[column], record[WHERE]
     if label is None or label != label or (isinstance(label, str) and not label.strip()):
         raise UserError(f"{where} has no label in {column!r}; fill it in or leave the row out")
@@ -54,14 +53,14 @@ def check(record: Record, column: str, usual: str) -> None:
 
 
 def class_of(label: Any) -> str:
-    """Return the name of the class of a label, in NFC and without white space at its edges; 1.0 is `1`."""
+    """Return a label's class name: in NFC, stripped, and `1` for 1.0."""
     text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
     name = _EDGES.sub("", unicodedata.normalize("NFC", text))
     return whole[1] if (whole := _WHOLE_FLOAT.fullmatch(name)) else name
 
 
 def number_of(label: Any) -> float:
-    """Return a label as a number, NaN if it is not finite or not a number."""
+    """Return a label as a float; NaN if it is not a finite number."""
     try:
         number = float(label)
     except (TypeError, ValueError, OverflowError):
@@ -70,23 +69,24 @@ def number_of(label: Any) -> float:
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of classes in the order of their numbers: sorted, as numbers if all of them are numbers.
+    """Return class names in index order: sorted, numerically if all are numbers.
 
-    So the class `10` of a file is the output 10 of a model, and not output 2.
+    Numerical order makes class `10` output 10. In alphabetical order it would be output 2.
     """
     names = list(names)
+    # Decimal compares numbers of more than 16 digits exactly, which float does not.
     if all(map(_NUMBER.fullmatch, names)):
         return tuple(sorted(names, key=lambda name: (decimal.Decimal(name), name)))
     return tuple(sorted(names))
 
 
 def are_counted(names: Collection[str]) -> bool:
-    """Return whether names are the numbers 0, 1, 2 and so on, at least two of them."""
+    """Return whether the names are exactly 0, 1, 2, ..., at least two of them."""
     return len(names) > 1 and set(names) == set(map(str, range(len(names))))
 
 
 def alike(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return the groups of names that a reader takes for one: equal but for case, white space or compatible forms."""
+    """Return groups of names that differ only in case, white space or compatibility forms (NFKC)."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_key(name), []).append(name)
@@ -94,16 +94,17 @@ def alike(names: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def matched(names: Sequence[str], classes: Sequence[str]) -> dict[str, str]:
-    """Return {name: the class that it means} for all names that mean exactly one class.
+    """Match two sets of class names; return {name: class} for every name with exactly one counterpart.
 
-    Equal names mean each other. So do names that differ only as `alike` ones do, such as `ENTAILMENT` and `entailment`,
-    and `LABEL_2`, which transformers writes for a class without a name, and the number `2`.
+    Equal names match. So do names that are `alike`, such as `ENTAILMENT` and `entailment`, and `LABEL_2`, which
+    transformers writes for unnamed classes, and `2`.
 
     Args:
-      names: names of the classes of a file or of a model.
-      classes: names of the classes of another one.
+      names: class names in a file or a model.
+      classes: class names in another one.
     """
     exact = {name: name for name in names if name in set(classes)}
+    # Exact matches come first, so that `Positive` and `positive` in one file stay two classes.
     ours = {name: _meaning(name) for name in names if name not in exact}
     theirs = {name: _meaning(name) for name in classes if name not in exact}
     of_meaning = {meaning: name for name, meaning in theirs.items()}

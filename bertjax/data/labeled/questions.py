@@ -1,4 +1,4 @@
-"""Questions whose answers are spans of a context: SQuAD and files in its format."""
+"""Extractive question answering: SQuAD and files in its format."""
 
 import dataclasses
 from collections import Counter
@@ -15,9 +15,9 @@ from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-# The classes of questions.
+# Classes of questions.
 ANSWER, NO_ANSWER = "answer", "no_answer"
-# In place of the places of an answer: it is unknown, or not in the window.
+# Stand for an answer position that is unknown, or outside the window.
 _UNKNOWN, _ELSEWHERE = -1, -2
 
 
@@ -25,16 +25,16 @@ _UNKNOWN, _ELSEWHERE = -1, -2
 class Questions(LabeledFormat):
     """`[CLS] question [SEP] context [SEP]`, or several windows of the context (Devlin et al., 2019, 4.2 and 4.3).
 
-    Labels: `start` and `end`, the places of the first and last token of the first answer in the example. Both are that
-    of [CLS] if there is no answer or the window does not have all of it, and -1 if answers are unknown.
-    Token labels: `begin` and `stop`, the characters context[begin:stop] of the token, -1 outside of the context;
+    Labels: `start` and `end`, the positions of the first and last token of the first answer in the example. Both are
+    the position of [CLS] if there is no answer or it is not completely inside the window, and -1 if answers are
+    unknown. Token labels: `begin` and `stop`, the token's characters context[begin:stop], -1 outside the context;
     `most_context`, whether no other window gives the token more context.
 
     Attributes:
-      stride: tokens from the start of one window to the start of the next.
-      max_question: the most tokens of a question; longer questions are cut.
-      on_bad_record: `stop` at a question without text or answer, or with an answer that is not in its context at its
-        `answer_start`, or `skip` and count such questions.
+      stride: tokens from one window's start to the next.
+      max_question: maximum number of question tokens; longer questions are cut.
+      on_bad_record: `stop` at, or `skip` and count, questions without text or answer and answers that do not occur in
+        the context at their `answer_start`.
     """
 
     kind: str = dataclasses.field(init=False, default="questions")
@@ -70,6 +70,7 @@ class Questions(LabeledFormat):
                 f"{self.max_question} tokens; raise stages.0.seq_len, or lower examples.max_question"
             )
         questions = tokenizer.encode([record["question"] for record in records])
+        # Several questions share a context, which is tokenized only once.
         distinct = list(dict.fromkeys(record["context"] for record in records))
         contexts = dict(zip(distinct, tokenizer.encode_with_offsets(distinct)))
         first, second, spans, best, answers, record_of = [], [], [], [], [], []
@@ -105,7 +106,7 @@ class Questions(LabeledFormat):
         )
 
     def _answer(self, record: Record, spans: np.ndarray, classes: tuple[str, ...]) -> tuple[int, int] | None:
-        """First and last token of the first answer in its context; (-1, -1) without one, None if unknown."""
+        """Return the first and last context token of the first answer; (-1, -1) without one, None if unknown."""
         if "answers" not in record:
             return None
         if not record["answers"]:
@@ -115,12 +116,13 @@ class Questions(LabeledFormat):
             return -1, -1
         answer = record["answers"][0]
         start, stop = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+        # Answers may start or end inside a token, so take every token that overlaps the answer.
         touched = np.flatnonzero((spans[:, 0] < stop) & (spans[:, 1] > start))
         return (int(touched[0]), int(touched[-1])) if len(touched) else (-1, -1)
 
 
 def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -> tuple[int, int]:
-    """Return the places of an answer in the text of a window [start, stop), whose context starts at `shift`."""
+    """Return an answer's positions within the text of a window [start, stop) whose context starts at `shift`."""
     if answer is None:
         return _UNKNOWN, _UNKNOWN
     first, last = answer
@@ -130,6 +132,6 @@ def _within(answer: tuple[int, int] | None, start: int, stop: int, shift: int) -
 
 
 def _places(in_text: np.ndarray, ragged: Ragged) -> np.ndarray:
-    """Return the places in the examples, int32 [M], of what `_within` returned."""
+    """Map results of `_within` to positions in the examples; int32 [M]."""
     places = np.where(in_text == _ELSEWHERE, ragged.cls_index, in_text + ragged.text_index)
     return np.where(in_text == _UNKNOWN, -1, places).astype(np.int32)

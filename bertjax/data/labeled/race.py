@@ -1,4 +1,4 @@
-"""Exams with questions of four choices: RACE (Lai et al., 2017, arXiv 1704.04683) in its original files."""
+"""RACE: reading exams with four choices per question (Lai et al., 2017, arXiv 1704.04683), original files."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -18,12 +18,11 @@ _BLANK = "_"
 
 @dataclasses.dataclass(frozen=True)
 class Race(ChoiceFormat):
-    """Each question of an article is a record {`article`, `question`, `A`, `B`, `C`, `D`, `answer`}.
+    """One record {`article`, `question`, `A`, `B`, `C`, `D`, `answer`} per question; `answer` is 0 to 3.
 
-    `train` and `heldout` are folders; all .txt files in them and in their folders are read (`RACE/train` has the
-    folders `middle` and `high`), in the order of their paths. The first segment is the article, the second one the
-    question and a choice, or the question with the choice in place of its blank `_`, as `race_utils.py` of
-    google-research/albert has them. `answer` is a number from 0 to 3.
+    `train` and `heldout` are folders. All .txt files in them and in their subfolders (`RACE/train` has `middle` and
+    `high`) are read in path order. The first segment is the article. The second is the question and a choice, or the
+    question with the choice filled into its blank `_`, as in `race_utils.py` of google-research/albert.
     """
 
     kind: str = dataclasses.field(init=False, default="race")
@@ -44,13 +43,14 @@ class Race(ChoiceFormat):
 
     def second_segments(self, record: Record) -> list[str]:
         question, choices = record[self.question], self.choices_of(record)
+        # Cloze questions have a blank; the others are real questions.
         if _BLANK in question:
             return [question.replace(_BLANK, choice) for choice in choices]
         return [f"{question} {choice}" for choice in choices]
 
 
 def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
-    """Yield the questions of a file, which has one article as a JSON object."""
+    """Yield a file's questions; each file is a JSON object with one article."""
     try:
         article, *lists = _exam(file)
     except UserError as error:
@@ -78,7 +78,7 @@ def _question(article: str, number: int, question: Any, options: Any, answer: An
 
 
 def _exam(file: epath.Path) -> tuple[str, list, list, list]:
-    """Return the article of a file, its questions, their options and their answers."""
+    """Return a file's article, questions, options and answers."""
     whole = _object(file)
     article = whole.get("article")
     if not isinstance(article, str) or not article.strip():

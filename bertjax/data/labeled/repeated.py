@@ -1,4 +1,4 @@
-"""Texts that are their own pair, for sentence embeddings without labels (Gao et al., 2021, arXiv 2104.08821)."""
+"""Texts paired with themselves, for unsupervised sentence embeddings (SimCSE, Gao et al., 2021, arXiv 2104.08821)."""
 
 import dataclasses
 from collections import Counter
@@ -16,15 +16,15 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class RepeatedText(SiamesePairs):
-    """Each text of the training file is two equal examples; the held-out file has pairs of texts with scores.
+    """Duplicates each training text into two equal examples; the held-out file has scored pairs.
 
-    The training file is a .txt with a text on each line, or a table whose column `text` is read. With an empty `label`,
-    the held-out file is of the same form. Labels are those of `siamese_pairs`; training examples have the number 0.
+    The training file is a .txt with one text per line, or a table with the column `text`. If `label` is empty, the
+    held-out file has the same form. Labels are as in `siamese_pairs`; training examples get 0.
 
     Attributes:
-      text: the column of the texts, and of the first texts of the pairs.
-      pair: the column of the second texts of the held-out pairs.
-      label: the column of the scores of the held-out pairs; empty if there are none.
+      text: column with the texts, and with the first text of held-out pairs.
+      pair: column with the second text of held-out pairs.
+      label: column with the scores of held-out pairs; empty if there are none.
     """
 
     kind: str = dataclasses.field(init=False, default="repeated_text")
@@ -51,12 +51,13 @@ class RepeatedText(SiamesePairs):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
+        # A training record has no second text, so it becomes its own pair. Held-out pairs keep theirs.
         pairs = [{self.pair: record[self.text]} | record for record in records]
         return dataclasses.replace(super().encode(pairs, tokenizer, seq_len, classes), records=records)
 
 
 def _lines(path: str, field: str, on_bad: OnBad) -> list[Record]:
-    """Return a record of each line that is not blank."""
+    """Return one record per non-blank line."""
     records = []
     for number, line in numbered_lines(epath.Path(path)):
         try:

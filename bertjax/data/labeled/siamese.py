@@ -1,4 +1,4 @@
-"""Pairs of texts that are encoded separately, for sentence embeddings (Reimers & Gurevych, 2019, section 3)."""
+"""Text pairs that are encoded separately, for sentence embeddings (Reimers & Gurevych, 2019, section 3)."""
 
 import dataclasses
 
@@ -14,13 +14,13 @@ from bertjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class SiamesePairs(LabeledText):
-    """Each row of a table is two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, in one row of a batch.
+    """A table with one pair per row: two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, in one batch row.
 
-    Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, the label of the pair on both examples, if
-    there is a column of labels. An example has at most half of the tokens of a row.
+    Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, the pair's label on both examples, if there
+    is a label column. An example takes at most half a row.
 
     Attributes:
-      text, pair: the columns of the two texts.
+      text, pair: columns with the two texts.
     """
 
     kind: str = dataclasses.field(init=False, default="siamese_pairs")

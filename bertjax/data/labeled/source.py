@@ -1,4 +1,4 @@
-"""The records, examples and rows of labeled files, in memory: what a fine-tuning run has in place of a token store."""
+"""Labeled files in memory: records, examples and rows. Fine-tuning runs use this instead of a token store."""
 
 import dataclasses
 import functools
@@ -17,30 +17,30 @@ from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, shorten
 
-# Settings that are not in the fingerprint of a plan: what they change is in the records, which have one of their own.
+# Not part of a plan's fingerprint: these settings affect only the records, which have their own fingerprint.
 _NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")
 _NOT_HASHED += ("skip_missing_labels", "tag_field")
-# In the same fingerprint: another way to fill rows gives other batches.
+# Part of a plan's fingerprint: another packing algorithm gives other batches.
 _PACKING_VERSION = 3
-# Classes whose counts are printed.
+# Number of classes to print with their counts.
 _CLASSES_SHOWN = 12
-# Epochs whose examples are kept; a batch may span two.
+# Number of epochs to cache, because a batch may span two.
 _EPOCHS_KEPT = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledPlan:
-    """The rows of one split, as `bertjax.data.plan.Plan` has them, in memory.
+    """The packed rows of one split, in memory; the counterpart of `bertjax.data.plan.Plan`.
 
-    Every epoch has the same rows of lengths. In training, groups of one length trade places at random by seed and
-    epoch, so that runs differ in which examples share a row, as they do in the order of rows.
+    Row lengths are the same in every epoch. In training, groups with equal lengths swap places at random, by seed and
+    epoch: seeds then differ in which examples share a row, not only in row order, and no row has to be packed again.
 
     Attributes:
-      fingerprint: hex, a hash of everything that determines the rows, except for the seed.
-      examples: the examples of the rows.
-      counts: the numbers of rows, examples and tokens.
-      rows_RN: the examples of each row before they trade places, -1 for empty slots; int32.
-      seed: seed of the run; None if examples keep their places, as held-out ones do.
+      fingerprint: hex hash over everything that determines the rows, except for the seed.
+      examples: the packed examples.
+      counts: number of rows, examples and tokens.
+      rows_RN: example indices per row before swapping, -1 for empty slots; int32.
+      seed: the run's seed; None to keep examples in place (held-out rows).
     """
 
     fingerprint: str
@@ -50,7 +50,7 @@ class LabeledPlan:
     seed: int | None = None
 
     def rows(self, rows: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-        """Return the examples of rows (int64 [B]) in their epochs (int64 [B]), -1 for empty slots; int32 [B, N]."""
+        """Return example indices for rows (int64 [B]) in epochs (int64 [B]), -1 for empty slots; int32 [B, N]."""
         rows_BN = self.rows_RN[rows]
         if self.seed is None:
             return rows_BN
@@ -60,9 +60,10 @@ class LabeledPlan:
         return rows_BN
 
     def _swapped(self, epoch: int) -> np.ndarray:
-        """Return the example that takes the place of each example in an epoch; int32 [M]."""
+        """Return the example that replaces each example in an epoch; int32 [M]."""
         if epoch not in self._epochs:
             size, groups = self.examples.group, np.arange(len(self._by_length))
+            # Both orders sort by length, this one with random ties: a group only swaps with groups of equal length.
             order = np.lexsort((bits(self.seed, "packing", epoch, groups, 0), self._lengths))
             swapped = np.empty(len(order), np.int32)
             swapped[self._by_length] = order
@@ -77,7 +78,7 @@ class LabeledPlan:
 
     @functools.cached_property
     def _lengths(self) -> np.ndarray:
-        """Return the number of tokens of each group; int64."""
+        """Tokens per group; int64."""
         return self.examples.lengths().reshape(-1, self.examples.group).sum(axis=1)
 
     @functools.cached_property
@@ -86,13 +87,13 @@ class LabeledPlan:
 
 
 class LabeledSource:
-    """The files of a labeled format, read once.
+    """One task's labeled files, read once.
 
     Args:
-      format: the format, with the paths of its files.
-      tokenizer: the tokenizer of the model.
-      has_classes: whether labels are names of classes, and not numbers.
-      classes: the names of the classes of a trained model, in its order; empty to take those of the training file.
+      format: the format, with file paths.
+      tokenizer: the model's tokenizer.
+      has_classes: whether labels are class names rather than numbers.
+      classes: a trained model's class names by index; empty to take them from the training file.
     """
 
     def __init__(
@@ -102,18 +103,18 @@ class LabeledSource:
 
     @functools.cached_property
     def format(self) -> LabeledFormat:
-        """The format, with what follows from the training file."""
+        """The format, with the settings that depend on the training file filled in."""
         return self._given.resolved(self.train)
 
     @functools.cached_property
     def train(self) -> list[Record]:
-        """The records of the training file, and further ones without labels."""
+        """Training records, followed by extra unlabeled ones."""
         records = self._read("train", self._given.train, self._known)
         return limited(records, self._given) + self._given.further_train()
 
     @functools.cached_property
     def heldout(self) -> list[Record]:
-        """The records of the held-out file."""
+        """Held-out records."""
         return self._read("heldout", self._given.heldout, self.classes)
 
     @functools.cached_property
@@ -129,11 +130,12 @@ class LabeledSource:
         return self._given.without_missing(records, path, classes) if self._has_classes else records
 
     def records(self, split: str) -> list[Record]:
-        """Return the records of `train`, `heldout` or a name of `further_heldout`."""
+        """Return the records for `train`, `heldout` or a name in `further_heldout`."""
         return getattr(self, split) if split in SPLITS else self._further[split]
 
     def repeated(self) -> int:
-        """Return the number of held-out records whose texts a training record has too."""
+        """Return the number of held-out records with texts that also occur in the training file."""
+        # Duplicates between the splits inflate the held-out score.
         seen = {self._texts_of(record) for record in self.train}
         return sum(self._texts_of(record) in seen for record in self.heldout)
 
@@ -143,12 +145,12 @@ class LabeledSource:
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes: those of the model, or the labels of the training file (`labels.ordered`)."""
+        """Class names: the trained model's, or the training file's in `labels.ordered` order."""
         return self._known or labels.ordered(self._given.class_counts(self.train))
 
     @property
     def class_lines(self) -> list[str]:
-        """One line on the classes of each file, the rarest first, and a warning about names that look alike."""
+        """One line per file with class counts, rarest first, and warnings about names that look alike."""
         if not self._has_classes or len(self.classes) < 2:
             return []
         counts = {split: self.format.class_counts(self.records(split)) for split in SPLITS}
@@ -165,18 +167,18 @@ class LabeledSource:
         return lines
 
     def unigram_counts(self, split: str) -> np.ndarray:
-        """Return the number of times a split has each class, in the order of the classes; int64."""
+        """Return counts in a split by class index; int64."""
         counts = self.format.class_counts(self.records(split))
         return np.array([counts[name] for name in self.classes], np.int64)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of the tokenizer and of the records of `train` and `heldout`, on which a run depends."""
+        """A hash over tokenizer, training and held-out records: the data that a run depends on."""
         content = json.dumps([[_content(record) for record in part] for part in (self.train, self.heldout)])
         return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
 
     def examples(self, split: str, seq_len: int, classes: tuple[str, ...]) -> LabeledExamples:
-        """Return the examples of a split, encoded once for each T."""
+        """Return a split's examples, encoded once per T."""
         key = split, seq_len, classes
         if key not in self._encoded:
             self._encoded[key] = self.format.encode(self.records(split), self.tokenizer, seq_len, classes)
@@ -187,7 +189,7 @@ class LabeledSource:
         return {}
 
     def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabeledPlan:
-        """Pack the examples of a split into rows; the examples of a group share a row.
+        """Pack a split's examples into rows; each group stays in one row.
 
         Raises:
           UserError: a group has more tokens than a row, or a label is unknown.
@@ -200,6 +202,7 @@ class LabeledSource:
                 f"{group} texts that belong together have {lengths.max()} tokens and a row has {spec.seq_len}; "
                 "raise stages.0.seq_len"
             )
+        # Pack groups first, then write each group as its examples, so that a group is never split between rows.
         groups_RN = mixed(lengths, spec.seq_len, max(1, spec.max_row_examples // group))
         rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
@@ -212,11 +215,11 @@ class LabeledSource:
 
 
 class LabeledSources:
-    """The files of several tasks of one run.
+    """Labeled files for a run with several tasks.
 
     Args:
       sources: {task: its files}.
-      tokenizer: the tokenizer of the model.
+      tokenizer: the model's tokenizer.
     """
 
     def __init__(self, sources: Mapping[str, LabeledSource], tokenizer: Tokenizer):
@@ -224,11 +227,11 @@ class LabeledSources:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of the fingerprints of all tasks."""
+        """A hash over all tasks' fingerprints."""
         content = json.dumps({task: source.fingerprint for task, source in self.of.items()})
         return hashlib.sha256(content.encode()).hexdigest()
 
 
 def _content(record: Record) -> list:
-    """Return the fields of a record without its place, so that moving a file changes no fingerprint."""
+    """Return a record's fields without its location, so that moving a file does not change the fingerprint."""
     return sorted((key, value) for key, value in record.items() if key != WHERE)

@@ -1,4 +1,4 @@
-"""Files of questions in the JSON of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018) as records."""
+"""Reader for SQuAD 1.1 and 2.0 JSON (Rajpurkar et al., 2016 and 2018)."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,20 +13,20 @@ from bertjax.errors import UserError
 
 
 def read(path: str, on_bad: OnBad = stop) -> list[Record]:
-    """Return the questions, each {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} and its place.
+    """Read questions as {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} with their locations.
 
-    A question that its context does not answer (`is_impossible` in SQuAD 2.0) has an empty list of answers.
+    Unanswerable questions (`is_impossible` in SQuAD 2.0) have an empty list of answers.
 
-    A file has the nested form of its authors, or the flat records of the package `datasets`: each is a question with
-    its context and {`text`: [...], `answer_start`: [...]}, in JSON lines, in an array or in the list `data`.
+    Accepts the authors' nested layout and the flat records that the `datasets` library writes: a question, its context
+    and {`text`: [...], `answer_start`: [...]}, as JSON lines, as an array or in the list `data`.
 
     Args:
       path: a .json or .jsonl file, plain, .gz, .zst or .xz.
-      on_bad: called with the error of each bad context or question; if the call returns, it is left out.
+      on_bad: called with the error for each bad context or question; if it returns, that one is dropped.
 
     Raises:
       UserError: the file cannot be read, is not in SQuAD's format, or no question is left; the message names the line
-        or the place in the structure.
+        or the position in the JSON structure.
     """
     if not path:
         raise UserError("examples.train or examples.heldout is empty; name a SQuAD .json file for each")
@@ -52,7 +52,7 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
 
 
 def _is_flat_line(line: bytes) -> bool:
-    """Return whether a line is a question by itself, as in a file of JSON lines."""
+    """Return whether a line is a complete flat question, as in JSON lines."""
     try:
         return _is_flat(json.loads(line))
     except (ValueError, RecursionError):
@@ -64,7 +64,7 @@ def _is_flat(entry: Any) -> bool:
 
 
 def _add_flat(records: list[Record], entry_of: Callable[[], Any], where: str, on_bad: OnBad) -> None:
-    """Add the question of a flat entry, or call `on_bad`."""
+    """Append a flat entry's question to `records`, or call `on_bad`."""
     try:
         entry = entry_of()
         context = _text(entry, "context", where)
@@ -78,7 +78,7 @@ def _add_flat(records: list[Record], entry_of: Callable[[], Any], where: str, on
 
 
 def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
-    """Return the answers {`text`: [...], `answer_start`: [...]} of `datasets` as the list of the authors' files."""
+    """Convert answers from the layout of `datasets`, {`text`: [...], `answer_start`: [...]}, to the authors' list."""
     if isinstance(answers, list):
         return answers
     columns = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
@@ -121,6 +121,7 @@ def _question(question: Any, context: str, where: str) -> Record:
         raise UserError(f"{where} has no answer; add one or set is_impossible")
     for answer in answers:
         start, text = answer["answer_start"], answer["text"]
+        # Offsets are often wrong in converted data: counted in bytes, or before a normalization of the text.
         if start < 0 or context[start : start + len(text)] != text:
             raise UserError(
                 f"{where} has the answer {text!r}, which is not in the context at its answer_start; correct it"
@@ -141,7 +142,7 @@ def _answer(answer: Any, where: str) -> dict[str, str | int]:
 
 
 def _members(holder: Any, name: str, where: str) -> Iterator[tuple[Any, str]]:
-    """Yield the members of a list, each with its place."""
+    """Yield a list's members with their positions in the JSON structure."""
     inside = where if where.endswith(":") else f"{where}."
     for index, member in enumerate(_field(holder, name, list, where)):
         yield member, f"{inside}{name}[{index}]"

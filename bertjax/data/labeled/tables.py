@@ -1,4 +1,4 @@
-"""Records from tables with named columns: .tsv, .csv, .jsonl and .json files, plain or compressed."""
+"""Reader for tables with named columns: .tsv, .csv, .jsonl and .json, plain or compressed."""
 
 import csv
 import itertools
@@ -19,38 +19,38 @@ from bertjax.errors import UserError, say, shorten
 from bertjax.storage import reason_of
 
 DELIMITERS = {".tsv": "\t", ".csv": ","}
-# What separates fields in files of either suffix: spreadsheets write ; where the comma is a decimal mark.
+# Delimiters to try, whatever the suffix: spreadsheets write ; in locales where the comma is the decimal mark.
 _DELIMITERS = (",", ";", "\t", "|")
-# The first line of a .csv that tells a spreadsheet the delimiter.
+# An optional first line with which a .csv declares its delimiter to spreadsheets.
 _SPREADSHEET = re.compile("sep=(.)")
-# A whole field in quotes, in which a quote is doubled, as pandas writes it.
+# A fully quoted field with doubled inner quotes, as pandas writes it.
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
-# Characters of a column's name that a message shows.
+# Messages show this many characters of a column name.
 _SHOWN = 40
-# The csv module refuses fields of more than 131,072 characters unless told otherwise; this is the largest C long.
+# The csv module's default limit is 131,072 characters per field; this is the largest C long.
 _LONGEST_FIELD = 2**63 - 1
-# A lone surrogate, which text in UTF-8 cannot have.
+# Placeholder: a lone surrogate, which cannot occur in UTF-8 text.
 _CARRIAGE_RETURN = "\udc0d"
 
 
 def read(
     path: str, columns: Sequence[str], quoted: bool = False, on_bad: OnBad = stop, all_columns: bool = False
 ) -> list[Record]:
-    """Return the rows of a table, each as {column: text} with its place under `WHERE`.
+    """Read a table's rows as {column: text}, with their locations under `WHERE`.
 
-    The first line of a .tsv or .csv names the columns. If all of `columns` are numbers, they are counted from 0 and
-    there is no such line (as in GLUE's CoLA). A .tsv has no quotes unless `quoted`; a .csv always has. A .json file
-    holds one array of objects, and a .jsonl file one object in each line.
+    The first line in a .tsv or .csv names the columns. If all `columns` are numbers, they count from 0 and there is no
+    header (as in GLUE's CoLA). Quotes are always parsed in a .csv, and in a .tsv only with `quoted`. A .json file holds
+    one array of objects, a .jsonl file one object per line.
 
-    What a file holds counts more than its name: objects in lines or in an array are read from all of these files, and
-    so are fields between other delimiters (`;` of a spreadsheet) if only they give the columns.
+    Content wins over the file name: JSON objects (in lines or in an array) are read from any of these files, and other
+    delimiters, such as a spreadsheet's `;`, are accepted if only they give the required columns.
 
     Args:
       path: a .tsv, .csv, .jsonl or .json file, plain, .gz, .zst or .xz.
-      columns: the required columns.
-      quoted: whether a field of a .tsv may be in double quotes.
-      on_bad: called with the error of each line that is not a row of the table; if the call returns, it is left out.
-      all_columns: whether rows also keep the other columns.
+      columns: required columns.
+      quoted: whether .tsv fields may be in double quotes.
+      on_bad: called with the error for each malformed row; if it returns, the row is dropped.
+      all_columns: whether to keep the other columns as well.
 
     Raises:
       UserError: the file or a column is missing, or no row is left.
@@ -74,7 +74,7 @@ def read(
 
 
 def read_objects(path: str, on_bad: OnBad = stop) -> list[Record]:
-    """Return the objects of a file of JSON lines, or of one array of objects, with their places under `WHERE`.
+    """Read the objects in a JSON lines file or a JSON array, with their locations under `WHERE`.
 
     Raises:
       UserError: the file cannot be read, or holds no object.
@@ -86,7 +86,8 @@ def read_objects(path: str, on_bad: OnBad = stop) -> list[Record]:
 
 
 def _json_rows(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
-    """Return the objects of a file, whatever the suffix of JSON that it has."""
+    """Read JSON lines or a JSON array, decided by content and not by the suffix."""
+    # Many tools write JSON lines into .json files, and arrays into .jsonl files.
     first = _first_line(path)[1].lstrip()
     is_whole = kind_of(path) == ".json" and not (_is_object(first) and _has_more_lines(path))
     if is_whole:
@@ -97,18 +98,18 @@ def _json_rows(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Rec
 
 
 def has_column(path: str, column: str) -> bool:
-    """Return whether the first line of a .tsv or .csv names a column."""
+    """Return whether the header of a .tsv or .csv has this column."""
     kind = kind_of(path)
     return kind in DELIMITERS and column.encode() in _first_line(path)[1].split(DELIMITERS[kind].encode())
 
 
 def is_table(path: str) -> bool:
-    """Return whether `read` reads a file of this name."""
+    """Return whether `read` accepts a file with this suffix."""
     return kind_of(path) in (*DELIMITERS, ".jsonl", ".json")
 
 
 def read_lines(path: str, column: str) -> list[Record]:
-    """Return each line of a file that is not blank as {column: line}, with its place under `WHERE`.
+    """Read each non-blank line as {column: line}, with its location under `WHERE`.
 
     Raises:
       UserError: the file cannot be read, or has no text.
@@ -121,13 +122,13 @@ def read_lines(path: str, column: str) -> list[Record]:
 
 
 def kind_of(path: str) -> str:
-    """Return the suffix of a file without that of its compression, such as `.csv` of `a.csv.gz`."""
+    """Return the suffix below a compression suffix, such as `.csv` for `a.csv.gz`."""
     suffixes = [suffix for suffix in PurePath(path).suffixes if suffix not in COMPRESSIONS]
     return suffixes[-1] if suffixes else ""
 
 
 def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
-    """Yield the rows of a .csv or .tsv file, which all have one number of fields."""
+    """Yield rows from a .csv or .tsv file; rows with another number of fields than the header are bad."""
     delimiter, has_quoted_names = _delimiter(path, columns, kind)
     quoted = quoted or has_quoted_names or delimiter != "\t"
     if not (rows := list((_quoted if quoted else _unquoted)(path, delimiter))):
@@ -139,10 +140,12 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
         if _SPREADSHEET.fullmatch(delimiter.join(rows[0][1])):
             rows = rows[1:]
         (_, header), *rows = rows or [(1, [])]
+        # Hand-written files often have a space after the comma. Names that match exactly keep their spaces.
         if not set(columns) <= set(header):
             header = [name.strip() for name in header]
         _check_header(header, columns, path)
     for number, row in rows:
+        # Concatenated files repeat the header, which would otherwise be read as one more example.
         if row == header and not _are_numbers(columns):
             on_bad(UserError(f"{path}:{number} has the names of the columns again; remove the line"))
         elif len(row) == len(header):
@@ -158,9 +161,9 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
 
 
 def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]:
-    """Return the delimiter of a .csv or .tsv file, and whether the names of its columns are in quotes.
+    """Return the delimiter and whether the column names are quoted.
 
-    The delimiter is that of the suffix, unless only another one gives the columns.
+    The suffix decides, unless only another delimiter gives the required columns.
     """
     number, line = _first_line(path)
     first, own = decoded(line, f"{path}:{number}"), DELIMITERS[kind]
@@ -168,6 +171,7 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
         return spreadsheet[1], False
     if _are_numbers(columns) and own in first:
         return own, False
+    # The suffix's delimiter comes first, so that a header with several marks is read as its name says.
     for delimiter in (own, *(mark for mark in _DELIMITERS if mark != own)):
         names = first.split(delimiter)
         try:
@@ -188,7 +192,7 @@ def _are_numbers(columns: Sequence[str]) -> bool:
 
 
 def _count_quoted(rows: list[list[str]], header: list[str], columns: Sequence[str]) -> int:
-    """Return how many of the required fields are whole in quotes, if most of those with a quote are; else 0."""
+    """Count required fields that are fully quoted; 0 unless most fields with a quote are."""
     places = [header.index(column) for column in columns]
     with_quote = [row[place] for row in rows for place in places if place < len(row) and '"' in row[place]]
     count = sum(map(bool, map(_IN_QUOTES.fullmatch, with_quote)))
@@ -205,7 +209,7 @@ def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
 
 
 def _column_hint(header: list[str]) -> str:
-    """Return what may be wrong with a table whose first line lacks a column."""
+    """Suggest a remedy for a header that lacks a column."""
     delimiter = next((mark for mark in ";\t,|" if len(header) == 1 and mark in header[0]), "")
     if delimiter:
         return f"its fields are separated by {delimiter!r}: separate those of a .csv by commas, those of a .tsv by tabs"
@@ -213,7 +217,7 @@ def _column_hint(header: list[str]) -> str:
 
 
 def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> str:
-    """Return what is wrong with a row of another number of fields: a delimiter in a field shifts those after it."""
+    """Describe a row with the wrong number of fields: a delimiter inside a field shifts the fields after it."""
     remedy = "give every line all columns"
     name = {",": "a comma", "\t": "a tab"}.get(delimiter, repr(delimiter))
     if not quoted and len(row) > width:
@@ -226,16 +230,16 @@ def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> st
 
 
 def _unquoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table without quotes, each with the number of its line."""
+    """Yield rows without parsing quotes, with line numbers."""
     for number, line in enumerate(_text(path), start=1):
         if line:
             yield number, line.split(delimiter)
 
 
 def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a table with quotes, each with the number of its first line; a field may span several lines."""
+    """Yield rows with parsed quotes and the number of their first line; a quoted field may span several lines."""
     csv.field_size_limit(_LONGEST_FIELD)
-    # The csv module takes a carriage return in a line for the end of the row.
+    # The csv module ends a row at a carriage return, so hide those inside of lines.
     lines = (line.replace("\r", _CARRIAGE_RETURN) + "\n" for line in _text(path))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
@@ -264,18 +268,18 @@ def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Recor
 
 
 def _first_line(path: str) -> tuple[int, bytes]:
-    """Return the number and the content of the first line that is not blank."""
+    """Return the number and content of the first non-blank line."""
     return next(((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip()), (1, b""))
 
 
 def _has_more_lines(path: str) -> bool:
-    """Return whether a file has two lines or more that are not blank."""
+    """Return whether a file has at least two non-blank lines."""
     lines = (line for _, line in numbered_lines(epath.Path(path)) if line.strip())
     return len(list(itertools.islice(lines, 2))) == 2
 
 
 def _is_object(line: bytes) -> bool:
-    """Return whether a line is a JSON object by itself."""
+    """Return whether a line is a complete JSON object."""
     try:
         return line.lstrip()[:1] == b"{" and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
@@ -283,7 +287,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _array_of(path: str) -> list[Any] | None:
-    """Return the array with objects that a file holds, None if it holds something else."""
+    """Return the file's JSON array of objects; None if it holds something else."""
     try:
         values = json.loads(b"\n".join(line for _, line in numbered_lines(epath.Path(path))))
     except (ValueError, RecursionError):
@@ -325,7 +329,7 @@ def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:
 
 
 def _first(columns: Sequence[str]) -> str:
-    """Return the name of a field for an example in a message."""
+    """Return a field name for the example in an error message."""
     return next(iter(columns), "tokens")
 
 
@@ -340,6 +344,6 @@ def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Reco
 
 
 def _text(path: str) -> Iterator[str]:
-    """Yield lines as text without their ends."""
+    """Yield decoded lines without line ends."""
     for number, line in numbered_lines(epath.Path(path)):
         yield decoded(line, f"{path}:{number}")

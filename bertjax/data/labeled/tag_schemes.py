@@ -1,8 +1,8 @@
-"""Schemes by which tags of words mark entities: IOB1, IOB2, IOBES, BILOU and BMES, in the spellings that files have.
+"""Entity tagging schemes: IOB1, IOB2, IOBES, BILOU and BMES, in all common spellings.
 
-A tag is the place of its word in an entity, and the type of the entity: `B-PER`, `B_PER`, `PER-B`, `PER_B`, or only `B`
-if there is one type. The places are those of IOBES (`B`egin, `I`nside, `E`nd, `S`ingle) under several names: `L`ast and
-`U`nit of BILOU (Ratinov & Roth, 2009), `M`iddle of BMES, `W`hole of BMEWO.
+A tag combines a word's position in an entity with the entity type: `B-PER`, `B_PER`, `PER-B`, `PER_B`, or only `B` if
+there is one type. Every scheme maps to the positions in IOBES (`B`egin, `I`nside, `E`nd, `S`ingle): BILOU writes `L`ast
+and `U`nit (Ratinov & Roth, 2009), BMES writes `M`iddle, and BMEWO writes `W`hole.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 OUTSIDE = "O"
 _PLACES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I", "W": "S"}
 _LETTERS = "".join(_PLACES)
-# The place and the type of a tag, in the order of their popularity.
+# Position and type, most popular spelling first.
 _SPELLINGS = (
     re.compile(rf"(?P<place>[{_LETTERS}])[-_](?P<type>.+)", re.IGNORECASE),
     re.compile(rf"(?P<type>.+)[-_](?P<place>[{_LETTERS}])", re.IGNORECASE),
@@ -22,11 +22,11 @@ Canonical = Callable[[str], str]
 
 
 def canonical_of(tags: Iterable[str]) -> Canonical | None:
-    """Return the function from a tag to its spelling in IOBES, such as `U_PER` to `S-PER`, or None.
+    """Return a function that rewrites tags to IOBES, such as `U_PER` to `S-PER`; None if there is no scheme.
 
     Args:
-      tags: all tags of a file or of a model. They are in a scheme if all but `O` are spelled in one way, and an entity
-        can start. Parts of speech are not in a scheme, although some of them are single letters.
+      tags: all tags in a file or a model. They follow a scheme if all except `O` have one spelling and some tag can
+        start an entity. Part-of-speech tags do not, although some are single letters.
     """
     tags = [tag for tag in tags if tag.upper() != OUTSIDE]
     for spelling in _SPELLINGS:

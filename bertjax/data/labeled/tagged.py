@@ -1,4 +1,4 @@
-"""Sentences with a tag for every word: columns as in CoNLL-2003 (Tjong Kim Sang & De Meulder, 2003), CoNLL-U, JSON."""
+"""Sentences with one tag per word: CoNLL-2003 columns (Tjong Kim Sang & De Meulder, 2003), CoNLL-U and JSON."""
 
 import dataclasses
 import itertools
@@ -21,46 +21,46 @@ from bertjax.data.text.unicode import is_unspaced
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, say, shorten
 
-# Tags of tokens that have no class: no word starts there, or a word without a tag.
+# Tags for tokens without a class: no word starts at the token, or its word is untagged.
 NO_WORD, UNTAGGED = -1, -2
-# What has a tag: words between spaces, or each character, with or without the spaces between words.
+# The tagged units: space-separated words, or characters, with or without the spaces between words.
 UNITS = WORDS, CHARACTERS, CHARACTERS_AND_SPACES = ("words", "characters", "characters_and_spaces")
-# A file to predict has a word in each line if this share of its lines has as many columns, and blank lines end
-# sentences of this many words on average.
+# A file to predict has one word per line if this share of its lines has the same number of columns, and if blank
+# lines end sentences of at least this mean length.
 _MOST, _FEWEST_WORDS = 0.9, 2
-# Names of a column of words in the first line of a file that is a header, which files in columns do not have.
+# Header names for a column of words. Column files have no header, so such a first line is a mistake.
 _HEADERS = ("word", "words", "token", "tokens", "form", "text")
-# Share of words of one character from which on a training file is one of tagged characters.
+# A training file tags characters if at least this share of its words are single characters.
 _MOSTLY_CHARACTERS = 0.8
-# Kinds of files.
+# File kinds.
 _CONLLU, _OBJECTS, _COLUMNS = "conllu", "objects", "columns"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(LabeledFormat):
-    """One line per word, its columns between tabs or spaces, a blank line after a sentence.
+    """Tagged sentences: one word per line, columns separated by tabs or spaces, a blank line after each sentence.
 
-    What a file holds decides how it is read: columns (`bertjax.data.labeled.columns`), CoNLL-U (`conllu`), or JSON with
-    lists of words and of tags (`tagged_objects`). A record is {`words`: [...], `tags`: [...]}. Tags are kept as in the
-    file (IOB1, IOB2, parts of speech). A record to predict may also be {`text`: ...}, which is split into `units`.
+    A file is recognized by its content: columns (`bertjax.data.labeled.columns`), CoNLL-U (`conllu`), or JSON lists of
+    words and tags (`tagged_objects`). A record is {`words`: [...], `tags`: [...]}, with tags as in the file (IOB1,
+    IOB2, parts of speech). A record to predict may also be {`text`: ...}, which is split into `units`.
 
-    An example is `[CLS] sentence [SEP]`, or a window of the sentence if it is longer than a row. The pieces of a word
-    are those that it has inside of its text (`Tokenizer.encode_inside`). Token labels: `tag`, the class of the word
-    that starts at the token, in the one window where it has the most context (Devlin et al. 2019, 5.3: a word is
-    represented by its first piece), `UNTAGGED` if it has none, `NO_WORD` elsewhere; `word`, the number of that word in
-    its sentence, -1 elsewhere.
+    An example is `[CLS] sentence [SEP]`, or a window if the sentence is longer than a row. Words are tokenized as they
+    would be inside running text (`Tokenizer.encode_inside`). Token labels: `tag`, the class of the word that starts at
+    the token, `UNTAGGED` if the word has no tag, `NO_WORD` elsewhere; `word`, that word's index in its sentence, -1
+    elsewhere. Both are set in only one window, the one with the most context around the word. Only the first piece
+    represents a word, as in Devlin et al. (2019, 5.3).
 
     Attributes:
-      word: the column of the words, counted from 0, or from the last column, -1.
-      tag: the column of the tags.
-      conllu: the tag in a file of CoNLL-U: `upos`, `xpos` or a feature, such as `feats.Case`; `_` is the tag of words
-        without it. `word` and `tag` have no effect on such a file, nor `conllu` on others.
-      tag_field: the field of the tags in a file of JSON; empty for the only list beside the words.
-      comment: lines that start with it are left out, such as `##`; empty for none. CoNLL-U has comments of its own.
-      units: what has a tag, one of `UNITS`: how texts are split that are not words yet, and whether words are joined by
-        spaces. Empty to take `characters` if most words of the training file are single characters, else `words`.
-      stride: tokens from the start of one window to the start of the next.
-      unlabeled: a file of further training texts, one per line. A teacher tags them (`objective.teacher_losses`). Empty
+      word: column with the words, from 0, or negative to count from the end (-1).
+      tag: column with the tags.
+      conllu: tag to read from CoNLL-U: `upos`, `xpos` or a feature such as `feats.Case`; words without it get `_`.
+        CoNLL-U files ignore `word` and `tag`, and other files ignore `conllu`.
+      tag_field: JSON field with the tags; empty if only one list fits.
+      comment: prefix of lines to ignore, such as `##`; empty for none. CoNLL-U comments are always ignored.
+      units: the tagged units, one of `UNITS`. They decide how plain texts are split, and whether spaces join words.
+        Empty to infer them: `characters` if most training words are single characters, else `words`.
+      stride: tokens from one window's start to the next.
+      unlabeled: file with extra training texts, one per line, which a teacher tags (`objective.teacher_losses`); empty
         for none.
     """
 
@@ -117,7 +117,7 @@ class Tagged(LabeledFormat):
         return records
 
     def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
-        """Return what a file holds, by its content."""
+        """Recognize a file by its content."""
         file = ColumnFile(path, self.comment)
         if conllu.SUFFIX in PurePath(path).suffixes:
             return _CONLLU, file
@@ -137,7 +137,7 @@ class Tagged(LabeledFormat):
                 raise UserError(f"examples.{field}={value} has no effect on {file}; remove it")
 
     def _check_columns(self, file: ColumnFile) -> None:
-        """Raise UserError unless the file has a column for words and another one for tags, and no header."""
+        """Raise UserError unless the file has separate columns for words and tags, and no header."""
         width, [(number, columns), *_] = file.width, file.sentences[0]
         for setting, column in (("word", self.word), ("tag", self.tag)):
             if not -width <= column < width:
@@ -166,16 +166,16 @@ class Tagged(LabeledFormat):
         words, tags = [], []
         for number, columns in sentence:
             word, tag = columns[self.word], labels.class_of(columns[self.tag])
-            if not word or not tag:  # white space may be a word
+            if not word or not tag:  # KLUE-NER tags spaces, so white space is a valid word
                 raise UserError(f"{file.path}:{number} has no {'tag' if word else 'word'}; fill it in")
             words.append(word)
             tags.append(tag)
         return {"words": words, "tags": tags, WHERE: f"{file.path}:{sentence[0][0]}"}
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
-        """Return the sentences of a file with a word in each line, or in lists of words; None for a file of texts.
+        """Read sentences that are already split into words, one per line or in lists; None for a file of texts.
 
-        A file is one of words if blank lines separate its sentences, or if its last column holds tags of the model.
+        A file holds words if blank lines separate sentences, or if its last column holds the model's tags.
         """
         if self._is_table_of_texts(path):
             return None
@@ -204,17 +204,18 @@ class Tagged(LabeledFormat):
 
     @staticmethod
     def _holds_words(file: ColumnFile, classes: Collection[str]) -> bool:
-        """Return whether most lines of a file are a word with its columns, and not a text."""
+        """Return whether most lines are a word with its columns rather than a text."""
         rows = [columns for sentence in file.sentences for _, columns in sentence]
         tagged = sum(len(columns) > 1 and labels.class_of(columns[-1]) in classes for columns in rows)
         even = sum(len(columns) == file.width for columns in rows)
+        # Blank lines between single lines separate paragraphs of text, not sentences of words.
         has_sentences = 1 < len(file.sentences) <= len(rows) / _FEWEST_WORDS
         return bool(rows) and (tagged >= _MOST * len(rows) or (has_sentences and even >= _MOST * len(rows)))
 
     def with_answers(self, path: str, tags: Iterator[str], classes: Collection[str]) -> Iterator[str] | None:
-        """Yield the lines of a file of words with a tag for each word; None unless its lines are words.
+        """Yield a file's lines with one tag per word; None unless its lines are words.
 
-        Columns have one more, the last. CoNLL-U has the tag where the training file had it.
+        Column files get a new last column. In CoNLL-U, the tag goes where the training file had it.
         """
         if self._is_table_of_texts(path):
             return None
@@ -224,7 +225,7 @@ class Tagged(LabeledFormat):
         return file.with_column(tags) if kind == _COLUMNS and self._holds_words(file, classes) else None
 
     def further_train(self) -> list[Record]:
-        """Return the records of `unlabeled`, without tags."""
+        """Return the untagged records in `unlabeled`."""
         if not self.unlabeled:
             return []
         if tables.is_table(self.unlabeled) or conllu.SUFFIX in PurePath(self.unlabeled).suffixes:
@@ -237,7 +238,7 @@ class Tagged(LabeledFormat):
         return Counter(itertools.chain.from_iterable(record.get("tags", ()) for record in records))
 
     def resolved(self, records: list[Record]) -> "Tagged":
-        """Return the format with its `units`, those of the records."""
+        """Return a copy with `units` inferred from the records."""
         if self.units:
             return self
         words = list(itertools.chain.from_iterable(record["words"] for record in records if "words" in record))
@@ -249,10 +250,10 @@ class Tagged(LabeledFormat):
         return dataclasses.replace(self, units=units)
 
     def words_in(self, text: str) -> list[str]:
-        """Return the words of a text, or its characters if those have tags.
+        """Split a text into tagged units: words or characters.
 
-        A model that does not say what has a tag, such as a converted one, tags words, and each character of a script
-        without spaces: those are the tokens of such models.
+        If the units are unknown, as in a converted model, split at spaces and around every character in scripts
+        without spaces, because such models tokenize in this way.
         """
         if self.units == CHARACTERS_AND_SPACES:
             return list(text.strip())
@@ -264,7 +265,7 @@ class Tagged(LabeledFormat):
         return "".join(spaced).split()
 
     def _follows_space(self, words: Sequence[str]) -> list[bool]:
-        """Return whether a space precedes each word in running text."""
+        """Return for each word whether a space precedes it in running text."""
         pairs = zip([" ", *words], words)
         if self.units in (CHARACTERS, CHARACTERS_AND_SPACES):
             return [before.isspace() for before, _ in pairs]
@@ -281,17 +282,19 @@ class Tagged(LabeledFormat):
             )
         records = [record if "words" in record else self._with_words(record) for record in records]
         places = [list(zip(record["words"], self._follows_space(record["words"]))) for record in records]
+        # Words repeat, so tokenizing each distinct one once saves most of the work.
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(places)))
         encoded = tokenizer.encode_inside([word for word, _ in distinct], [spaced for _, spaced in distinct])
-        # A word without tokens still has its tag.
+        # A word without pieces, such as a space, still needs a token that carries its tag.
         pieces = {place: ids or [tokenizer.unk_id] for place, ids in zip(distinct, encoded)}
         texts, tags, words, record_of, cut = [], [], [], [], 0
         for number, record in enumerate(records):
             word_ids = [pieces[place] for place in places[number]]
             ids = list(itertools.chain.from_iterable(word_ids))
+            # Only the first piece of each word carries its number.
             word = np.full(len(ids), -1, np.int32)
             word[np.cumsum([0, *map(len, word_ids[:-1])])] = np.arange(len(word_ids))
-            numbers = np.append(self._numbers(record, classes), NO_WORD)  # index -1 takes the last entry
+            numbers = np.append(self._numbers(record, classes), NO_WORD)  # so that index -1 gives NO_WORD
             bounds = windows(len(ids), room, self.stride)
             owners = most_context(bounds)
             cut += len(bounds) > 1
@@ -317,7 +320,7 @@ class Tagged(LabeledFormat):
         return record | {"words": words}
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
-        """Return the class of each word, `UNTAGGED` if the record has no tags; int32."""
+        """Return class indices per word, `UNTAGGED` without tags; int32."""
         known = {name: number for number, name in enumerate(classes)}
         words, tags = record["words"], record.get("tags", ())
         for index, tag in enumerate(tags):

@@ -1,4 +1,4 @@
-"""Tagged sentences in JSON, as the package `datasets` writes them: {`tokens`: [...], `ner_tags`: [...]}."""
+"""Tagged sentences in JSON, as written by the `datasets` library: {`tokens`: [...], `ner_tags`: [...]}."""
 
 import json
 
@@ -10,12 +10,12 @@ from bertjax.data.sources.base import OnBad, check_surrogates, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError, shorten
 
-# Names of the field with the words.
+# Accepted names for the field with the words.
 WORD_FIELDS = ("tokens", "words")
 
 
 def holds_objects(path: str) -> bool:
-    """Return whether the first line of a file is a JSON object, or its name is that of a file of JSON."""
+    """Return whether a file starts with a JSON object or has a JSON suffix."""
     if tables.kind_of(path) in (".json", ".jsonl"):
         return True
     first = next((line.strip() for _, line in numbered_lines(epath.Path(path)) if line.strip()), b"")
@@ -26,15 +26,15 @@ def holds_objects(path: str) -> bool:
 
 
 def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
-    """Return the sentences as {`words`, `tags`} and their place.
+    """Read sentences as {`words`, `tags`} with their locations.
 
     Args:
-      path: a file of JSON lines, or of one array of objects, plain, .gz, .zst or .xz.
-      tag_field: the field of the tags, texts or numbers; empty for the only list beside the words.
-      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
+      path: JSON lines or one JSON array of objects, plain, .gz, .zst or .xz.
+      tag_field: field with the tags, texts or numbers; empty if only one list besides the words fits.
+      on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
 
     Raises:
-      UserError: the file cannot be read, several fields may be that of the tags, or no sentence is left.
+      UserError: the file cannot be read, several fields could hold the tags, or no sentence is left.
     """
     records = []
     for entry, word_field, field in _entries(path, tag_field, on_bad):
@@ -57,7 +57,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
 
 
 def read_words(path: str) -> list[Record] | None:
-    """Return the sentences without their tags; None if the file has texts and no lists of words.
+    """Read sentences without tags; None if the objects have texts instead of word lists.
 
     Raises:
       UserError: the file cannot be read, or a sentence is bad.
@@ -69,7 +69,7 @@ def read_words(path: str) -> list[Record] | None:
 
 
 def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) -> list[tuple[Record, str, str]]:
-    """Return each object with its field of words and of tags."""
+    """Return (object, word field, tag field) per sentence; the first object decides which fields they are."""
     entries = tables.read_objects(path, on_bad)
     first = entries[0]
     word_field = next((field for field in WORD_FIELDS if isinstance(first.get(field), list)), "")

@@ -1,4 +1,4 @@
-"""Sentences and pairs of sentences with one label each, as in GLUE (Wang et al., 2019, arXiv 1804.07461)."""
+"""Sentences and sentence pairs with one label each, as in GLUE (Wang et al., 2019, arXiv 1804.07461)."""
 
 import dataclasses
 import functools
@@ -19,23 +19,23 @@ from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, printable, shorten
 
-# Name of the label that is 1 for records with a label and 0 for `unlabeled` ones.
+# An extra label: 1 for labeled records, 0 for `unlabeled` ones.
 IS_LABELED = "is_labeled"
 
 
 @dataclasses.dataclass(frozen=True)
 class LabeledText(LabeledFormat):
-    """Each row of a table is one example: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
+    """A table with one example per row: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
 
     Attributes:
-      text: the column of the (first) sentence; in a .tsv or .csv without a header, its number, counted from 0.
-      pair: the column of the second sentence; empty for single sentences.
-      label: the column of the label: a name, or a number for an objective that predicts numbers; empty for none.
-      quoted: whether fields of a .tsv may be in double quotes.
-      skip_missing_labels: whether records without a label are left out and counted. Their label is empty, `-`, or
-        beside the classes 0, 1, 2 and so on `-1`. If not, `-` and `-1` are classes, and an empty label is an error.
-      unlabeled: further training texts, whose labels are not read: a table with the same columns of text, or any other
-        file with a text in each line. A teacher labels them (`objective.teacher_losses`). Empty for none.
+      text: column with the (first) sentence, by name, or by number from 0 if the .tsv or .csv has no header.
+      pair: column with the second sentence; empty for single sentences.
+      label: column with the label, a class name or a number, depending on the objective; empty for none.
+      quoted: whether .tsv fields may be in double quotes.
+      skip_missing_labels: whether to skip and count unlabeled records: the label is empty, `-`, or `-1` beside classes
+        0, 1, 2, ... If False, `-` and `-1` are classes and an empty label is an error.
+      unlabeled: extra training texts without labels: a table with the same text columns, or any other file with one
+        text per line. A teacher labels them (`objective.teacher_losses`). Empty for none.
     """
 
     kind: str = dataclasses.field(init=False, default="labeled_text")
@@ -87,7 +87,7 @@ class LabeledText(LabeledFormat):
     def _labeled(
         self, records: list[Record], path: str, is_missing: Callable[[Record], bool], what: str
     ) -> list[Record]:
-        """Return the records with a label, and print the number of the others."""
+        """Drop records without a label, and print how many."""
         labeled = [record for record in records if not is_missing(record)]
         if not labeled:
             raise UserError(f"{path} has no label in {self.label!r} in any record; fill them in, or name another file")
@@ -100,7 +100,7 @@ class LabeledText(LabeledFormat):
         return labeled
 
     def further_train(self) -> list[Record]:
-        """Return the records of `unlabeled`, without labels."""
+        """Return the records in `unlabeled`, without labels."""
         if not self.unlabeled:
             return []
         if tables.is_table(self.unlabeled):
@@ -128,7 +128,7 @@ class LabeledText(LabeledFormat):
                 raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
 
     def check_label(self, record: Record, usual: str) -> None:
-        """Raise UserError unless a record has a label of the usual kind."""
+        """Raise UserError unless the label has the usual type."""
         labels.check(record, self.label, usual)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
@@ -151,7 +151,7 @@ class LabeledText(LabeledFormat):
         )
 
     def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:
-        """Return the label of each record: the number of its class, int32, or float32 without classes; 0 if unlabeled.
+        """Return labels as class indices, int32, or as float32 numbers if there are no classes; 0 if unlabeled.
 
         Raises:
           UserError: a label is not among the classes, or is not a number although there are no classes.

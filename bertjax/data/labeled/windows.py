@@ -1,32 +1,33 @@
-"""Overlapping windows of texts that are longer than a row (`run_squad.py` of google-research/bert)."""
+"""Overlapping windows over texts longer than a row (as in `run_squad.py` of google-research/bert)."""
 
 import numpy as np
 
-# If two windows give a token the same context, the longer one wins; the weight is far below one token of context.
+# Tie break: of two windows with equal context, the longer one wins. Its weight is far below one token of context.
 _LENGTH_WEIGHT = 0.01
 
 
 def windows(length: int, room: int, stride: int) -> np.ndarray:
-    """Return windows over a text, each starting `stride` tokens (or `room`, if smaller) after the one before.
+    """Cut a text into windows that start min(`stride`, `room`) tokens apart.
 
     Args:
-      length: tokens of the text, at least 1.
-      room: the most tokens of a window, at least 1.
+      length: number of tokens in the text, at least 1.
+      room: maximum window length, at least 1.
       stride: at least 1.
 
     Returns:
-      int64 [W, 2]: window w is tokens [start, stop) of the text. Every token is in at least one window.
+      int64 [W, 2]: tokens [start, stop) per window. Every token is in at least one window.
     """
+    # A stride above `room` would leave gaps between windows.
     later = max(0, length - room)
     starts = np.arange(1 + -(-later // min(stride, room))) * min(stride, room)
     return np.stack([starts, np.minimum(starts + room, length)], axis=1)
 
 
 def most_context(bounds: np.ndarray) -> np.ndarray:
-    """Return the window of each token whose shorter side around the token is longest; int64 [length].
+    """Return for each token the window that gives it the most context on its shorter side; int64 [length].
 
     Args:
-      bounds: the result of `windows`; of equal windows the first is taken.
+      bounds: the result of `windows`; ties go to the first window.
     """
     tokens = np.arange(bounds[-1, 1])
     before, after = tokens - bounds[:, :1], bounds[:, 1:] - 1 - tokens

@@ -1,4 +1,4 @@
-"""The base of fine-tuning objectives on examples: a linear layer on the pooled example (Devlin et al., 2019)."""
+"""Base class for fine-tuning on whole examples: a linear layer on pooled hidden states (Devlin et al., 2019)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ POOLINGS = CLS, MEAN = ("cls", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class ExampleObjective(Objective):
-    """Predicts the label of each example by a linear head on its pooled hidden states, with dropout before it.
+    """Predicts one label per example with dropout and a linear head on pooled hidden states.
 
-    The head computes in float32: in bfloat16 a number such as 3.1 would have steps of 1/64.
+    The head computes in float32: in bfloat16, numbers near 3 are 1/64 apart.
 
     Attributes:
-      pooling: `cls`, the pooler on [CLS] (Devlin et al., 2019), or `mean`, the mean of the hidden states of the example
-        without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). A mix of layers is always read as a mean.
-      reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
-        dropout in the encoder. For features, the encoder is also frozen: `optimizer.frozen=["^encoder/"]` (Devlin et
-        al., 2019, section 5.3).
-      term: name of its term and head.
-      num_outputs: width of the head.
+      pooling: `cls`, BERT's pooler on [CLS] (Devlin et al., 2019), or `mean`, the mean over the example's hidden states
+        without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). With `reads="mix"`, pooling is always the mean.
+      reads: `last`, or `mix`, a learned weighted sum over the embeddings and all layers (`ScalarMix`), without encoder
+        dropout. The feature-based approach also freezes the encoder: `optimizer.frozen=["^encoder/"]` (Devlin et al.,
+        2019, section 5.3).
+      term: name for both the loss term and the head.
+      num_outputs: output width of the head.
     """
 
     pooling: str = dataclasses.field(default=CLS, kw_only=True)
@@ -70,13 +70,14 @@ class ExampleObjective(Objective):
         return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Return float32 [B, N, num_outputs]."""
+        """Return one output vector per example, float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
         if self._reads_mean:
             hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, encoder_key).hidden
             slots = batch["example_ids_BN"].shape[1]
             pooled_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots)
         else:
+            # The pooler reads only [CLS], so the last layer computes no other position.
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
             pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
         return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key))
@@ -87,11 +88,12 @@ class ExampleObjective(Objective):
         return (FlopsPart(config, {"examples": pooler_products(config) + config.width * self.num_outputs}, read=0.0),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return `labels_BN` and `weights_BN`; with unlabeled examples, whose weight is 0, also `soft_weights_BN`."""
+        """Return `labels_BN` and `weights_BN` (0 if unlabeled); with unlabeled examples also `soft_weights_BN`."""
         (name,) = self.labels
         labels = examples.ragged.labels[name]
         weights = {"weights_BN": np.ones(len(labels), np.float32)}
         if IS_LABELED in examples.ragged.labels:
+            # Unlabeled texts count only in teacher losses, which use the soft weights.
             is_labeled = examples.ragged.labels[IS_LABELED].astype(np.float32)
             weights = {"weights_BN": is_labeled, "soft_weights_BN": weights["weights_BN"]}
         return {name: examples.examples_to_rows(array) for name, array in ({"labels_BN": labels} | weights).items()}
@@ -107,7 +109,7 @@ class ExampleObjective(Objective):
 
 
 def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation; 0 if all numbers or all labels are equal."""
+    """Return Pearson's and Spearman's correlation; 0 if either side is constant."""
     from scipy import stats
 
     if numbers.min() == numbers.max() or labels.min() == labels.max():
@@ -117,12 +119,12 @@ def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def record_scores(records: Sequence[Record], values: np.ndarray) -> RecordScores:
-    """Return the scores of records with equal weights."""
+    """Return record scores with equal weights."""
     return [(record, float(value), 1.0) for record, value in zip(records, values, strict=True)]
 
 
 def majority_accuracy(labels: np.ndarray, counts: np.ndarray) -> dict[str, tuple[float, float]]:
-    """Return the baseline that always predicts the most frequent class; `counts` are those of the training file."""
+    """Return the accuracy of always predicting the most frequent training class, by training `counts`."""
     return {"majority_accuracy": (float(np.sum(labels == np.argmax(counts))), len(labels))}
 
 

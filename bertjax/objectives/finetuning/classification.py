@@ -1,4 +1,4 @@
-"""Classification of sentences and of pairs (Devlin et al., 2019, section 4.1; arXiv 1810.04805)."""
+"""Sentence and sentence-pair classification (Devlin et al., 2019, section 4.1; arXiv 1810.04805)."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,15 +26,15 @@ METRICS = ("accuracy", "f1", "matthews")
 class Classification(ExampleObjective):
     """Predicts one of several classes. Terms: `classification`.
 
-    With two classes, F1 is that of the second one (MRPC's and QQP's `1`); with more, it is the mean over the classes.
+    With two classes, `f1` scores the second class (`1` in MRPC and QQP); with more classes it is the macro average.
 
     Attributes:
       classes: see `Objective`.
-      metric: metric that chooses the best checkpoint and compares seeds: `accuracy`, `f1` or `matthews`.
-      label_smoothing: share of the target that is spread evenly over all classes in training (Szegedy et al., 2016,
-        arXiv 1512.00567, section 7). The loss of an evaluation also has it.
-      balanced: whether every class has the same total weight in the loss. A run turns it into `class_weights`.
-      class_weights: the weight of each class in the loss, in the order of `classes`; 1 for all if empty.
+      metric: metric that selects the best checkpoint and compares seeds: `accuracy`, `f1` or `matthews`.
+      label_smoothing: target probability that is spread evenly over all classes (Szegedy et al., 2016, arXiv
+        1512.00567, section 7). Evaluation losses include it too.
+      balanced: whether every class has the same total loss weight. A run turns it into `class_weights`.
+      class_weights: loss weight per class, in the order of `classes`; 1 for all if empty.
     """
 
     classes: tuple[str, ...] = ()
@@ -59,12 +59,12 @@ class Classification(ExampleObjective):
             )
 
     def weighted(self, counts: Mapping[str, int]) -> Self:
-        """Return the objective with the class weights that `balanced` requests.
+        """Return a copy with class weights filled in if `balanced` is set.
 
-        They are those of scikit-learn's `class_weight="balanced"`: the mean weight of the training examples is 1.
+        Weights follow scikit-learn's `class_weight="balanced"`: their mean over training examples is 1.
 
         Args:
-          counts: {class: number of times that the training file has it}.
+          counts: {class: number of training examples}.
         """
         if not self.balanced:
             return self
@@ -94,17 +94,19 @@ class Classification(ExampleObjective):
         weights_BN = batch.get("class_weights_BN", counts_BN)
         loss, _ = classification_term(logits, batch["labels_BN"], weights_BN)
         if self.label_smoothing:
+            # (1 - s) * cross-entropy of the label + s * mean cross-entropy over all classes
             of_all_classes = jax.nn.logsumexp(logits, axis=-1) - jnp.mean(logits, axis=-1)
             loss += self.label_smoothing * (jnp.sum(weights_BN * of_all_classes) - loss)
+        # Accuracy counts examples and ignores class weights.
         _, correct = classification_term(logits, batch["labels_BN"], counts_BN)
         return {self.term: loss}, {"accuracy": (correct, counts_BN.sum())}
 
     def outputs(self, model, params, batch, taps=None):
-        """`probabilities`, of the classes."""
+        """Return `probabilities` over the classes."""
         return {"probabilities": Output(jax.nn.softmax(self.apply(model, params, batch, taps=taps)), per="example")}
 
     def baselines(self, batch, token_counts):
-        """Always predicting the most frequent class of the training file."""
+        """Return the accuracy of always predicting the most frequent training class."""
         return majority_accuracy(batch["labels_BN"][batch["weights_BN"] > 0], token_counts)
 
     def score(self, outputs, examples, records):
@@ -124,7 +126,7 @@ class Classification(ExampleObjective):
         return {"accuracy": record_scores(records, is_right)}
 
     def predictions(self, outputs, examples, records):
-        """Return each record with `prediction`, a class, and `probabilities`, {class: probability}."""
+        """Return records with `prediction`, a class, and `probabilities`, {class: probability}."""
         return [
             without_location(record) | class_probabilities(self.classes, probabilities_C)
             for record, probabilities_C in zip(records, outputs["probabilities"], strict=True)

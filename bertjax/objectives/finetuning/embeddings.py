@@ -1,6 +1,6 @@
-"""Sentence embeddings: an encoder whose mean hidden states are compared (Reimers & Gurevych, 2019, arXiv 1908.10084).
+"""Sentence embeddings: compare texts by their mean hidden states (Reimers & Gurevych, 2019, arXiv 1908.10084).
 
-The two texts of a pair are neighboring examples of a row and do not see each other; N = 2P.
+A pair's two texts are neighboring examples in a row and do not attend to each other; N = 2P.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ from bertjax.objectives.outputs import Output
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingObjective(Objective):
-    """The base of losses on pairs of embeddings; a subclass defines the term. Terms: `embedding`.
+    """Base class for losses on embedding pairs; subclasses define the term. Terms: `embedding`.
 
-    Scores: Spearman's and Pearson's correlation of the cosine with the label, if labels are numbers.
+    Scores: Spearman's and Pearson's correlation between cosine and label, if labels are numbers.
     """
 
     labels: ClassVar[tuple[str, ...]] = ("side",)
@@ -44,9 +44,10 @@ class EmbeddingObjective(Objective):
         return {}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, ...]:
-        """Return the embeddings of the first and of the second texts, float32 [B, P, D] each."""
+        """Return embeddings for all first and all second texts, float32 [B, P, D] each."""
         hidden_BTD = model.encode(batch, key).hidden
         embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], batch["example_ids_BN"].shape[1])
+        # The two texts of a pair are neighbors, so first texts have the even slots.
         return embedding_BND[:, 0::2], embedding_BND[:, 1::2]
 
     def features(self, examples, draw):
@@ -60,7 +61,7 @@ class EmbeddingObjective(Objective):
         return {self.term: jnp.sum(batch["weights_BP"])}
 
     def outputs(self, model, params, batch, taps=None):
-        """`cosine` of the two texts of a pair."""
+        """Return `cosine` for each pair."""
         first_BPD, second_BPD, *_ = self.apply(model, params, batch, taps=taps)
         return {"cosine": Output(cosine(first_BPD, second_BPD), per="pair")}
 
@@ -70,7 +71,7 @@ class EmbeddingObjective(Objective):
         return correlations(outputs["cosine"], examples.labels["pair_label"][::2])
 
     def predictions(self, outputs, examples, records):
-        """Each record with `cosine`."""
+        """Return records with `cosine`."""
         return [
             without_location(record) | {"cosine": round(float(c), 6)}
             for record, c in zip(records[::2], outputs["cosine"], strict=True)
@@ -79,10 +80,10 @@ class EmbeddingObjective(Objective):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRegression(EmbeddingObjective):
-    """Regresses the cosine onto the label with squared error (section 3, "Regression Objective Function").
+    """Fits the cosine to the label by squared error (section 3, "Regression Objective Function").
 
     Attributes:
-      full_score: the label that corresponds to a cosine of 1; the label 0 corresponds to 0.
+      full_score: label that corresponds to cosine 1; label 0 corresponds to cosine 0.
     """
 
     full_score: float = 1.0
@@ -100,7 +101,7 @@ class EmbeddingRegression(EmbeddingObjective):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingClassification(EmbeddingObjective):
-    """A softmax over the classes from (u, v, |u - v|) (section 3, "Classification Objective Function").
+    """Softmax classifier on (u, v, |u - v|) (section 3, "Classification Objective Function").
 
     Attributes:
       classes: see `Objective`.
@@ -126,7 +127,7 @@ class EmbeddingClassification(EmbeddingObjective):
         return {self.term: loss}, {"accuracy": (correct, weights_BP.sum())}
 
     def outputs(self, model, params, batch, taps=None):
-        """`cosine`, and `probabilities` of the classes."""
+        """Return `cosine`, and `probabilities` over the classes."""
         first_BPD, second_BPD, logits_BPC = self.apply(model, params, batch, taps=taps)
         return {
             "cosine": Output(cosine(first_BPD, second_BPD), per="pair"),
@@ -134,7 +135,7 @@ class EmbeddingClassification(EmbeddingObjective):
         }
 
     def baselines(self, batch, token_counts):
-        """Always predicting the most frequent class of the training file."""
+        """Return the accuracy of always predicting the most frequent training class."""
         return majority_accuracy(batch["labels_BP"][batch["weights_BP"] > 0], token_counts)
 
     def scores(self, outputs, examples, records):
@@ -142,7 +143,7 @@ class EmbeddingClassification(EmbeddingObjective):
         return {"accuracy": record_scores(records[::2], is_right)}
 
     def predictions(self, outputs, examples, records):
-        """Return each record with `cosine`, `prediction`, a class, and `probabilities`, {class: probability}."""
+        """Return records with `cosine`, `prediction`, a class, and `probabilities`, {class: probability}."""
         predicted = super().predictions(outputs, examples, records)
         return [
             record | class_probabilities(self.classes, probabilities_C)
@@ -152,12 +153,12 @@ class EmbeddingClassification(EmbeddingObjective):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingContrastive(EmbeddingObjective):
-    """Each first text finds its second one among those of the whole batch, by cosine / temperature.
+    """Retrieves each first text's partner among all second texts in the batch, by cosine / temperature.
 
-    The other texts of the batch are the negatives: Henderson et al. (2017, arXiv 1705.00652, section 4.4) with a
-    temperature, as in supervised SimCSE (Gao et al., 2021, arXiv 2104.08821, section 4). Pairs need no label; if they
-    have numbers, the cosine is correlated with them. The metric `accuracy` is how often the right text is found; it
-    depends on the size of the batch, as the loss does.
+    All other second texts are negatives: Henderson et al. (2017, arXiv 1705.00652, section 4.4) with a temperature, as
+    in supervised SimCSE (Gao et al., 2021, arXiv 2104.08821, section 4). Pairs need no label; numeric labels are
+    correlated with the cosine. The metric `accuracy` counts how often the partner ranks first. Like the loss, it
+    depends on the batch size.
 
     Attributes:
       temperature: divides the cosine.
@@ -175,15 +176,15 @@ class EmbeddingContrastive(EmbeddingObjective):
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingSimCSE(EmbeddingObjective):
-    """Each text finds its other view among those of the batch; the views differ by dropout (unsupervised SimCSE).
+    """Unsupervised SimCSE: retrieves each text's other view in the batch; the two views differ by dropout.
 
-    Gao et al. (2021, arXiv 2104.08821, section 3). The examples are `repeated_text`. Without dropout, as in an
-    evaluation, both views are equal, so `accuracy` is that of the held-out pairs.
+    Gao et al. (2021, arXiv 2104.08821, section 3). Use it with `repeated_text` examples. Evaluation has no dropout, so
+    both views would be equal; `accuracy` is therefore measured on the held-out pairs.
 
     Attributes:
       temperature: divides the cosine.
-      metric: metric that chooses the best checkpoint: `spearman`, the correlation of the cosine with the scores of the
-        held-out pairs; empty for the loss, if they have none.
+      metric: metric that selects the best checkpoint: `spearman` or `pearson`, the correlation between cosine and
+        held-out scores; empty for the loss, if there are no scores.
     """
 
     temperature: float = 0.05
@@ -209,19 +210,21 @@ class EmbeddingSimCSE(EmbeddingObjective):
 
 
 def contrastive_terms(term: str, embeddings: tuple, weights_BP: jax.Array, temperature: float) -> Terms:
-    """Device: return the cross entropy of finding each second embedding among all of the batch, and `accuracy`.
+    """Device: return the cross-entropy for retrieving each pair's second text from the whole batch, and `accuracy`.
 
     Args:
-      term: name of the term.
-      embeddings: those of the first and of the second texts, [B, P, D].
+      term: name of the loss term.
+      embeddings: (first, second) embeddings, [B, P, D] each.
       weights_BP: 0 for empty slots.
       temperature: divides the cosines.
     """
     width, weights = embeddings[0].shape[-1], weights_BP.reshape(-1)
     first, second = (l2_normalize(vectors.reshape(-1, width)) for vectors in embeddings)
-    # Cosines over a temperature reach 20: a product in bfloat16 would lose a tenth of a nat.
+    # Logits reach 1 / 0.05 = 20, where a bfloat16 product would be off by a tenth of a nat.
     cosines = jnp.einsum("pd,qd->pq", first, gather_rows(second), precision=jax.lax.Precision.HIGHEST)
+    # Empty slots must not be negatives.
     scores = jnp.where(gather_rows(weights) > 0, cosines / temperature, jnp.finfo(jnp.float32).min)
+    # Each shard's partners start at its own offset among the gathered texts.
     own = shard_index() * len(weights) + jnp.arange(len(weights))
     loss, correct = classification_term(scores, own, weights)
     return {term: loss}, {"accuracy": (correct, weights.sum())}

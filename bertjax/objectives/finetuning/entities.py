@@ -1,7 +1,7 @@
-"""Precision, recall and F1 of entities in tagged words, as `conlleval` of CoNLL-2000 and CoNLL-2003 counts them.
+"""Entity-level precision, recall and F1, as counted by `conlleval` (CoNLL-2000 and CoNLL-2003).
 
-Tags are in any scheme of `bertjax.data.labeled.tag_schemes`. Tags that contradict each other, as a model may predict,
-are read as `conlleval` reads them. seqeval gives the same numbers in its default mode.
+Tags may follow any scheme in `bertjax.data.labeled.tag_schemes`. Invalid tag sequences, which models do predict, are
+interpreted as in `conlleval`. seqeval gives the same numbers in its default mode.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from bertjax.data.labeled.tag_schemes import OUTSIDE
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Return the type, the first and the last word of each entity of a sentence; `tags` are in IOB or IOBES."""
+    """Return (type, first word, last word) for each entity in a sentence; `tags` are in IOB or IOBES."""
     found, before = [], OUTSIDE
     for word, tag in enumerate(tags):
         if tag != OUTSIDE:
@@ -25,19 +25,20 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def _starts(before: str, tag: str) -> bool:
-    """Return whether an entity starts at a tag that is not O, after the tag before it."""
+    """Return whether a tag other than O starts a new entity, given the tag before it."""
+    # A change of type also starts one, which covers IOB1, where B appears only between entities of one type.
     return before == OUTSIDE or before[0] in "ES" or tag[0] in "BS" or before[2:] != tag[2:]
 
 
 def scores(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], classes: Iterable[str] = ()
 ) -> dict[str, float]:
-    """Return `precision`, `recall` and `f1` of whole entities, all types together; 0 where there are none to count.
+    """Return micro-averaged `precision`, `recall` and `f1` over whole entities; 0 if there is nothing to count.
 
     Args:
-      gold: tags of the words of each sentence.
-      predicted: the same from a model.
-      classes: all tags, which show how they are spelled; those of both by default.
+      gold: correct tags per sentence.
+      predicted: predicted tags per sentence.
+      classes: all tags, from which the scheme is inferred; by default all tags in `gold` and `predicted`.
     """
     gold, predicted = list(gold), list(predicted)
     canonical = tag_schemes.canonical_of(classes or {tag for tags in (*gold, *predicted) for tag in tags}) or str

@@ -1,4 +1,4 @@
-"""Classification of sentences and of pairs that any number of classes apply to: a yes or no for each class."""
+"""Multi-label classification: an independent yes or no per class, for sentences and sentence pairs."""
 
 import dataclasses
 from typing import ClassVar
@@ -16,12 +16,12 @@ from bertjax.objectives.outputs import Output
 class MultiLabel(ExampleObjective):
     """Predicts for each class whether it applies, by binary cross-entropy. Terms: `multi_label`, the mean over classes.
 
-    `f1` counts the decisions of all classes together (micro-averaged); `macro_f1` is the mean over the classes.
-    `exact_match` is the share of examples whose set of classes is right.
+    `f1` is micro-averaged over all decisions, `macro_f1` is the mean over classes, and `exact_match` is the share of
+    examples with a completely correct set.
 
     Attributes:
       classes: see `Objective`.
-      threshold: a class is predicted if its probability is above.
+      threshold: predict a class if its probability is above this.
     """
 
     classes: tuple[str, ...] = ()
@@ -40,7 +40,8 @@ class MultiLabel(ExampleObjective):
         return len(self.classes)
 
     def soft_logits(self, logits, batch):
-        """Return the logits of yes and no for each class, [B, N, C, 2]."""
+        """Return yes and no logits per class, [B, N, C, 2]."""
+        # sigmoid(z) = softmax([z, 0])[0], so teacher losses can treat every class as a two-way softmax.
         return jnp.stack([logits, jnp.zeros_like(logits)], axis=-1)
 
     def soft_weights(self, batch):
@@ -49,8 +50,10 @@ class MultiLabel(ExampleObjective):
 
     def terms_of(self, logits, batch):
         labels_BNC, weights_BN = batch["labels_BN"], batch["weights_BN"]
+        # Binary cross-entropy from logits, in the form that does not overflow.
         losses_BNC = jax.nn.softplus(logits) - labels_BNC * logits
         guesses_BNC = (jax.nn.sigmoid(logits) > self.threshold).astype(jnp.float32)
+        # F1 = 2 TP / (predicted + actual), summed over all batches before dividing.
         both = jnp.sum(weights_BN[..., None] * guesses_BNC * labels_BNC)
         either = jnp.sum(weights_BN[..., None] * (guesses_BNC + labels_BNC))
         exact_BN = jnp.all(guesses_BNC == labels_BNC, axis=-1)
@@ -60,11 +63,11 @@ class MultiLabel(ExampleObjective):
         }
 
     def outputs(self, model, params, batch, taps=None):
-        """`probabilities`, of the classes, each between 0 and 1."""
+        """Return `probabilities`, one per class, each between 0 and 1."""
         return {"probabilities": Output(jax.nn.sigmoid(self.apply(model, params, batch, taps=taps)), per="example")}
 
     def baselines(self, batch, token_counts):
-        """The best constant answer: one class for all examples, or, for `exact_match`, none."""
+        """Return the best constant answer: one class for all examples, or no class (`exact_match` only)."""
         labels_MC = batch["labels_BN"][batch["weights_BN"] > 0]
         examples, sizes_M = len(labels_MC), labels_MC.sum(axis=-1)
         exact_C = (labels_MC * (sizes_M == 1)[:, None]).sum(axis=0)
@@ -77,7 +80,7 @@ class MultiLabel(ExampleObjective):
         from sklearn.metrics import f1_score
 
         labels_MC, guesses_MC = examples.labels["label_set"], outputs["probabilities"] > self.threshold
-        # By class, since scikit-learn takes a single class for two: yes and no.
+        # One class at a time: scikit-learn would interpret a single column as a binary problem and score yes and no.
         columns = zip(labels_MC.T, guesses_MC.T, strict=True)
         f1_C = [f1_score(labels_M, guesses_M, zero_division=0.0) for labels_M, guesses_M in columns]
         return {"macro_f1": float(np.mean(f1_C))}
@@ -87,7 +90,7 @@ class MultiLabel(ExampleObjective):
         return {"exact_match": record_scores(records, is_right)}
 
     def predictions(self, outputs, examples, records):
-        """Return each record with `prediction`, a list of classes, and `probabilities`, {class: probability}."""
+        """Return records with `prediction`, a list of classes, and `probabilities`, {class: probability}."""
         return [
             without_location(record)
             | {

@@ -1,4 +1,4 @@
-"""Multiple choice: which of C texts goes with a context (Devlin et al., 2019, section 4.4; arXiv 1810.04805)."""
+"""Multiple choice: select the text that fits a context (Devlin et al., 2019, section 4.4; arXiv 1810.04805)."""
 
 import dataclasses
 from typing import ClassVar
@@ -14,12 +14,12 @@ from bertjax.objectives.outputs import Output
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(ExampleObjective):
-    """Scores the C choices of a record from their pooled [CLS], with a softmax over them. Terms: `multiple_choice`.
+    """Scores C choices with a linear head on each pooled [CLS], and a softmax over choices. Terms: `multiple_choice`.
 
-    The choices of a record are C neighboring examples of a row; N = C x G.
+    A record's choices are C neighboring examples in a row; N = C x G.
 
     Attributes:
-      classes: the C numbers of the choices, see `Objective`.
+      classes: the C choice indices, see `Objective`.
     """
 
     classes: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class MultipleChoice(ExampleObjective):
         return max(1, len(self.classes))
 
     def logits(self, model, batch, key=None):
-        """Return float32 [B, G, C]."""
+        """Return one score per choice, float32 [B, G, C]."""
         scores_BN1 = super().logits(model, batch, key)
         return scores_BN1.reshape(len(scores_BN1), -1, self.group)
 
@@ -48,13 +48,14 @@ class MultipleChoice(ExampleObjective):
         return {self.term: loss}, {"accuracy": (correct, weights_BG.sum())}
 
     def outputs(self, model, params, batch, taps=None):
-        """`probability`, of each choice among those of its record."""
+        """Return `probability`, the softmax over each record's choices."""
         probabilities_BGC = jax.nn.softmax(self.apply(model, params, batch, taps=taps))
         return {"probability": Output(probabilities_BGC.reshape(len(probabilities_BGC), -1), per="example")}
 
     def baselines(self, batch, token_counts):
-        """Always choosing the number that is most often correct in the training file."""
+        """Return the accuracy of always choosing the index that is most often correct in the training file."""
         labels = batch["labels_BN"][:, :: self.group][batch["weights_BN"][:, :: self.group] > 0]
+        # `classes` holds the indices as text; put their counts into numerical order.
         order = np.array([int(name) for name in self.classes])
         return majority_accuracy(labels, token_counts[np.argsort(order)])
 
@@ -65,7 +66,7 @@ class MultipleChoice(ExampleObjective):
         }
 
     def predictions(self, outputs, examples, records):
-        """Return each record with `prediction`, the number of a choice, and `probabilities` of the choices in order."""
+        """Return records with `prediction`, a choice index, and `probabilities`, in the order of the choices."""
         probabilities_MC = outputs["probability"].reshape(-1, self.group)
         return [
             without_location(record)

@@ -1,4 +1,4 @@
-"""Answers to questions as spans of a context (Devlin et al., 2019, sections 4.2 and 4.3; arXiv 1810.04805)."""
+"""Extractive question answering (Devlin et al., 2019, sections 4.2 and 4.3; arXiv 1810.04805)."""
 
 import dataclasses
 from typing import ClassVar
@@ -22,12 +22,12 @@ from bertjax.objectives.outputs import Output
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """The best answers to a question.
+    """The best answers to one question.
 
     Attributes:
       record: the question and its context.
-      spans: (score, begin, stop) of each answer context[begin:stop], best first.
-      no_answer: the lowest score of [CLS] over the windows of the context.
+      spans: (score, begin, stop) for each answer context[begin:stop], best first.
+      no_answer: lowest [CLS] score over all windows.
     """
 
     record: Record
@@ -36,7 +36,7 @@ class _Answer:
 
     @property
     def margin(self) -> float:
-        """The score of no answer minus the score of the best answer."""
+        """No-answer score minus the best answer's score."""
         return self.no_answer - self.spans[0][0]
 
     def text(self, place: int = 0) -> str:
@@ -49,7 +49,7 @@ class _Answer:
 
     @property
     def unit(self) -> str:
-        """What the metrics count in answers from this context."""
+        """The unit that metrics count in this context, see `squad_metrics.unit_of`."""
         return squad_metrics.unit_of(self.record["context"])
 
     @property
@@ -59,20 +59,20 @@ class _Answer:
 
 @dataclasses.dataclass(frozen=True)
 class QuestionAnswering(TokenObjective):
-    """Predicts the first and the last token of an answer. Terms: `span`, the mean of the losses of both.
+    """Predicts an answer's first and last token. Terms: `span`, the mean of both losses.
 
-    Each is a softmax over the tokens of the example, whatever else is in its row. The score of a span is the sum of its
-    two logits. The best spans over all windows of a context are kept, each from the window that gives its first token
-    the most context. If the training file has questions without an answer (SQuAD 2.0), the answer is empty when [CLS]
-    scores more than `threshold` above the best span. `exact_match` and `f1` are percentages, as in SQuAD; they count
-    characters in Korean and in scripts without spaces (`squad_metrics`).
+    Each loss is a softmax over the example's own tokens, whatever else shares the row. A span's score is the sum of its
+    two logits. The best spans over all windows are kept, each from the window that gives its first token the most
+    context. If the training file has unanswerable questions (SQuAD 2.0), the answer is empty when [CLS] scores more
+    than `threshold` above the best span. `exact_match` and `f1` are percentages, as in SQuAD; they count characters in
+    Korean and in scripts without spaces (`squad_metrics`).
 
     Attributes:
-      threshold: margin above which the answer is empty. None: evaluations of a run use the threshold with the highest
-        F1 and report it as `threshold` (Devlin et al., 4.3); the export has that of the last evaluation.
-      longest: largest number of tokens in an answer.
-      nbest: number of answers that are kept for each question.
-      classes: see `Objective`; it holds `NO_ANSWER` if there are questions without an answer.
+      threshold: margin above which the answer is empty. None: each evaluation in a run picks the threshold with the
+        highest F1 and reports it as `threshold` (Devlin et al., 4.3), and the export keeps the last one.
+      longest: maximum number of tokens in an answer.
+      nbest: number of answers to keep per question.
+      classes: see `Objective`; it contains `NO_ANSWER` if there are unanswerable questions.
     """
 
     threshold: float | None = None
@@ -94,9 +94,9 @@ class QuestionAnswering(TokenObjective):
         """Return the heads.
 
         Raises:
-          UserError: [CLS] scores that there is no answer, and the encoder does not let it see the context.
+          UserError: [CLS] must score "no answer", but cannot see the context in this encoder.
         """
-        # An LSTM reads [CLS] last in one of its directions.
+        # Only a causal encoder hides the context from [CLS]. A bidirectional LSTM reads [CLS] last in one direction.
         if NO_ANSWER in self.classes and config.direction != BIDIRECTIONAL:
             raise UserError(
                 f"[CLS] scores that a question has no answer, and model.direction={config.direction} does not let it "
@@ -117,7 +117,7 @@ class QuestionAnswering(TokenObjective):
         return {self.term: jnp.sum(batch["weights_BN"])}
 
     def soft_logits(self, logits, batch):
-        """Return the logits of the first and of the last token over the tokens of each example, [B, N, 2, T]."""
+        """Return first-token and last-token logits over each example's own tokens, [B, N, 2, T]."""
         logits_B12T = jnp.moveaxis(logits, -1, 1)[:, None]
         return jnp.where(_own_tokens(batch)[:, :, None], logits_B12T, jnp.finfo(logits.dtype).min)
 
@@ -129,13 +129,13 @@ class QuestionAnswering(TokenObjective):
         columns = (batch["start_columns_BN"], batch["end_columns_BN"])
         losses, is_best = zip(*(_span_end(logits[..., i], columns[i], own_BNT) for i in range(2)))
         weights_BN = batch["weights_BN"]
-        # An empty slot has no tokens, and its loss is not finite.
+        # Empty slots have no tokens, so their loss is not finite.
         loss_BN = jnp.where(weights_BN > 0, losses[0] + losses[1], 0.0) / 2
         correct = jnp.sum(weights_BN * (is_best[0] & is_best[1]))
         return {self.term: jnp.sum(weights_BN * loss_BN)}, {"span_accuracy": (correct, jnp.sum(weights_BN))}
 
     def outputs(self, model, params, batch, taps=None):
-        """`logits`, [B, T, 2], of the first and of the last token of an answer."""
+        """Return `logits` for an answer's first and last token, [B, T, 2]."""
         return {"logits": Output(self.apply(model, params, batch, taps=taps), per="token")}
 
     def score(self, outputs, examples, records):
@@ -155,7 +155,7 @@ class QuestionAnswering(TokenObjective):
         return {name: record_scores(questions, values) for name, values in self._graded(answers).items()}
 
     def _graded(self, answers: list[_Answer]) -> dict[str, np.ndarray]:
-        """Return `exact_match` and `f1` of each question, 0 to 100; a refused answer is right if there is none."""
+        """Return `exact_match` and `f1` per question, 0 to 100; an empty prediction is right if there is no answer."""
         exact = np.array([squad_metrics.exact_match(answer.text(), answer.gold, answer.unit) for answer in answers])
         f1 = np.array([answer.f1 for answer in answers])
         if NO_ANSWER in self.classes:
@@ -166,9 +166,9 @@ class QuestionAnswering(TokenObjective):
         return {"exact_match": 100.0 * exact, "f1": 100.0 * f1}
 
     def predictions(self, outputs, examples, records):
-        """Return each question with `prediction`, its `begin` and `stop` in the context, `score` and `nbest`.
+        """Return questions with `prediction`, its `begin` and `stop` in the context, `score` and `nbest`.
 
-        If answers may be empty, `no_answer` is the score of an empty one; `prediction` is empty if that is too high.
+        If answers may be empty, `no_answer` is the no-answer score, and `prediction` is empty if it is too high.
         """
         answers = self._answers(outputs, examples, records)
         threshold = self._threshold(answers)
@@ -192,7 +192,7 @@ class QuestionAnswering(TokenObjective):
         return ("threshold",) if NO_ANSWER in self.classes else ()
 
     def _threshold(self, answers: list[_Answer]) -> float:
-        """Return the threshold that is set, or the one with the highest F1; 0 if the answers are not known."""
+        """Return the configured threshold, or the one with the highest F1; 0 if answers are unknown."""
         if self.threshold is not None:
             return self.threshold
         if not all("answers" in answer.record for answer in answers):
@@ -208,10 +208,11 @@ class QuestionAnswering(TokenObjective):
             for window in windows:
                 tokens = slice(*examples.offsets[window : window + 2])
                 logits_T2 = outputs["logits"][tokens].astype(np.float64)
+                # As in run_squad.py, the window that is most certain to have an answer decides.
                 no_answer = min(no_answer, float(logits_T2[examples.cls_index[window]].sum()))
                 spans = {name: examples.token_labels[name][tokens] for name in ("begin", "stop", "most_context")}
                 candidates += _best_spans(logits_T2, **spans, longest=self.longest, count=self.nbest)
-            if candidates:  # `eval.rows` may have left out the windows that can answer
+            if candidates:  # `eval.rows` may have excluded all windows with candidates
                 answers.append(
                     _Answer(record, _without_repeats(candidates, record["context"])[: self.nbest], no_answer)
                 )
@@ -219,13 +220,13 @@ class QuestionAnswering(TokenObjective):
 
 
 def _own_tokens(batch: Arrays) -> jax.Array:
-    """Return which tokens are of each example, bool [B, N, T]."""
+    """Return a mask over each example's own tokens, bool [B, N, T]."""
     slots = batch["weights_BN"].shape[1]
     return batch["examples_BT"][:, None, :] == 1 + jnp.arange(slots)[:, None]
 
 
 def _span_end(logits_BT: jax.Array, columns_BN: jax.Array, own_BNT: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the cross-entropy of a column among the tokens of its example, and whether it is the best; [B, N]."""
+    """Return the cross-entropy over the example's own tokens, and whether the true column is the best; [B, N]."""
     logits_BNT = jnp.where(own_BNT, logits_BT[:, None, :], jnp.finfo(logits_BT.dtype).min)
     true_BNT = jnp.arange(logits_BT.shape[1]) == columns_BN[..., None]
     true_BN = jnp.sum(jnp.where(true_BNT, logits_BT[:, None, :], 0.0), axis=-1)
@@ -233,9 +234,10 @@ def _span_end(logits_BT: jax.Array, columns_BN: jax.Array, own_BNT: jax.Array) -
 
 
 def _best_spans(logits_T2, begin, stop, most_context, longest: int, count: int) -> list[tuple[float, int, int]]:
-    """Return (score, begin, stop) of the best spans of one window."""
-    context = np.flatnonzero(stop > begin)  # an answer neither starts nor ends with a token of spaces only
+    """Return (score, begin, stop) for the best spans in one window."""
+    context = np.flatnonzero(stop > begin)  # answers neither start nor end with a token of only spaces
     starts = context[most_context[context]]
+    # All spans from each start at once: [starts, longest].
     lengths = np.arange(longest)
     ends = np.minimum(starts[:, None] + lengths, len(logits_T2) - 1)
     possible = (starts[:, None] + lengths < len(logits_T2)) & (stop > begin)[ends]
@@ -249,7 +251,7 @@ def _best_spans(logits_T2, begin, stop, most_context, longest: int, count: int) 
 
 
 def _without_repeats(spans: list[tuple[float, int, int]], context: str) -> list[tuple[float, int, int]]:
-    """Return the spans, best first, without those that have the text of a better one."""
+    """Sort spans, best first, and keep only the best one per text."""
     kept = {}
     for span in sorted(spans, key=lambda span: -span[0]):
         kept.setdefault(context[span[1] : span[2]], span)

@@ -1,4 +1,4 @@
-"""What the heads of fine-tuned models read: the last hidden states, or features from all layers (ELMo's mix)."""
+"""Inputs for fine-tuning heads: the last hidden states, or a learned mix over all layers (as in ELMo)."""
 
 import jax
 
@@ -11,16 +11,16 @@ READS = LAST, MIX = ("last", "mix")
 
 
 def check_reads(reads: str) -> None:
-    """Raise UserError if `objective.reads` is unknown."""
+    """Raise UserError unless `objective.reads` is known."""
     if reads not in READS:
         raise UserError(f"objective.reads={reads!r} is unknown; choose one of {', '.join(READS)}")
 
 
 def mix_head(reads: str) -> dict[str, HeadSpec]:
-    """Return the head that mixes layers, if there is one."""
+    """Return the layer-mixing head, if `reads` needs it."""
     return {MIX: HeadSpec(ScalarMix)} if reads == MIX else {}
 
 
 def mixed(model: Model, batch: Arrays) -> jax.Array:
-    """Device: return the mix of all layers, float32 [B, T, D]."""
+    """Device: return the mix over all layers, float32 [B, T, D]."""
     return model.head(MIX, encode_layers(model, batch))

@@ -1,4 +1,4 @@
-"""Regression on sentences and pairs, as on STS-B (Devlin et al., 2019, section 4.1; arXiv 1810.04805)."""
+"""Sentence and sentence-pair regression, as on STS-B (Devlin et al., 2019, section 4.1; arXiv 1810.04805)."""
 
 import dataclasses
 from typing import ClassVar
@@ -10,16 +10,16 @@ from bertjax.objectives.finetuning.base import ExampleObjective, correlations, w
 from bertjax.objectives.losses import squared_error
 from bertjax.objectives.outputs import Output
 
-# A cross-encoder with one label gives a number between 0 and 1 (sentence-transformers, `CrossEncoder`).
+# `CrossEncoder` in sentence-transformers applies a sigmoid if there is one label; converted models need it too.
 ACTIVATIONS = {"identity": lambda logits: logits, "sigmoid": jax.nn.sigmoid}
 
 
 @dataclasses.dataclass(frozen=True)
 class Regression(ExampleObjective):
-    """Predicts a number, by squared error. Terms: `regression`.
+    """Predicts a number with squared error. Terms: `regression`.
 
     Attributes:
-      activation: what turns the logit into the number: `identity`, or `sigmoid` for numbers between 0 and 1.
+      activation: function from logit to number: `identity`, or `sigmoid` for numbers between 0 and 1.
     """
 
     activation: str = dataclasses.field(default="identity", kw_only=True)
@@ -37,16 +37,16 @@ class Regression(ExampleObjective):
         return {self.term: squared_error(numbers_BN, batch["labels_BN"], batch["weights_BN"])}, {}
 
     def outputs(self, model, params, batch, taps=None):
-        """`number`."""
+        """Return `number`."""
         logits = self.apply(model, params, batch, taps=taps)
         return {"number": Output(ACTIVATIONS[self.activation](logits[..., 0]), per="example")}
 
     def score(self, outputs, examples, records):
-        """Return correlations with the labels; 0 if all predictions are equal."""
+        """Return correlations with the labels; 0 if predictions are constant."""
         return correlations(outputs["number"], examples.labels["label"])
 
     def predictions(self, outputs, examples, records):
-        """Return each record with `prediction`, a number."""
+        """Return records with `prediction`, a number."""
         return [
             without_location(record) | {"prediction": round(float(number), 6)}
             for record, number in zip(records, outputs["number"], strict=True)

@@ -1,11 +1,12 @@
-"""Metrics of SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, 6.1; 2018, arXiv 1806.03822), in any script.
+"""SQuAD metrics (Rajpurkar et al., 2016, arXiv 1606.05250, 6.1; 2018, arXiv 1806.03822) for all writing systems.
 
-The definitions follow the official script, `evaluate-v2.0.py`. Its scores of questions with an answer are those of
-version 1.1, except for answers that normalization makes empty.
+Definitions follow the official script, `evaluate-v2.0.py`. For answerable questions it agrees with version 1.1, except
+if normalization makes an answer empty.
 
-That script compares words between spaces. A Chinese answer is then one word, and a Korean one with another particle is
-wrong. So F1 counts characters where the scripts of such data sets do: KorQuAD 1.0 (Lim et al., 2019, arXiv 1909.07005)
-for Korean, and MLQA (Lewis et al., 2020, arXiv 1910.07475, `mixed_segmentation`) for text without spaces.
+The official script compares space-separated words. A Chinese answer is then a single word, and a Korean answer with
+another particle is wrong. F1 therefore counts characters where the official scripts for such languages do: KorQuAD 1.0
+(Lim et al., 2019, arXiv 1909.07005) for Korean, and MLQA (Lewis et al., 2020, arXiv 1910.07475, `mixed_segmentation`)
+for text without spaces.
 """
 
 import collections
@@ -23,7 +24,7 @@ from bertjax.data.text.unicode import is_unspaced
 WORDS, CHARACTERS, KOREAN = "words", "characters", "korean"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
-# KorQuAD's script turns these into spaces before it removes punctuation.
+# KorQuAD's script replaces these by spaces before it removes punctuation.
 _KORQUAD_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 _HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff]")
 _LINES = {
@@ -32,9 +33,9 @@ _LINES = {
 }
 
 
-@functools.lru_cache(maxsize=1 << 14)  # a context has several questions, and each is scored several times
+@functools.lru_cache(maxsize=1 << 14)  # contexts repeat: several questions, each scored several times
 def unit_of(text: str) -> str:
-    """Return what an F1 counts in answers of a text: `WORDS`, `CHARACTERS` or `KOREAN`, by most of its letters."""
+    """Return the unit that F1 counts, `WORDS`, `CHARACTERS` or `KOREAN`, by the script that most letters belong to."""
     if text.isascii():
         return WORDS
     letters = [character for character in text if character.isalpha()]
@@ -47,7 +48,7 @@ def unit_of(text: str) -> str:
 
 
 def lines(questions: Sequence[Record]) -> list[str]:
-    """Return what F1 and exact match count in a file of questions, one line for each unit that is not words."""
+    """Return lines for a run's output: one for each unit other than words that F1 and exact match count."""
     counts = collections.Counter(unit_of(question["context"]) for question in questions)
     return [
         f"F1 and exact match of {counts[unit]:,} of {len(questions):,} held-out questions count {what}"
@@ -57,35 +58,36 @@ def lines(questions: Sequence[Record]) -> list[str]:
 
 
 def words(text: str) -> list[str]:
-    """Return the words of an answer in lower case, without punctuation and English articles."""
+    """Normalize an answer: split it into lower-case words without punctuation and English articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split()
 
 
 def units(text: str, unit: str) -> list[str]:
-    """Return the words of an answer, or its characters where they are counted, in lower case without punctuation."""
+    """Normalize an answer: split it into units in lower case without punctuation."""
     if unit == WORDS:
         return words(text)
     if unit == KOREAN:
         return list("".join(_korean_words(text)))
     kept = (character for character in text.lower() if not _is_punctuation(character))
+    # Put spaces around each unspaced character, so that `split` treats it as a word.
     spaced = (f" {character} " if is_unspaced(character) else character for character in kept)
     return "".join(spaced).split()
 
 
 def exact_match(answer: str, gold: Sequence[str], unit: str = "") -> float:
-    """Return 1 if an answer has the words of any gold answer, else 0.
+    """Return 1 if a normalized answer equals a normalized gold answer, else 0.
 
     Args:
-      answer: the answer of a model.
-      gold: the right answers; empty for an unanswerable question.
-      unit: what is compared, see `unit_of`; by default that of the answers.
+      answer: predicted answer.
+      gold: correct answers; empty for an unanswerable question.
+      unit: see `unit_of`; inferred from the answers if empty.
     """
     split = _korean_words if (unit := unit or _unit_of(answer, gold)) == KOREAN else functools.partial(units, unit=unit)
     return float(any(split(answer) == split(other) for other in gold or [""]))
 
 
 def f1(answer: str, gold: Sequence[str], unit: str = "") -> float:
-    """Return the F1 of the units, the best over the gold answers; between 0 and 1. See `exact_match`."""
+    """Return the best F1 over the gold answers, between 0 and 1. See `exact_match` for the arguments."""
     unit = unit or _unit_of(answer, gold)
     return max(_f1(units(answer, unit), units(other, unit)) for other in gold or [""])
 
@@ -95,7 +97,7 @@ def _unit_of(answer: str, gold: Sequence[str]) -> str:
 
 
 def _korean_words(text: str) -> list[str]:
-    """Return the words of an answer as KorQuAD's script normalizes it, which compares them for an exact match."""
+    """Normalize and split as in KorQuAD's script, which compares these words for an exact match."""
     return text.translate(_KORQUAD_BRACKETS).lower().translate(_WITHOUT_PUNCTUATION).split()
 
 
@@ -111,15 +113,16 @@ def _f1(answer: list[str], gold: list[str]) -> float:
 
 
 def best_threshold(margins: np.ndarray, answered: np.ndarray, refused: np.ndarray) -> float:
-    """Return the threshold with the highest sum of scores; a question is answered if its margin is not above it.
+    """Return the threshold that maximizes the total score; a question is answered if its margin is not above it.
 
-    It is halfway between the margins that it separates, or 1 beyond the outermost margin.
+    The threshold is halfway between the two margins that it separates, or 1 beyond the outermost margin.
 
     Args:
-      margins: [Q], the score of no answer minus that of the best answer.
-      answered: [Q], the metric of each question if it is answered.
-      refused: [Q], the metric of each question if its answer is left empty.
+      margins: [Q], no-answer score minus best answer score.
+      answered: [Q], metric for each question if it is answered.
+      refused: [Q], metric for each question if its answer is left empty.
     """
+    # Raising the threshold past a margin answers one more question, so cumulative gains give all totals in one pass.
     order = np.argsort(margins, kind="stable")
     margins = margins[order]
     between = np.concatenate([[margins[0] - 1.0], (margins[:-1] + margins[1:]) / 2, [margins[-1] + 1.0]])

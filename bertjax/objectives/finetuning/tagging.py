@@ -1,4 +1,4 @@
-"""A tag for every word, as in named-entity recognition (Devlin et al., 2019, section 5.3; arXiv 1810.04805)."""
+"""Word tagging, such as named-entity recognition (Devlin et al., 2019, section 5.3; arXiv 1810.04805)."""
 
 import dataclasses
 from typing import ClassVar
@@ -21,13 +21,13 @@ from bertjax.objectives.outputs import Output
 
 @dataclasses.dataclass(frozen=True)
 class Tagging(TokenObjective):
-    """Predicts the tag of each word from its first piece. Terms: `tagging`.
+    """Predicts each word's tag from its first piece. Terms: `tagging`.
 
-    If the tags mark entities (O, B-PER, I-PER, ...; see `bertjax.data.labeled.tag_schemes`), precision, recall and F1
-    count whole entities, all types together, as CoNLL-2003 does (`conlleval`). Other tags have only an accuracy.
+    If tags mark entities (O, B-PER, I-PER, ...; see `bertjax.data.labeled.tag_schemes`), precision, recall and F1 count
+    whole entities over all types together, as in CoNLL-2003 (`conlleval`). Other tags are scored only by accuracy.
 
     Attributes:
-      classes: names of the tags; a run reads them from the training file.
+      classes: tag names; a run reads them from the training file.
     """
 
     classes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Tagging(TokenObjective):
 
     @property
     def marks_entities(self) -> bool:
-        """Whether the tags are in a scheme of entities."""
+        """Whether the tags follow an entity scheme."""
         return tag_schemes.canonical_of(self.classes) is not None
 
     @property
@@ -65,11 +65,11 @@ class Tagging(TokenObjective):
         return {self.term: loss}, {"token_accuracy": (correct, jnp.sum(weights_BT))}
 
     def outputs(self, model, params, batch, taps=None):
-        """Return `guesses`: the index of the best tag of each token."""
+        """Return `guesses`, the best tag's index at each token."""
         return {"guesses": Output(jnp.argmax(self.apply(model, params, batch, taps=taps), axis=-1), per="token")}
 
     def baselines(self, batch, token_counts):
-        """Return the accuracy of the most frequent tag of the training file."""
+        """Return the accuracy of always predicting the most frequent training tag."""
         tags = batch["tags_BT"][batch["tags_BT"] >= 0]
         return {"majority_accuracy": (float(np.sum(tags == np.argmax(token_counts))), len(tags))}
 
@@ -86,19 +86,20 @@ class Tagging(TokenObjective):
         return {"token_accuracy": [(record, float(count), float(len(record["tags"]))) for record, count in right]}
 
     def predictions(self, outputs, examples, records):
-        """Return each record with its `words` and `prediction`, a tag for each of them."""
+        """Return records with `words` and `prediction`, one tag per word."""
         tagged = self._tagged(outputs, examples, records)
         return [
             without_location(record) | {"words": record["words"], "prediction": guesses} for record, guesses in tagged
         ]
 
     def _tagged(self, outputs, examples: Ragged, records: list[Record]) -> list[tuple[Record, list[str]]]:
-        """Return each record with the tags of its words; records that `eval.rows` cut short are left out."""
+        """Return (record, predicted tags) pairs, without records that `eval.rows` cut short."""
         tagged = []
         for record, windows in by_record(examples, records):
             guesses = [-1] * len(record["words"])
             for window in windows:
                 tokens = slice(*examples.offsets[window : window + 2])
+                # Each word is marked in only one window, so no guess is overwritten.
                 for word, guess in zip(examples.token_labels["word"][tokens], outputs["guesses"][tokens]):
                     if word >= 0:
                         guesses[word] = int(guess)
@@ -108,5 +109,5 @@ class Tagging(TokenObjective):
 
 
 def _weights(batch: Arrays):
-    """Return 1 for tokens with a tag, else 0; float32 [B, T]. A teacher also tags words without one."""
+    """Return 1 for tokens with a gold tag, else 0; float32 [B, T]. Teacher losses also use untagged words."""
     return (batch["tags_BT"] >= 0).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""The base of fine-tuning objectives on tokens: a linear layer on each hidden state (Devlin et al. 2019, 4.2, 5.3)."""
+"""Base class for fine-tuning on tokens: a linear layer on every hidden state (Devlin et al., 2019, 4.2 and 5.3)."""
 
 import dataclasses
 from typing import ClassVar
@@ -18,16 +18,16 @@ from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_he
 
 @dataclasses.dataclass(frozen=True)
 class TokenObjective(Objective):
-    """Predicts something of each token by a linear head on its last hidden state.
+    """Predicts a vector per token with a linear head on the hidden states.
 
-    The head computes in float32, because answers are ranked by logits that differ little.
+    The head computes in float32, because answers are ranked by logits that differ only slightly.
 
     Attributes:
-      reads: `last`, or `mix`, the sum of the embeddings and of all layers with learned weights (`ScalarMix`), without
-        dropout in the encoder. For features, the encoder is also frozen: `optimizer.frozen=["^encoder/"]` (Devlin et
-        al., 2019, section 5.3).
-      term: name of its term and head.
-      num_outputs: width of the head.
+      reads: `last`, or `mix`, a learned weighted sum over the embeddings and all layers (`ScalarMix`), without encoder
+        dropout. The feature-based approach also freezes the encoder: `optimizer.frozen=["^encoder/"]` (Devlin et al.,
+        2019, section 5.3).
+      term: name for both the loss term and the head.
+      num_outputs: output width of the head.
     """
 
     reads: str = dataclasses.field(default=LAST, kw_only=True)
@@ -46,7 +46,7 @@ class TokenObjective(Objective):
         return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Return float32 [B, T, num_outputs]."""
+        """Return one output vector per token, float32 [B, T, num_outputs]."""
         hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, key).hidden
         return model.head(self.term, hidden_BTD)
 
@@ -55,14 +55,15 @@ class TokenObjective(Objective):
 
 
 def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:
-    """Return each record once, with the indices of the examples that were made from it, in the order of their ids.
+    """Group examples (windows) by record: return (record, example indices sorted by id) pairs.
 
     Args:
       examples: M examples.
-      records: the record of each of them.
+      records: one record per example.
     """
     groups: dict[int, tuple[Record, list[int]]] = {}
     for index in np.argsort(examples.ids, kind="stable").tolist():
         record = records[index]
+        # Records are dicts, which cannot be hashed, and equal records must stay separate.
         groups.setdefault(id(record), (record, []))[1].append(index)
     return list(groups.values())

@@ -1,1 +1,1 @@
-"""Results of finished runs: summaries, curves, spread over seeds, the GLUE table."""
+"""Results: summaries, curves, statistics over seeds, the GLUE table."""

@@ -1,8 +1,7 @@
-"""What a held-out metric measures. Two runs are compared by a metric only if they are asked the same questions.
+"""The question behind a held-out metric. Two runs are comparable only if they answer the same question.
 
-A model that predicts 40% of the tokens has less to go by than one that predicts 15%, and a token of a vocabulary of
-30,000 is harder to guess than one of 8,000. So every setting counts as part of the question, except for those that are
-listed below: they change what is trained, and not what is scored.
+Masking 40% instead of 15% leaves less context, and a token is harder to guess among 30,000 than among 8,000. So every
+setting is part of the question unless it is listed below: those settings affect only training, not scoring.
 """
 
 import dataclasses
@@ -11,37 +10,37 @@ from typing import Any
 
 from bertjax.typed import differences
 
-# Objectives with the same term `mlm`: masked tokens of the text as it is. What they predict beside it has other names.
+# Objectives with an equivalent `mlm` term: masked tokens in unmodified text. Their other predictions have other names.
 MASKED_TOKENS = frozenset(
     "mlm bert distillation sentence_order sentence_structure sentence_distance sentence_reordering span_boundary "
     "token_document".split()
 )
-# Their loss and accuracy compare the texts of a batch with each other, so a larger batch is a harder question.
+# These compare texts within a batch, so a larger batch makes the question harder.
 _COMPARE_WITHIN_BATCH = ("embedding_contrastive", "embedding_simcse")
 
-# Settings of an objective: the teacher, how a head reads states, how often one text is masked alike. By convention
-# names that end in `coefficient` or `factor` weigh the terms of the loss, also in objectives from outside of bertjax.
+# Objective settings that affect only training. By convention, names that end in `coefficient` or `factor` are loss
+# weights, also in objectives from outside bertjax.
 _TRAINING_OBJECTIVE = ("teacher", "teacher_losses", "own_factor", "replacing", "soft_on", "pooling", "reads", "metric")
 _WEIGHTS = ("coefficient", "factor")
 _TRAINING_MASKING = ("static",)
-# Settings of labeled files that choose training records, or what a model reads of a record, and not its label.
+# Settings for labeled files that select training records, or the model's input but not the label.
 _TRAINING_RECORDS = ("train", "limit", "limit_seed", "unlabeled", "on_bad_record")
 _INPUTS = ("kind", "max_tokens", "text", "pair", "context", "question", "quoted", "comment", "stride", "max_question")
-# Settings of `data` that do not change the held-out text: which training text is used, how often, and where copies are.
+# `data` settings that leave the held-out text alone: selection and repetition of training text, and cache locations.
 _TRAINING_DATA = ("share", "smoothing", "on_bad_document", "store", "cache_dir", "workers", "overfit")
-# Names of files. They count only if the fingerprints of the data differ: a file may be moved.
+# File names count only if data fingerprints differ, because a file may have moved.
 _PLACES = ("corpus", "heldout")
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldoutTask:
-    """The question that a metric of a run answers.
+    """The question that one metric in a run answers.
 
     Attributes:
-      settings: the settings that are part of it, nested, by names relative to the task: `objective.masking.rate`.
-      places: names of the files that it is read from.
-      training: settings that change the fingerprint, but only through the training data.
-      fingerprint: of all data of the run.
+      settings: nested settings that define the question, named relative to the task: `objective.masking.rate`.
+      places: file names.
+      training: settings that affect the fingerprint only through training data.
+      fingerprint: fingerprint over all data in the run.
     """
 
     settings: Mapping[str, Any]
@@ -50,7 +49,7 @@ class HeldoutTask:
     fingerprint: str
 
     def changes(self, other: "HeldoutTask") -> list[str]:
-        """Return where another question differs, as `objective.masking.rate: 0.15 -> 0.4`; empty if it is the same."""
+        """List differences as `objective.masking.rate: 0.15 -> 0.4`; empty if the question is the same."""
         changes = differences(self.settings, other.settings)
         if self.fingerprint == other.fingerprint:
             return changes
@@ -61,12 +60,12 @@ class HeldoutTask:
 
 
 def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metric: str) -> HeldoutTask:
-    """Return what a metric of a run measures.
+    """Return the question that a held-out metric answers.
 
     Args:
-      settings: the configuration of the run as plain dicts.
-      identity: its identity, with the fingerprint of its data.
-      metric: a metric of held-out rows; in a mixture it starts with the name of its task.
+      settings: the run's configuration as plain dicts.
+      identity: the run's identity, which includes the data fingerprint.
+      metric: metric name, prefixed by the task in a mixture.
     """
     tasks = settings["tasks"]
     first, *rest = metric.split("/")
@@ -83,7 +82,7 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         place = further.get(name[0], examples["heldout"]) if len(name) > 1 else examples["heldout"]
         labels = _without(examples, (*_TRAINING_RECORDS, *_INPUTS, "heldout", "further_heldout"))
         training = {part: examples.get(part) for part in _TRAINING_RECORDS}
-        # Whatever its tokenizer is, a model answers the same questions about the same records.
+        # Records are the unit here: the same question for every tokenizer.
         training["tokenizer"] = data["tokenizer"]
         return HeldoutTask(
             common | {"objective": own, "examples": labels}, {"examples": {"heldout": place}}, training, fingerprint
@@ -104,7 +103,7 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
 
 
 def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
-    """Return the settings of an objective that a metric of its rows depends on."""
+    """Return the objective settings that a metric depends on."""
     kind, masking = objective["kind"], objective.get("masking")
     if masking is not None:
         masking = _without(masking, _TRAINING_MASKING)
@@ -115,20 +114,20 @@ def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
     term = metric.removesuffix("_loss")
     if term in (objective.get("teacher_losses") or {}) or (kind == "distillation" and term in ("soft", "cosine")):
         own |= {name: objective[name] for name in ("teacher", "teacher_losses")}
-    if metric.startswith("generator_"):  # ELECTRA's generator predicts masked tokens, whatever its size
+    if metric.startswith("generator_"):  # the generator's size does not change what it must predict
         own.pop("generator_share", None)
     return own
 
 
 def _classes(objective: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a score of records depends on: the registered objectives predict the labels of the file."""
+    """Return the settings that record scores depend on: registered objectives predict the file's labels."""
     if ":" in objective["kind"]:
         return _of_objective(objective, "")
     return {"classes": objective["classes"]} if "classes" in objective else {}
 
 
 def _tokenizer(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are read: those of a new tokenizer, unless a trained one is named."""
+    """Return the tokenizer settings in effect: none if a trained tokenizer is given."""
     return {} if tokenizer["model"] else _without(tokenizer, ("model", "keep_file"))
 
 

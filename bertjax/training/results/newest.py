@@ -1,4 +1,4 @@
-"""`summary.json` and `curves.png` of a run that is not finished, as of its newest evaluation."""
+"""Write `summary.json` and `curves.png` while a run is in progress, as of its newest evaluation."""
 
 import math
 import threading
@@ -10,15 +10,15 @@ from bertjax.errors import json_text
 from bertjax.training.results import curves
 from bertjax.training.run.workdir import Workdir
 
-# A drawing takes half a second. The lines of an evaluation are in `metrics.jsonl` by then, on an object store as well.
+# Drawing takes half a second. After this delay, `metrics.jsonl` has the evaluation's lines, even on an object store.
 _SECONDS_UNTIL_DRAWN = 30.0
 
 
 class NewestResults:
-    """The results so far. `LogWriter` writes the summary at each evaluation, and draws the curves half a minute later.
+    """Intermediate results: `LogWriter` writes the summary at each evaluation and the curves half a minute later.
 
     Args:
-      workdir: the workdir of the run; the log of its metrics is an earlier sink of the same writer.
+      workdir: the run's workdir; its metrics log is an earlier sink in the same writer.
     """
 
     def __init__(self, workdir: Workdir):
@@ -29,13 +29,13 @@ class NewestResults:
         self._ended = False
 
     def add(self, figures: dict[str, Any]) -> None:
-        """Take the figures of an evaluation, as in the summary of a finished run."""
+        """Queue an evaluation's figures, as in a finished run's summary."""
         with self._taking:
             self._figures = figures
             self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
 
     def write(self, everything: bool) -> None:
-        """Write the newest figures if there are new ones, and the curves if they are due.
+        """Write new figures, if any, and the curves if they are due.
 
         Raises:
           StorageError: the summary cannot be written; the next call writes it.
@@ -58,6 +58,6 @@ class NewestResults:
                 curves.draw(self._workdir.metrics, self._workdir.curves, "")
 
     def end(self) -> None:
-        """Write nothing from now on: the final results follow."""
+        """Stop writing, because the final results follow."""
         with self._writing:
             self._ended = True

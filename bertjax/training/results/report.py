@@ -1,4 +1,4 @@
-"""What a run prints: its parameters and data at the start, samples of evaluations, a table at the end."""
+"""Console output: parameters and data at the start, samples at evaluations, a table at the end."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _FOLDED_DEPTH = 3
 
 
 def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
-    """Return one line for each module of the parameter tree: number of parameters and shapes of the leaves."""
+    """Return one line per module in the parameter tree, with parameter count and leaf shapes."""
     folded: dict[str, list[tuple[str, Any]]] = {}
     for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         parts = path_of(key_path).split("/")
@@ -48,7 +48,7 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
 
 
 def show_samples(step: int, evaluation: Evaluation) -> str:
-    """Return an evaluation as text: the metrics, and masked sentences with the best guesses."""
+    """Format an evaluation as text: metrics, and masked sentences with the best guesses."""
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.all_metrics.items())
     lines = [f"step {step}, held out: {metrics}"]
     for sample in evaluation.samples:
@@ -60,10 +60,10 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
 
 
 def masked_sentence(samples: Sequence[Mapping[str, Any]]) -> str:
-    """Return a sentence with [MASK] to try a model with: a short one of the samples if they are not plain English.
+    """Return an example sentence with [MASK], taken from the samples unless they are plain ASCII.
 
     Args:
-      samples: the samples of an evaluation, as in `samples.jsonl`.
+      samples: samples from an evaluation, as in `samples.jsonl`.
     """
     sentences = [part.strip() for sample in samples for part in re.split(r"\[CLS\]|\[SEP\]", sample["text"])]
     letters = filter(str.isalpha, "".join(sentences))
@@ -74,7 +74,7 @@ def masked_sentence(samples: Sequence[Mapping[str, Any]]) -> str:
 def summary_of(
     evaluation: Evaluation, totals: Any, steps: int, goodput: dict[str, float], parameters: int
 ) -> dict[str, Any]:
-    """Return the results of a run after an evaluation, as they are in `summary.json`."""
+    """Return results after an evaluation, in the layout of `summary.json`."""
     return {
         "parameters": parameters,
         "eval": evaluation.all_metrics,
@@ -93,6 +93,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     rows = [(name, _number(value), *_baselines(name, baseline)) for name, value in evaluation.items()]
     table = Table(title="held out, the same for model and baselines")
     titles = "", "model", "unigram", "most frequent"
+    # Leave out columns without any baseline.
     shown = [index for index in range(len(titles)) if index < 2 or any(row[index] for row in rows)]
     for index in shown:
         table.add_column(titles[index], justify="right" if index else "left")
@@ -109,7 +110,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
 
 
 def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
-    """Return what the unigram distribution and the most frequent answer score in a metric, empty if nothing."""
+    """Return a metric's unigram and most-frequent baselines as text, each empty if there is none."""
     task, slash, metric = name.rpartition("/")
     if metric in ("mlm_loss", "plm_loss", "clm_loss", "generator_loss"):
         return _number(baseline.get(f"{task}{slash}unigram_loss")), ""
@@ -133,7 +134,7 @@ def _number(value: float | None) -> str:
 
 
 def layout_line(program: Program) -> str:
-    """Return devices, sharding, dtypes and attention implementations as one line."""
+    """Describe devices, sharding, dtypes and attention implementations in one line."""
     layout = program.layout
     axes = " x ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1)
     devices = f"{layout.mesh.size} {program.backend} device(s)" + (f" ({axes}, {layout.strategy})" if axes else "")
@@ -147,7 +148,7 @@ def layout_line(program: Program) -> str:
 
 
 def replacing_lines(config: Config) -> list[str]:
-    """Return a line for each task whose layers replace those of a teacher: from which step on they run alone."""
+    """Return one line per module-replacing task: the step from which the student's layers run alone."""
     last, lines = sum(stage.steps for stage in config.stages) - 1, []
     for name, task in config.tasks.items():
         replacing = task.objective.replacing
@@ -164,7 +165,7 @@ def replacing_lines(config: Config) -> list[str]:
 
 
 def stage_line(index: int, program: Program) -> str:
-    """Return steps and shapes of a stage as one line."""
+    """Describe a stage in one line: steps, shapes and what is frozen."""
     stage, shards = program.config.stages[index], program.layout.shards
     filled = filled_up(stage.batch, shards)
     parts = count_micro_batches(filled // shards, stage.seq_len, program.config.runtime.micro_tokens)
@@ -180,19 +181,19 @@ def stage_line(index: int, program: Program) -> str:
     return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{frozen}"
 
 
-# Above this share of lost text, a run says what to do about it.
+# If more text than this is lost, the output suggests a remedy.
 _MUCH_LOST = 0.1
-# Above these, it warns.
+# Thresholds for warnings.
 _MOST_UNREAD, _MOST_ONE_LABEL = 0.4, 0.75
 
 
 def plan_line(feed: Feed, task: str, label: str = "") -> str:
-    """Return an epoch as one line: rows, examples per row, share of real tokens, and the text that the format loses.
+    """Describe an epoch in one line: rows, examples per row, share of real tokens, and lost text.
 
     Args:
-      feed: a feed of training rows.
+      feed: training feed.
       task: the task's name in the configuration.
-      label: printed first, to tell several tasks apart.
+      label: prefix that identifies the task if there are several.
     """
     plans = [source.plans[0] for source in feed.sources]
 
@@ -214,10 +215,10 @@ def plan_line(feed: Feed, task: str, label: str = "") -> str:
 
 
 def reading_warnings(feed: Feed, task: str) -> list[str]:
-    """Return warnings about text that a task never reads, and about labels of pairs that are nearly all the same.
+    """Warn about text that no epoch reads, and about pair labels that are nearly constant.
 
     Args:
-      feed: a feed of training rows of a token store.
+      feed: training feed from a token store.
       task: the task's name in the configuration.
     """
     lines = []
@@ -238,7 +239,7 @@ def reading_warnings(feed: Feed, task: str) -> list[str]:
 
 
 def sources_line(shares: Mapping[str, Mapping[str, float]], task: str = "") -> str:
-    """Return the shares of the sources in the training rows and tokens as one line; see `Feeds.source_shares`."""
+    """Describe each source's share in training rows and tokens in one line; see `Feeds.source_shares`."""
     units = (
         f"of the {unit}: " + ", ".join(f"{name} {share:.1%}" for name, share in by_name.items())
         for unit, by_name in shares.items()
@@ -247,14 +248,14 @@ def sources_line(shares: Mapping[str, Mapping[str, float]], task: str = "") -> s
 
 
 def heldout_line(feed: Feed, task: str = "") -> str:
-    """Return the held-out rows as one line."""
+    """Describe the held-out rows in one line."""
     (plan,) = feed.plans
     cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabeledExamples) else ""
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
 
 
 def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") -> list[str]:
-    """Return what is remarkable about labeled files: their classes, how they are scored, and repeated texts."""
+    """Describe labeled files: class counts, how metrics count, and texts that training and held-out files share."""
     lines = [f"{_of(task)}{line}" for line in (*files.class_lines, *metric_lines(files, objective))]
     if count := files.repeated():
         lines.append(
@@ -265,7 +266,7 @@ def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") ->
 
 
 def metric_lines(files: LabeledSource, objective: Objective) -> list[str]:
-    """Return what the metrics of labeled files count, where that depends on the files."""
+    """Describe how metrics count, if that depends on the files."""
     if isinstance(objective, Tagging) and not objective.marks_entities:
         return [
             "the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only token_accuracy is "
@@ -279,5 +280,5 @@ def _of(task: str) -> str:
 
 
 def notes_of(examples: LabeledExamples) -> str:
-    """Return the numbers of records that were cut, left out or split."""
+    """Return how many records were cut, skipped or split."""
     return ", ".join(f"{count:,} {what}" for what, count in examples.notes.items()) or "nothing cut or left out"

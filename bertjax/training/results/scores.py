@@ -1,4 +1,4 @@
-"""`scores.npz`: the metrics of an evaluation by example, from which intervals and tests are computed."""
+"""`scores.npz`: per-example metrics from an evaluation, used for confidence intervals and tests."""
 
 import hashlib
 import io
@@ -15,19 +15,19 @@ from bertjax import storage
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.errors import UserError
 
-# Names of the arrays of a metric: ids of batches or of records, and sums.
+# Array name prefixes for each metric: batch ids or record ids, and sums.
 _IDS, _RECORDS, _SUMS = "ids/", "records/", "sums/"
-# Folder of a workdir with the scores of probes, a file each.
+# Subfolder of a workdir with one score file per probe.
 _PROBES = "probes"
 
 
 class Scores(NamedTuple):
-    """A metric by unit: an example of a labeled file, or a batch of held-out rows.
+    """A metric per unit, where a unit is a labeled example or a batch of held-out rows.
 
     Attributes:
-      ids: int64 [U], ascending; equal ids of two runs mean the same unit.
+      ids: int64 [U], ascending; equal ids in two runs mean the same unit.
       sums: float64 [U, 2], sum and weight; the metric is the ratio of their totals.
-      by_record: whether ids are those of records, which do not depend on a tokenizer as those of batches do.
+      by_record: whether units are records. Record ids are independent of the tokenizer, batch ids are not.
     """
 
     ids: np.ndarray
@@ -36,18 +36,19 @@ class Scores(NamedTuple):
 
 
 def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]], by_record: bool = False) -> Scores:
-    """Return scores in the order of their ids."""
+    """Return scores sorted by id."""
     ids = np.array(list(ids), np.int64)
     order = np.argsort(ids, kind="stable")
     return Scores(ids[order], np.array(list(sums), np.float64).reshape(-1, 2)[order], by_record)
 
 
 def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
-    """Return the scores of (record, sum, weight), whose ids are hashes of what the records hold."""
+    """Return scores from (record, sum, weight); ids are content hashes."""
     seen: Counter[str] = Counter()
     ids, sums = [], []
     for record, total, weight in scored:
         content = json.dumps({key: value for key, value in record.items() if key != WHERE}, sort_keys=True)
+        # Number equal records, so that duplicates in a file have different ids.
         seen[content] += 1
         ids.append(content_id(f"{seen[content]} {content}".encode()))
         sums.append((total, weight))
@@ -55,12 +56,12 @@ def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
 
 
 def content_id(content: bytes) -> int:
-    """Return a hash of 64 bits."""
+    """Return a 64-bit hash."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def write_scores(path: epath.Path, scores: Mapping[str, Scores]) -> None:
-    """Write scores by metric, also to an object store."""
+    """Write scores by metric, locally or to an object store."""
     arrays = {f"{_RECORDS if each.by_record else _IDS}{name}": each.ids for name, each in scores.items()}
     arrays |= {f"{_SUMS}{name}": of_metric.sums for name, of_metric in scores.items()}
     content = io.BytesIO()
@@ -89,7 +90,7 @@ def read_scores(path: epath.Path) -> dict[str, Scores]:
 
 
 def write_probe(workdir: epath.Path, name: str, scores: Mapping[str, Scores]) -> epath.Path:
-    """Write what a probe of the newest state of a run has measured, and return the path."""
+    """Write a probe's scores for a run's newest checkpoint, and return the path."""
     folder = workdir / _PROBES
     folder.mkdir(parents=True, exist_ok=True)
     write_scores(folder / f"{name}.npz", scores)
@@ -97,7 +98,7 @@ def write_probe(workdir: epath.Path, name: str, scores: Mapping[str, Scores]) ->
 
 
 def read_probes(workdir: epath.Path) -> dict[str, Scores]:
-    """Return {`probe/metric`: scores} of all probes of a run."""
+    """Return {`probe/metric`: scores} for all probes in a workdir."""
     folder = workdir / _PROBES
     paths = sorted(folder.glob("*.npz")) if folder.exists() else []
     return {

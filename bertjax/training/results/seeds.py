@@ -1,4 +1,4 @@
-"""Spread of results over seeds, which is large in fine-tuning (Mosbach et al., 2021, arXiv 2006.04884).
+"""Statistics over seeds. Fine-tuning results vary a lot between seeds (Mosbach et al., 2021, arXiv 2006.04884).
 
 Runs cost hours, so there are few seeds. Resampling few values gives intervals that are too narrow: for three values it
 gives [smallest, largest], which contains the mean in 75% of cases. Student's t distribution accounts for estimating the

@@ -1,4 +1,4 @@
-"""Epochs over each source of a corpus, computed before training."""
+"""Epochs per corpus source, computed before training."""
 
 import collections
 
@@ -23,7 +23,7 @@ def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
 
 
 def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
-    """Return a line with the epochs of all sources, and a warning for each source that is repeated too often."""
+    """Return a line with epochs per source, and a warning for each source that repeats too often."""
     sources = feeds.config.data.sources
     if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
         return []

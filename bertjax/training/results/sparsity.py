@@ -1,4 +1,4 @@
-"""Sparsity of a pruned model, and its size on disk."""
+"""Sparsity and storage size after pruning."""
 
 import numpy as np
 from flax.traverse_util import flatten_dict
@@ -7,7 +7,7 @@ from bertjax.training.pruning import is_pruned
 
 
 def describe_zeros(params: dict) -> str:
-    """Return a line with the share of zeros in the kernels of an encoder's layers, and their dense and sparse sizes."""
+    """Describe the share of zeros in the encoder layers' kernels, and their dense and sparse size, in one line."""
     # Sparse: one bit per weight marks the non-zero ones, which are stored in float32.
     kernels = [np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items() if is_pruned(path)]
     weights, left = sum(kernel.size for kernel in kernels), sum(map(np.count_nonzero, kernels))
