@@ -47,8 +47,8 @@ def run(
         in `onnx_int8.PLACE`.
 
     Raises:
-      UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, its weights
-        are int8 already, or the target is not empty.
+      UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, it has
+        int8 weights already, or the target is not empty.
       RunFailed: see `onnx.write` and `onnx_int8.write`.
     """
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
