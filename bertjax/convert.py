@@ -20,11 +20,11 @@ class Summary:
     """The result of a conversion.
 
     Attributes:
-      target: the folder or file that was written.
-      kind: kind of the target: `transformers`, `export` or `onnx`.
-      has_heads: True if the model can be evaluated, and not only loaded and trained.
+      target: the folder or file written.
+      kind: `transformers`, `export` or `onnx`.
+      has_heads: whether the model can be evaluated. Without heads it can only be loaded and trained.
       task: name of the fine-tuned head; empty if there is none.
-      notes: remarks on the model, a line each.
+      notes: remarks on the model, one line each.
     """
 
     target: Path
@@ -37,22 +37,24 @@ class Summary:
 def run(
     source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool = False, quantized: bool = False
 ) -> Summary:
-    """Convert a model. The direction follows from the content of `source` and from the suffix of `target`.
+    """Convert a model. The content of `source` and the suffix of `target` decide the direction.
 
     Args:
-      source: a folder of transformers (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
-      target: a folder that is empty or does not exist, or a file `MODEL.onnx` that does not exist.
-      encoder_only: whether heads and pooler are left out, so that a model with any heads can be converted.
-      quantized: whether the ONNX file is in int8. A folder is then one of transformers with `onnx_int8.PLACE` in it.
+      source: a transformers folder (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
+      target: an empty or new folder, or a new file `MODEL.onnx`.
+      encoder_only: whether to leave out heads and pooler, which makes models with unknown heads convertible.
+      quantized: whether to write ONNX in int8. If `target` is a folder, it becomes a transformers folder with the file
+        in `onnx_int8.PLACE`.
 
     Raises:
-      UserError: the source is not a model, is of a family that bertjax does not convert, has a tensor without a
-        counterpart, or the target is not empty; or it has int8 weights already.
+      UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, it has
+        int8 weights already, or the target is not empty.
       RunFailed: see `onnx.write` and `onnx_int8.write`.
     """
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
+    # A folder may be both. The export is read then: it also has the settings and numbers of the run.
     from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
     to_onnx = target.suffix == onnx.SUFFIX
     if quantized and export.is_quantized(path):
@@ -82,7 +84,7 @@ def run(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.convert",
         description="Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers:\n"

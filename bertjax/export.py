@@ -1,8 +1,8 @@
-"""The format in which models leave a run: a folder with `model.safetensors`, `bertjax.json` and the tokenizer.
+"""The export format, in which models leave a run: a folder with `model.safetensors`, `bertjax.json` and the tokenizer.
 
-This is the only file that knows the format. Reading an export builds no run configuration, imports no class that the
-export names, needs neither Grain nor Orbax and starts no backend. The files may be somebody else's: sizes, types and
-shapes are checked before anything uses them.
+Only this file knows the format. Reading an export builds no run configuration, imports no class that the export names,
+needs neither Grain nor Orbax and starts no backend. The files are untrusted: sizes, types and shapes are checked before
+use.
 """
 
 import dataclasses
@@ -30,25 +30,25 @@ _FLOAT_VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
 
 _TOKENIZER = "tokenizer"
-# A checkpoint may lack the pooler.
+# The only part of the encoder that an export may lack.
 _POOLER = "pooler/"
 _ROOTS = ("encoder", "heads", "generator")
 # `bertjax.objectives.imitation.PROJECTIONS`
 _PROJECTIONS = "projections"
-# No size of an encoder is larger; JAX counts in int32.
+# Upper bound for every size of an encoder; JAX indexes in int32.
 _LARGEST = 2**30
 
 
 class Export(NamedTuple):
-    """A trained model, as an export folder or a checkpoint holds it.
+    """A trained model, from an export folder or a checkpoint.
 
     Attributes:
-      settings: the configuration of the run that made it, as `bertjax.config.to_dict` gives it. They describe the
-        model, and nothing obeys them (`read_settings`).
-      encoder: the encoder's architecture, with the size of the vocabulary.
+      settings: configuration of the run that trained it, from `bertjax.config.to_dict`. It documents the model; only
+        `read_settings` may be acted upon.
+      encoder: the encoder's architecture, vocabulary size included.
       params: parameters of the encoder and the heads; the vocabulary is padded as in training.
-      tokenizer: the tokenizer of its corpus.
-      numbers: what the run measured.
+      tokenizer: the tokenizer.
+      numbers: the run's measurements.
     """
 
     settings: dict[str, Any]
@@ -64,7 +64,7 @@ class Export(NamedTuple):
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens of an example of the first task, special tokens included; 0 if they are not limited."""
+        """Maximum tokens per example in the first task, special tokens included; 0 for no limit."""
         try:
             [task, *_] = self.settings["tasks"].values()
             limit = task["examples"]["max_tokens"]
@@ -74,14 +74,14 @@ class Export(NamedTuple):
 
 
 def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
-    """Write a folder that `read` and `bertjax.load` open; it holds no path of this machine (`private_paths`).
+    """Write a folder that `read` and `bertjax.load` open, without any path of this machine (`private_paths`).
 
-    The manifest comes last and in one piece: a folder without one is not an export.
+    The manifest is written last and atomically: a folder without one is not an export.
 
     Args:
       folder: the folder; it is created.
       export: the model.
-      quantized: whether kernels and word embeddings are stored as int8 (`bertjax.int8`).
+      quantized: whether to store kernels and word embeddings as int8 (`bertjax.int8`).
     """
     folder = Path(folder)
     (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def read(folder: os.PathLike) -> Export:
 
 
 def read_encoder_config(folder: os.PathLike) -> EncoderConfig:
-    """Return the architecture of the encoder in an export folder, without reading its parameters.
+    """Return an export's encoder architecture without reading its parameters.
 
     Raises:
       UserError: the folder is not an export, is damaged, or has a newer format.
@@ -117,7 +117,7 @@ def read_encoder_config(folder: os.PathLike) -> EncoderConfig:
 
 
 def exported(params: dict) -> dict:
-    """Return parameters without those of teacher losses, which only training reads."""
+    """Drop the parameters of teacher losses, which only training reads."""
     return {root: values for root, values in params.items() if root != _PROJECTIONS}
 
 
@@ -131,9 +131,9 @@ def read_tokenizer(folder: os.PathLike) -> Tokenizer:
 
 
 def read_manifest(folder: os.PathLike) -> dict[str, Any]:
-    """Return `format_version`, `config`, `vocab_size` and `numbers` of an export folder.
+    """Return the manifest: `format_version`, `config`, `vocab_size` and `numbers`.
 
-    Settings under an older name are returned under the one of today.
+    Settings with an older name get their current one.
 
     Raises:
       UserError: the folder is not an export, is damaged, or has a newer format.
@@ -156,7 +156,7 @@ def read_manifest(folder: os.PathLike) -> dict[str, Any]:
 
 
 def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
-    """Return the parameters in an export folder as float32 numpy arrays, the vocabulary padded as in training.
+    """Return an export's parameters as float32 numpy arrays, with the vocabulary padded as in training.
 
     Raises:
       UserError: they are missing or damaged.
@@ -172,13 +172,13 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
 
 
 def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig, quantized: bool = False) -> None:
-    """Write parameters without the padding of the vocabulary, see `write`."""
+    """Write parameters without vocabulary padding, see `write`."""
     flat = flatten_dict(vocabulary.cut(params, encoder), sep="/")
     write_tensors(Path(folder) / WEIGHTS, int8.quantize(flat) if quantized else flat)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file with the permissions of any new file; the library lets only its owner read it."""
+    """Write a safetensors file with default permissions; the library would make it readable by its owner only."""
     path.unlink(missing_ok=True)
     path.touch()
     permissions = path.stat().st_mode & 0o777
@@ -198,7 +198,7 @@ def is_quantized(folder: os.PathLike) -> bool:
 def write_manifest(
     folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any], quantized: bool = False
 ) -> None:
-    """Write the manifest in one piece, see `write`."""
+    """Write the manifest atomically, see `write`."""
     manifest = {
         "format_version": FORMAT_VERSION if quantized else _FLOAT_VERSION,
         "config": settings,
@@ -209,10 +209,10 @@ def write_manifest(
 
 
 def with_encoder(model: Export, encoder: EncoderConfig, params: dict) -> Export:
-    """Return a model with another encoder, also in its settings.
+    """Return a model with another encoder, in its settings too.
 
-    The settings of a checkpoint of a growing run have the depth of its last stage. They get that of the model, in all
-    stages: what continues from it starts with these layers.
+    In a growing run, settings have the depth of the last stage. They are set to the model's own depth in all stages,
+    with which a continued run starts.
     """
     before = model.settings["model"]
     settings = model.settings | {"model": before | encoder.architecture()}
@@ -223,14 +223,14 @@ def with_encoder(model: Export, encoder: EncoderConfig, params: dict) -> Export:
 
 
 def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
-    """Return the encoder that the settings of a run describe, executed as the run would execute it on a CPU.
+    """Return the encoder in a run's settings, with the execution options that the run would choose on a CPU.
 
     Args:
-      settings: the configuration of the run as plain dicts; only `model` and `runtime` are read.
-      vocab_size: V, the number of ids of the tokenizer.
+      settings: the run's configuration as plain dicts; only `model` and `runtime` are read.
+      vocab_size: V, the tokenizer's number of ids.
 
     Raises:
-      ValueError: `model` or `runtime` does not hold settings by name.
+      ValueError: `model` or `runtime` is not a mapping.
       UserError: a setting is wrong.
     """
     model, runtime = settings.get("model"), settings.get("runtime", {})
@@ -252,7 +252,7 @@ def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
 
 
 def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:
-    try:  # without `runtime`, which is this machine's
+    try:  # `read_from_export` drops `runtime`: this machine decides dtype and remat
         return encoder_of(private_paths.read_from_export(manifest["config"]), manifest["vocab_size"])
     except ValueError as error:
         raise _damaged(folder, error) from error
@@ -263,7 +263,7 @@ def _damaged(folder: os.PathLike, error: Exception) -> UserError:
 
 
 def _checked(manifest: Any, key: str, expected: type) -> Any:
-    """Return an entry of the manifest; raise ValueError if it is missing or of another type."""
+    """Return a manifest entry; raise ValueError if it is missing or has another type."""
     if not isinstance(manifest, dict) or key not in manifest:
         raise ValueError(f"{MANIFEST} has no {key}")
     if type(manifest[key]) is not expected:
@@ -273,7 +273,7 @@ def _checked(manifest: Any, key: str, expected: type) -> Any:
 
 
 def _check_params(flat: Mapping[str, np.ndarray], encoder: EncoderConfig) -> None:
-    """Raise ValueError unless these are the parameters of the encoder, and of heads with its vocabulary."""
+    """Raise ValueError unless these are exactly the encoder's parameters, plus heads with the same vocabulary."""
     paths = {path: path.split("/") for path in flat}
     folders = {"/".join(parts[:length]) for parts in paths.values() for length in range(1, len(parts))}
     for path, parts in paths.items():

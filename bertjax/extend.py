@@ -19,7 +19,7 @@ from bertjax.interop import huggingface
 from bertjax.models import resize, vocabulary
 from bertjax.opening import SavedModel, split_name
 
-# Words are counted in a sample of the corpus of at most this size.
+# Words are counted in a sample of the corpus, at most this large.
 SAMPLE_CHARACTERS = 50_000_000
 COUNT = 1000
 SHARE = 0.5
@@ -32,10 +32,10 @@ class Summary:
     """The result of an extension.
 
     Attributes:
-      target: the export folder that was written.
+      target: the export folder written.
       vocab_size: number of ids before and after.
       max_positions: number of positions before and after.
-      notes: remarks on the new pieces, a line each.
+      notes: remarks on the new pieces, one line each.
     """
 
     target: Path
@@ -56,21 +56,21 @@ def run(
     share: float = SHARE,
     max_positions: int = 0,
 ) -> Summary:
-    """Write an export that continues `source` with a larger vocabulary or longer examples.
+    """Write an export that continues `source` with a larger vocabulary or more positions.
 
-    Old ids and rows do not change. The row of a new piece is the mean of the rows of the pieces that it replaces. New
-    positions are copies of the old ones, in order and repeated.
+    Old ids and rows do not change. A new piece starts with the mean row of the pieces that it replaces. New positions
+    repeat the old ones in order.
 
     Args:
       source: an export folder, a workdir `RUN` or `RUN@STEP`.
-      target: a folder that is empty or does not exist.
+      target: an empty or new folder.
       pieces: a text file with one new piece per line.
-      corpus: in place of `pieces`, a corpus as in `data.corpus` whose frequent words become pieces.
-      text_field: the field, column or feature of that corpus that holds a document.
+      corpus: instead of `pieces`, a corpus as in `data.corpus`; its frequent words become pieces.
+      text_field: the field, column or feature of that corpus with the text.
       count: number of words to take from that corpus.
-      mix: in place of `pieces`, a tokenizer as in `data.tokenizer.model`, that of a student.
-      share: probability that a word of a text is split by the tokenizer `mix`.
-      max_positions: number of tokens of the longest example; 0 keeps the present one.
+      mix: instead of `pieces`, a student's tokenizer, as in `data.tokenizer.model`.
+      share: probability that a word is split by the tokenizer `mix`.
+      max_positions: maximum tokens per example; 0 keeps the present value.
 
     Raises:
       UserError: nothing to do, bad pieces or a bad corpus, or no more positions than before.
@@ -121,7 +121,7 @@ def _with_positions(model: export.Export, max_positions: int) -> export.Export:
 def _extension(
     model: export.Export, pieces: str, corpus: str, text_field: str, count: int
 ) -> tuple[Extension, list[str]]:
-    """Return the tokenizer with its new pieces, and remarks on them."""
+    """Return the tokenizer with new pieces, and remarks on them."""
     first, notes = new_pieces.wordpiece(model.tokenizer), []
     if pieces:
         extended = new_pieces.extend(first, new_pieces.read(pieces))
@@ -166,12 +166,12 @@ def _with_pieces(model: export.Export, extended: Extension) -> export.Export:
 
 
 def _with_settings(model: export.Export, **settings: int) -> export.Export:
-    """Return the export with other sizes of its encoder, also in its settings."""
+    """Return the export with new encoder sizes, in its settings too."""
     return export.with_encoder(model, dataclasses.replace(model.encoder, **settings), model.params)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.extend",
         description="Write an export with new words in its WordPiece vocabulary, a second vocabulary, or more\n"

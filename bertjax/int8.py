@@ -1,10 +1,9 @@
-"""Weights as int8 with float32 scales: how an export stores kernels and word embeddings in a quarter of the bytes.
+"""Int8 weights with float32 scales, which store an export's kernels and word embeddings in a quarter of the bytes.
 
-Symmetric and per channel: w = q * scale with q from -127 to 127 and scale = max|w| / 127 over the channel. A channel of
-a kernel [..., in, out] is a column of one layer; a channel of a word table [V, E] is a row. The error of a weight is at
-most half its scale, max|w| / 254 of its channel. A channel that was trained in fewer than 8 bits has a scale of
-max|w| / 126, 124 or 120 if this stores it without error. Biases, layer norms, and tables of positions and segments stay
-float32. In a file, the scales of the array `a/b` are `a/b.scale`.
+Symmetric and per channel: w = q * scale with -127 <= q <= 127 and scale = max|w| / 127 over the channel. A channel is a
+column in a kernel [..., in, out] and a row in a word table [V, E]. The error per weight is at most scale / 2, which is
+max|w| / 254. A channel trained in fewer than 8 bits gets scale max|w| / 126, 124 or 120 if that is exact. Biases, layer
+norms, position and segment tables stay float32. In a file, `a/b.scale` has the scales of array `a/b`.
 """
 
 from collections.abc import Mapping
@@ -12,15 +11,16 @@ from collections.abc import Mapping
 import numpy as np
 
 LEVELS = 127
-# Weights of b bits are multiples of max|w| / n for n = 2^(b - 1) - 1. These are the largest multiples of n up to 127:
-# of 3, 7 and 63 (3, 4 and 7 bits), of 31 (6 bits) and of 15 (5 bits). With 2 bits, n = 1 divides 127.
+# b-bit weights are multiples of max|w| / n with n = 2^(b - 1) - 1, so a level count that n divides stores them exactly.
+# Largest multiples up to 127: 126 for n = 3, 7 and 63 (3, 4 and 7 bits), 124 for 31 (6 bits), 120 for 15 (5 bits). With
+# 2 bits, n = 1 divides 127.
 _LEVELS_OF_FEWER_BITS = (126, 124, 120)
-_EXACT = 1e-3  # in steps of q; float32 rounds a weight to about 1e-5 of them
+_EXACT = 1e-3  # tolerance in units of q; float32 rounding of a weight is about 1e-5
 _SCALE = ".scale"
 
 
 def quantize(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return {path: array} with int8 in place of float32 kernels and word tables, and their scales."""
+    """Return {path: array} with kernels and word tables as int8, and their scales added."""
     stored = {}
     for path, leaf in flat.items():
         axis = summed_axis(path, leaf)
@@ -34,7 +34,7 @@ def quantize(flat: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _scale(leaf: np.ndarray, axis: int) -> np.ndarray:
-    """Return the scales of the channels: max|w| / 127, or one of fewer levels that leaves no error where 127 do."""
+    """Return a scale per channel: max|w| / 127, or with fewer levels if only they are exact."""
     largest = np.abs(leaf).max(axis=axis, keepdims=True, initial=0.0)
 
     def is_exact(scale: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def _steps(leaf: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return {path: array} with float32 in place of int8 and scales; float32 arrays stay as they are.
+    """Return {path: array} with int8 arrays multiplied by their scales; float32 arrays stay as they are.
 
     Raises:
       ValueError: an int8 array has no scales, or they do not fit it.
@@ -75,7 +75,7 @@ def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def summed_axis(path: str, leaf: np.ndarray) -> int | None:
-    """Return the axis along which the values of a channel are; None for an array that stays float32."""
+    """Return the axis that runs within a channel; None if the array stays float32."""
     name = path.rpartition("/")[2]
     if leaf.ndim < 2 or not (name == "kernel" or name.startswith("word")):
         return None

@@ -1,7 +1,7 @@
-"""What an export holds of the settings of its run, and what is read of the settings of an export.
+"""Filters for the settings in exports: paths are removed on writing, and only safe settings are used on reading.
 
-Paths name users, machines and buckets, so an export is written with base names (`without`). Whoever made an export does
-not decide what another machine opens, writes, matches or runs, so few of its settings are read (`read_from_export`).
+Paths name users, machines and buckets, so exports contain base names only (`without`). The author of an export must not
+control what another machine opens, writes, matches or runs, so few of its settings are used (`read_from_export`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from bertjax.data import places
 
-# Settings that name files and folders; `*` is any one part of the path.
+# Settings that name files and folders; `*` matches one component.
 _PATHS = (
     "init_from",
     "data.corpus",
@@ -25,14 +25,14 @@ _PATHS = (
     "tasks.*.examples.unlabeled",
     "tasks.*.examples.further_heldout.*",
 )
-# Where a machine keeps data; an export has the defaults.
+# Locations on a machine; exports contain the defaults.
 _PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
-# The corpora that come with bertjax, and so are on every machine. Without a name: no corpus.
+# Prefix of the corpora that come with bertjax. Without a name behind it: no corpus.
 EMBEDDED = "embedded:"
 # Prefixes of corpora that are not paths (`bertjax.data.sources.PLACES`).
 _PUBLIC = (EMBEDDED, "tfds:", "hf:")
 
-# What is read of an export, with everything below it. Corpora and filters have rules of their own.
+# Settings used from an export, with everything below them. Corpora and filters have their own rules.
 _READ = (
     "model",
     "tasks",
@@ -43,7 +43,7 @@ _READ = (
     "data.filters",
     "data.heldout_share",
 )
-# What is not, although it is below: files, and the teacher of a student that has finished.
+# Exceptions below those: files, and a finished student's teacher.
 _OF_THE_MACHINE = (
     "tasks.*.objective.teacher",
     "tasks.*.objective.teacher_losses",
@@ -59,23 +59,23 @@ _OF_THE_MACHINE = (
 
 
 def base_name(name: str) -> str:
-    """Return a path or URL without its folders; the names of published data sets are kept."""
+    """Return the last component of a path or URL; names of published data sets are kept whole."""
     is_public = name.startswith(_PUBLIC) and not name.partition(":")[2].startswith(("/", ".", "~"))
     return name if is_public else name.rstrip("/").rpartition("/")[2]
 
 
 def without(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run with the base names of its files, and with the default places of data."""
+    """Return a run's settings with base names instead of paths, and with default data locations."""
     return _mapped(settings, _shortened)
 
 
 def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an export that a configuration may be built from; all others take their defaults.
+    """Return the settings of an export that are safe to build a configuration from; all others get defaults.
 
-    What is left out is not even checked: a pattern that takes hours to match, or a place in a bucket, stays text.
+    Dropped settings are not even checked: a regular expression that takes hours or a bucket's URL stays plain text.
 
     Args:
-      settings: the configuration of the run that made the export, as its manifest holds it.
+      settings: configuration in the export's manifest.
     """
     read = _kept(settings, ())
     data, stored = read.get("data", {}), settings.get("data", {})
@@ -88,14 +88,14 @@ def is_read_from_export(path: str) -> bool:
     """Return whether `read_from_export` keeps a setting.
 
     Args:
-      path: its name, such as `stages.0.seq_len`.
+      path: dotted name, such as `stages.0.seq_len`.
     """
     parts = tuple(path.split("."))
     return _is_below(_READ, parts) and not _is_below(_OF_THE_MACHINE, parts)
 
 
 def data_of(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of the data that a run was scored on, as its settings have them: for a person to read."""
+    """Return the names of a run's held-out data, for display."""
     data, tasks = settings.get("data"), settings.get("tasks")
     examples = [task.get("examples") for task in tasks.values()] if isinstance(tasks, Mapping) else []
     files = [name for each in examples if isinstance(each, Mapping) and (name := each.get("heldout"))]
@@ -107,7 +107,7 @@ def data_of(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _kept(value: Any, path: tuple[str, ...]) -> Any:
-    """Return the part of nested settings that is read; a value of a wrong type stays, for a message about it."""
+    """Return the safe part of nested settings; values of a wrong type are kept for a later error message."""
     if isinstance(value, Mapping):
         return {key: _kept(entry, (*path, str(key))) for key, entry in value.items() if _may_hold((*path, str(key)))}
     if isinstance(value, (list, tuple)):
@@ -116,18 +116,18 @@ def _kept(value: Any, path: tuple[str, ...]) -> Any:
 
 
 def _may_hold(path: tuple[str, ...]) -> bool:
-    """Return whether a setting is read, or has settings below it that are."""
+    """Return whether a setting, or one below it, is used."""
     leads = any(_matches(".".join(pattern.split(".")[: len(path)]), path) for pattern in _READ)
     return (leads or _is_below(_READ, path)) and not _is_below(_OF_THE_MACHINE, path)
 
 
 def _is_below(patterns: Iterable[str], path: tuple[str, ...]) -> bool:
-    """Return whether a pattern names a setting or one that holds it."""
+    """Return whether any pattern matches a setting or one of its parents."""
     return any(_matches(pattern, path[: pattern.count(".") + 1]) for pattern in patterns)
 
 
 def _built_in_filters(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters that are neither classes from elsewhere nor read files, which are dropped whole."""
+    """Return the filters that neither import a class nor read files; the others are dropped whole."""
     filters = data.get("filters")
     if not isinstance(filters, Mapping):
         return {}
@@ -139,7 +139,7 @@ def _built_in_filters(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _embedded(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the corpora of a run if there are any and all come with bertjax; else one that cannot be opened."""
+    """Return the corpora if all of them come with bertjax; otherwise a corpus that cannot be opened."""
     corpora = _corpora(data)
     are_embedded = corpora and all(isinstance(name, str) and name.startswith(EMBEDDED) for name in corpora)
     if data.get("heldout") or not are_embedded:
@@ -161,7 +161,7 @@ def _shortened(path: tuple[str, ...], value: str) -> str:
 
 
 def _mapped(value: Any, change: Callable[[tuple[str, ...], str], str], path: tuple[str, ...] = ()) -> Any:
-    """Return nested dicts and lists in which the texts that name files or places are changed."""
+    """Apply `change` to all strings in nested settings that name files or locations."""
     if isinstance(value, Mapping):
         return {key: _mapped(entry, change, (*path, key)) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

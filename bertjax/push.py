@@ -1,4 +1,4 @@
-"""python -m bertjax.push: publish a model on the Hugging Face Hub, in the files of transformers."""
+"""python -m bertjax.push: publish a model on the Hugging Face Hub, as a transformers folder."""
 
 import argparse
 import dataclasses
@@ -21,17 +21,17 @@ _TARGET = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A repository of the Hub, and the branch that receives the files."""
+    """A repository on the Hub and the branch to write to."""
 
     repository: str
     revision: str = _MAIN
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Read `hub:OWNER/NAME[@REVISION]`.
+        """Parse `hub:OWNER/NAME[@REVISION]`.
 
         Raises:
-          UserError: it is not of this form.
+          UserError: the text has another form.
         """
         match = _TARGET.fullmatch(text)
         if not match:
@@ -42,20 +42,21 @@ class Target:
 
 
 def run(source: str, target: Target, about: card.About, every_kept: bool = False, public: bool = False) -> list[str]:
-    """Publish a model; the repository and its branches are made if they do not exist.
+    """Publish a model; creates the repository and its branches if needed.
 
     Args:
       source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
-      about: what the author knows about the model.
-      every_kept: whether each checkpoint of a workdir is also published, on a branch `step-N`.
-      public: whether the repository may be public; a new one is then made so.
+      target: repository and branch.
+      about: facts that the author adds to the model card.
+      every_kept: whether to also publish each checkpoint of a workdir, on a branch `step-N`.
+      public: whether the repository may be public; a new one is created public.
 
     Returns:
-      The addresses of the commits.
+      URLs of the commits.
 
     Raises:
-      UserError: the source is no model or transformers has no class for it, `huggingface_hub` is not installed, or the
-        Hub refuses the upload; or the repository is public, and `public` is not set.
+      UserError: the source is not a model, transformers has no class for it, `huggingface_hub` is not installed, the
+        Hub refuses the upload, or the repository is public although `public` is False.
       Unavailable: the Hub cannot be reached.
     """
     try:
@@ -80,7 +81,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
 
 
 def _upload(hub, folder: Path, target: Target, public: bool) -> str:
-    """Replace the model in a branch; other files of the repository stay."""
+    """Replace the model in a branch; the repository's other files stay."""
     where = f"hub:{target.repository}@{target.revision}"
     try:
         hub.create_repo(target.repository, private=not public, exist_ok=True)
@@ -97,7 +98,8 @@ def _upload(hub, folder: Path, target: Target, public: bool) -> str:
             folder_path=folder,
             revision=target.revision,
             commit_message=message,
-            delete_patterns=list(huggingface.MODEL_FILES),  # in the same commit; what is uploaded again is not deleted
+            # Deleted in the same commit, unless a new file has the same name.
+            delete_patterns=list(huggingface.MODEL_FILES),
         )
     except UserError:
         raise
@@ -108,14 +110,14 @@ def _upload(hub, folder: Path, target: Target, public: bool) -> str:
 
 
 def _commit(path: Path) -> str:
-    """Return the commit of bertjax at the last start of the run around a model; empty if it is not known."""
+    """Return the bertjax commit at a run's last start, given its workdir or export; empty if unknown."""
     folder = next((folder for folder in (path, path.parent) if (folder / "starts.jsonl").exists()), None)
     starts = read_jsonl(Workdir.at(folder).starts) if folder else []
     return printable(str(starts[-1].get("versions", {}).get("bertjax", ""))) if starts else ""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = cli.ArgumentParser(
         prog="python -m bertjax.push",
         description="Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.\n"

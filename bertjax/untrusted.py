@@ -1,4 +1,4 @@
-"""Read files that somebody else made: what is in them takes no more memory than their size allows, and runs nothing."""
+"""Safe readers for untrusted files: memory bounded by the file's size, no code execution."""
 
 import errno
 import io
@@ -13,21 +13,21 @@ from etils import epath
 
 from bertjax import storage
 
-# Settings and tokenizers have about six levels.
+# Maximum nesting. Settings and tokenizers have about six levels.
 _DEEPEST = 64
 _TOO_DEEP = f"it is nested in more than {_DEEPEST} levels"
 
 
 def regular_file(path: epath.PathLike) -> epath.PathLike:
-    """Return a path if it leads to a file.
+    """Return a path if it is a regular file.
 
     Raises:
-      FileNotFoundError: it leads to nothing.
-      OSError: it leads to a folder, or to a pipe or a device, which may have no end.
+      FileNotFoundError: it does not exist.
+      OSError: it is a folder, or a pipe or device, which may be endless.
     """
     if not epath.Path(path).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-    if not storage.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):  # epath takes a device for a file
+    if not storage.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):  # epath's is_file accepts devices
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
     return path
 
@@ -43,7 +43,7 @@ def read_bytes(path: epath.PathLike) -> bytes:
 
 
 def read_text(path: epath.PathLike) -> str:
-    """Return the UTF-8 text in a file, its lines separated by \\n.
+    """Return the UTF-8 text in a file, with line ends as \\n.
 
     Raises:
       OSError: see `read_bytes`.
@@ -63,10 +63,10 @@ def read_json(path: epath.PathLike) -> Any:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Return a JSON value.
+    """Parse JSON.
 
     Raises:
-      ValueError: it is not JSON, or is nested so deeply that whoever walks through it may fail.
+      ValueError: it is not JSON, or is nested so deeply that recursive code could fail on it.
     """
     try:
         value = json.loads(content)
@@ -87,7 +87,7 @@ def _children(node: Any) -> Iterable[Any]:
 
 
 def is_shape(shape: Any) -> bool:
-    """Return whether a value is the shape of an array that an address space can hold."""
+    """Return whether a value is an array shape with fewer than 2^63 elements."""
     return (
         isinstance(shape, (tuple, list))
         and all(type(size) is int and 0 <= size < 2**63 for size in shape)

@@ -1,18 +1,19 @@
-"""Find the line of a user's own file, such as an objective's, in which an exception arose."""
+"""Locate an exception in a user's own files, such as a custom objective."""
 
 import sysconfig
 import traceback
 from pathlib import Path
 
 _PATHS = sysconfig.get_paths()
-# Code that is not the user's: this package, the standard library and the installed ones.
+# Code that is not the user's: bertjax, the standard library and installed packages.
 _OTHERS = tuple(
     Path(folder).resolve() for folder in (Path(__file__).parent, *(_PATHS[k] for k in ("stdlib", "purelib", "platlib")))
 )
 
 
 def line_of(error: BaseException) -> str:
-    """Return `FILE:LINE in FUNCTION` of the innermost line of the user's code, or "" if it has no part in the error."""
+    """Return `FILE:LINE in FUNCTION` of the innermost frame in the user's code, or "" if there is none."""
+    # A file that does not parse has no frame of its own in the traceback.
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
         return f"{error.filename}:{error.lineno}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]

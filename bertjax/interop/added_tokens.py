@@ -1,8 +1,8 @@
-"""Symbols and added tokens as the files beside a tokenizer declare them, and as transformers adds them.
+"""Special symbols and added tokens: merges the files beside a tokenizer in the order in which transformers does.
 
-(transformers 4.57, tokenization_utils_base.py: `_from_pretrained`; tokenization_utils_fast.py: `__init__`.) If
-`tokenizer_config.json` has `added_tokens_decoder`, it has all of them. Older folders have `special_tokens_map.json` and
-`added_tokens.json`.
+(transformers 4.57, tokenization_utils_base.py: `_from_pretrained`; tokenization_utils_fast.py: `__init__`.) A
+`tokenizer_config.json` with `added_tokens_decoder` is complete, and the other files are not read. Older folders have
+`special_tokens_map.json` and `added_tokens.json` instead.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,8 @@ from bertjax.data.tokenizer.layout import layout_of
 from bertjax.data.tokenizer.tokenizers_library import ROLES, roles_of
 from bertjax.errors import UserError, quoted
 
-# The keys of symbols in the files of transformers, and their names in BERT; the others have no role in an example.
+# Keys of transformers' files: the symbol's name in BERT, or "" if examples do not use it. The order matters: symbols
+# that are missing from the vocabulary get their ids in this order.
 _ROLE_KEYS = {
     "bos_token": "",
     "eos_token": "",
@@ -22,18 +23,18 @@ _ROLE_KEYS = {
     "cls_token": "[CLS]",
     "mask_token": "[MASK]",
 }
-# `additional_special_tokens` and its names in transformers 5: a list, or tokens by a name of their own.
+# `additional_special_tokens` and its names in transformers 5: a list, or a mapping from a name to a token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
 KEYS = (*_ROLE_KEYS, *_EXTRA_KEYS, "added_tokens_decoder")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 class Declared(NamedTuple):
-    """What the files of a folder declare.
+    """Declarations of a folder's tokenizer files.
 
     Attributes:
       roles: {name of a symbol in BERT: its piece}.
-      added: {token: its flags, and its `id` if it is declared}, in the order of the ids that new ones get.
+      added: {token: its flags, and its `id` if declared}. New tokens get their ids in this order.
     """
 
     roles: dict[str, str]
@@ -41,12 +42,12 @@ class Declared(NamedTuple):
 
 
 def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mapping[str, int]) -> Declared:
-    """Return the symbols and added tokens of a folder.
+    """Return the symbols and added tokens that a folder declares.
 
     Args:
-      settings: `tokenizer_config.json`.
-      symbols: `special_tokens_map.json`.
-      ids: `added_tokens.json`.
+      settings: content of `tokenizer_config.json`.
+      symbols: content of `special_tokens_map.json`.
+      ids: content of `added_tokens.json`.
     """
     decoder = settings.get("added_tokens_decoder")
     values = settings if decoder is not None else {**settings, **symbols}
@@ -67,16 +68,16 @@ def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mappi
 
 
 def complete(description: dict[str, Any], files: Declared, is_json: bool, refused: str) -> tuple[dict, list[str]]:
-    """Return a `tokenizer.json` with the declared symbols and tokens, and notes.
+    """Add the declared symbols and tokens to a `tokenizer.json`; return it with notes.
 
     Args:
-      description: the parsed file, or the description of older files.
-      files: see `declared`.
-      is_json: whether it is the file, whose template then lays out examples, whatever the other files declare.
+      description: the parsed `tokenizer.json`, or one made from older files.
+      files: declarations of the other files, see `declared`.
+      is_json: True for a real `tokenizer.json`. Its template then overrides the declared [CLS] and [SEP].
       refused: name of the folder in errors.
 
     Raises:
-      UserError: a declared id is not the one that the token has, or gets.
+      UserError: a declared id differs from the token's id in the vocabulary.
     """
     model = description["model"]
     vocab = model["vocab"] if isinstance(model["vocab"], dict) else {p: i for i, (p, _) in enumerate(model["vocab"])}
@@ -123,13 +124,13 @@ def _listed(value: Any) -> Iterator[Any]:
 
 
 def _token(value: str | dict[str, Any]) -> dict[str, Any]:
-    """Return an added token with all of its flags; a bare text is special."""
+    """Return an added token with all flags; a bare string is a special token."""
     if isinstance(value, str):
         return _flags(value, is_special=True)
     return _flags(value["content"], value.get("special", False)) | {f: value[f] for f in _FLAGS if f in value}
 
 
 def _flags(content: str, is_special: bool) -> dict[str, Any]:
-    """Return the flags of `AddedToken(content, special=is_special)`."""
+    """Return the defaults of `AddedToken(content, special=is_special)`: only ordinary tokens are normalized."""
     sides = dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
     return {"content": content, **sides, "normalized": not is_special, "special": is_special}

@@ -1,7 +1,7 @@
-"""ALBERT as transformers names it: `AlbertModel`, `AlbertForMaskedLM`, `AlbertForPreTraining` and `AlbertConfig`.
+"""ALBERT in transformers: `AlbertModel`, `AlbertForMaskedLM`, `AlbertForPreTraining` and `AlbertConfig`.
 
-(transformers 4.57, models/albert/modeling_albert.py and configuration_albert.py.) A group of its layers has one set of
-weights, so `{layer}` in the table is the number of a group. The dropout before the sentence-order head
+(transformers 4.57, models/albert/modeling_albert.py and configuration_albert.py.) All layers in a group share their
+weights, so `{layer}` in the table is a group number. The dropout before the sentence-order head
 (`classifier_dropout_prob`) affects only training; bertjax has none.
 """
 
@@ -15,6 +15,7 @@ from bertjax.models.config import EncoderConfig
 class _Albert(Family):
     def refusals(self, encoder, pad_id):
         lines = super().refusals(encoder, pad_id)
+        # bertjax projects embeddings only if the widths differ; AlbertTransformer always has the projection.
         if encoder.embedded_width == encoder.width:
             lines.append(
                 f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT projects them with "

@@ -1,8 +1,8 @@
-"""BERT as transformers names it: `BertModel`, `BertForMaskedLM`, `BertForPreTraining` and `BertConfig`.
+"""BERT in transformers: `BertModel`, `BertForMaskedLM`, `BertForPreTraining` and `BertConfig`.
 
-(transformers 4.57, models/bert/modeling_bert.py and configuration_bert.py.) A model that reads from left to right is a
-`BertLMHeadModel` with `is_decoder`; its head has the names of the one of `BertForMaskedLM`. Without a head it cannot be
-converted, since `BertModel` pools [CLS], which sees only itself then.
+(transformers 4.57, models/bert/modeling_bert.py and configuration_bert.py.) A left-to-right model is a
+`BertLMHeadModel` with `is_decoder`. Its head has the same tensor names as `BertForMaskedLM`. Without a head it cannot
+be converted: `BertModel` pools [CLS], which then sees only itself.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, LEFT_TO_RIGHT
 
-# Keys of BERT, and of families whose settings were copied from BERT's.
+# Keys of `BertConfig`, which most other families copied.
 KEYS = {
     "vocab_size": "vocab_size",
     "layers": "num_hidden_layers",
@@ -53,7 +53,7 @@ class _Bert(Family):
         return "AutoModelForCausalLM" if CLM in parts else super().auto_of(parts)
 
     def refusals(self, encoder, pad_id):
-        if encoder.direction == LEFT_TO_RIGHT:  # a decoder, if it has its head: see `complaints`
+        if encoder.direction == LEFT_TO_RIGHT:  # fine with a causal LM head, which `complaints` checks
             encoder = dataclasses.replace(encoder, direction=BIDIRECTIONAL)
         return super().refusals(encoder, pad_id)
 

@@ -14,7 +14,7 @@ from bertjax.interop.task_heads import PIPELINES, SPAN
 from bertjax.private_paths import base_name
 
 FILE = "README.md"
-# Tags of the Hub for heads without a pipeline of their own here.
+# `pipeline_tag` on the Hub for heads that are not in `PIPELINES`.
 _TAGS = {"mlm": "fill-mask", SPAN: "question-answering"}
 _HEAD = "| | |\n|---|---|\n"
 _CARD = """---
@@ -72,7 +72,7 @@ pipeline("{task}", model="{folder}")
 
 """
 
-# transformers 5 has no pipeline for questions.
+# transformers 5 removed the question-answering pipeline, so the card shows the argmax by hand.
 _QUESTIONS = """The most probable answer to a question, without a limit of its length:
 
 ```python
@@ -97,14 +97,14 @@ model = Flax{auto}.from_pretrained("{folder}", from_pt=True)
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What only the author knows about a model, and where it is published.
+    """Facts about a model that only its author knows, and its repository.
 
     Attributes:
-      language: code of the language of its text, such as `ko`.
-      license: name of its license, such as `apache-2.0`.
-      widget: an example for the page of the model, in which [MASK] hides a piece.
+      language: language code of the text, such as `ko`.
+      license: license name, such as `apache-2.0`.
+      widget: example text for the model's page; [MASK] hides a piece.
       repository: `OWNER/NAME` on the Hugging Face Hub.
-      commit: commit of the bertjax that trained it.
+      commit: bertjax commit that trained the model.
     """
 
     language: str = ""
@@ -120,12 +120,14 @@ class About:
 
 
 def text(export: Export, family: Family, parts: frozenset[str], notes: list[str], about: About | None = None) -> str:
-    """Return the card of a model that transformers opens as the class of a family with these parts.
+    """Return the model card, in Markdown with a YAML header.
 
     Args:
+      export: the model.
+      family: its family in transformers, which determines class and tags.
       parts: the exported parts.
       notes: notes about the export, one line each.
-      about: what the author adds.
+      about: facts that the author adds.
     """
     about, mask = about or About(), export.tokenizer.piece(export.tokenizer.mask_id)
     folder = about.repository or "FOLDER"
@@ -149,10 +151,11 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
 
 
 def _header(about: About, task: str, mask: str) -> str:
-    """Return lines of YAML for the page of the model on the Hub."""
+    """Return YAML metadata for the model's page on the Hub."""
     widget = json.dumps(about.widget.replace("[MASK]", mask), ensure_ascii=False)
     values = {"language": about.language, "license": about.license, "pipeline_tag": task}
-    lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items() if value]  # the language `no` is text
+    # A JSON string is valid YAML. Without the quotes, Norwegian (`no`) would be read as false.
+    lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items() if value]
     return "".join([*lines, f"widget:\n- text: {widget}\n" if about.widget else ""])
 
 
@@ -165,7 +168,7 @@ def _sizes(export: Export) -> dict[str, Any]:
 
 
 def _data(export: Export) -> str:
-    """Return the table of corpus, tokenizer, task and stages of a run."""
+    """Return a Markdown table with a run's corpus, tokenizer, task and stages."""
     if not export.numbers:
         return "Converted from a Hugging Face checkpoint, which does not record its training data."
     settings = export.settings
@@ -178,7 +181,7 @@ def _data(export: Export) -> str:
 
 
 def _described(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of that table from the settings of a run, which has all of them."""
+    """Return the rows of that table from complete run settings."""
     stages, [task, *_] = settings["stages"], settings["tasks"].values()
     files = [task["examples"]["train"] for task in settings["tasks"].values() if "train" in task["examples"]]
     return {
@@ -204,7 +207,7 @@ def _pretrained(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _numbers(numbers: dict[str, Any]) -> str:
-    """Return the table of scores on held-out text and of the cost of the run, without the breakdown of its time."""
+    """Return a table with held-out scores and the run's cost; the time breakdown (`accounts`) is left out."""
     flat = flatten_dict({name: value for name, value in numbers.items() if name != "accounts"}, sep="/")
     formatted = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
     return _rows(formatted) if formatted else "None were recorded."
@@ -215,6 +218,6 @@ def _number(value: float) -> str:
 
 
 def _rows(values: dict[str, Any]) -> str:
-    """Return a table of Markdown; names from files of others stay in their cells."""
+    """Return a Markdown table. Cells are escaped, since names may come from untrusted files."""
     rows = ([printable(str(cell)).replace("|", "\\|") for cell in row] for row in values.items())
     return _HEAD + "\n".join(f"| {name} | {value} |" for name, value in rows)

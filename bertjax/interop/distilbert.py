@@ -1,8 +1,8 @@
-"""DistilBERT as transformers names it: `DistilBertModel`, `DistilBertForMaskedLM` and `DistilBertConfig`.
+"""DistilBERT in transformers: `DistilBertModel`, `DistilBertForMaskedLM` and `DistilBertConfig`.
 
 (transformers 4.57, models/distilbert/modeling_distilbert.py and configuration_distilbert.py.) It has neither segments
-nor a pooler, and the epsilon of its layer norms is written in its classes. `sinusoidal_pos_embds` sets how its
-positions are initialized; the table is in the checkpoint either way.
+nor a pooler, and its layer-norm epsilon is hard-coded. `sinusoidal_pos_embds` affects only how positions are
+initialized: the checkpoint contains the table either way.
 """
 
 from bertjax.interop import names

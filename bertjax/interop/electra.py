@@ -1,4 +1,4 @@
-"""ELECTRA as transformers names it: `ElectraModel`, `ElectraForPreTraining` (the discriminator) and `ElectraConfig`.
+"""ELECTRA in transformers: `ElectraModel`, `ElectraForPreTraining` (the discriminator) and `ElectraConfig`.
 
 (transformers 4.57, models/electra/modeling_electra.py and configuration_electra.py.) Its classes have no pooler. In
 transformers a generator is a separate model. Ours shares the discriminator's embeddings and is not exported.

@@ -1,4 +1,4 @@
-"""The families of transformers that bertjax converts, and the choice of one for a model."""
+"""Registry of the model families in transformers that bertjax converts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from bertjax.interop import albert, bert, distilbert, electra, mobilebert, rober
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 
-# If several can hold a model, the first one is used.
+# In order of preference: the first family that can hold a model is used.
 FAMILIES: tuple[Family, ...] = (
     bert.FAMILY,
     albert.FAMILY,
@@ -18,12 +18,12 @@ FAMILIES: tuple[Family, ...] = (
     xlnet.FAMILY,
     mobilebert.FAMILY,
 )
-# These compute the same as one of the above, under names of their own.
+# RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
 
 
 def of_config(config: Mapping[str, Any]) -> Family:
-    """Return the family of a checkpoint from its `config.json`.
+    """Return a checkpoint's family, by `model_type` in its `config.json`.
 
     Raises:
       UserError: it is not one of `FAMILIES` or `READ_ONLY`.
@@ -37,15 +37,15 @@ def of_config(config: Mapping[str, Any]) -> Family:
 
 
 def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
-    """Return the family whose classes compute the same as a model.
+    """Return the first family that computes the same function as a model.
 
     Args:
-      encoder: architecture of the model.
+      encoder: the architecture.
       flat: params by flattened path.
-      pad_id: id of the tokenizer's padding.
+      pad_id: padding id of the tokenizer.
 
     Raises:
-      UserError: there is no such family; the message is about the nearest one.
+      UserError: no family computes it; the message names a difference to the nearest family.
     """
     complaints = [
         (family, family.complaints(encoder, flat, pad_id), family.pooler_complaints(encoder, flat))
@@ -58,5 +58,5 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
 
 
 def has_encoder(encoder: EncoderConfig, pad_id: int) -> bool:
-    """Return whether a family computes an encoder, whatever heads it has; `pad_id` is that of the tokenizer."""
+    """Return whether any family computes an encoder, heads aside; `pad_id` is the tokenizer's padding id."""
     return any(not family.refusals(encoder, pad_id) for family in FAMILIES)

@@ -1,6 +1,6 @@
-"""A family of encoders in transformers: the names of its tensors, the keys of its `config.json`, its classes.
+"""Model families in transformers: tensor names, `config.json` keys and class names, as data.
 
-A family is data, one file each in this folder. A family overrides the methods in which it differs.
+Each family is one file in this folder: an instance of `Family`, or of a subclass that overrides a few methods.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 
-# Parts of a model outside its encoder: the pooler, and heads by the names of their terms.
+# Parts of a model besides its encoder: the pooler, and pretraining heads under the names of their loss terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -30,7 +30,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }  # theirs: ours
-# Settings of every family that change the computed function, with the values of transformers for missing keys.
+# Settings that every config class has and that change the computed function, with their defaults in transformers.
 _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
 Flat = dict[str, np.ndarray]
@@ -38,22 +38,21 @@ Flat = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
-    """One family of transformers: its names, its settings and what its classes compute.
+    """One model family in transformers.
 
     Attributes:
-      title: the name of the family in its paper.
+      title: name of the architecture in its paper.
       model_type: value of `model_type` in `config.json`.
-      stem: prefix of the names of its classes.
-      table: tensor names of the encoder. Those of `encoder/projection` apply if the embeddings and the layers have
-        different widths.
-      parts: tensor names of each part that a checkpoint may lack as a whole.
-      classes: suffix of the class name for each set of parts of pretraining, the empty set included.
+      stem: prefix of its class names, such as `Bert`.
+      table: tensor names of the encoder. `encoder/projection` is used only if embeddings and layers differ in width.
+      parts: tensor names of each optional part.
+      classes: class-name suffix for each set of pretraining parts, the empty set included.
       task_heads: fine-tuned heads by their names in bertjax.
       keys: key in `config.json` for each field of `EncoderConfig`.
-      defaults: default settings of transformers. A field without a key is a constant of the family.
-      fixed: other keys that change the computed function, each with the one value that bertjax computes, which is the
-        default of transformers.
-      tied: original tensor of each copy that some versions of transformers write.
+      defaults: default settings in transformers. A field without a key is constant in the family.
+      fixed: other keys that change the computed function, with the only value that bertjax computes. It is also the
+        default in transformers.
+      tied: {copy: original} of shared tensors; some versions of transformers write both.
       has_flax: whether transformers 4.57 also has the family in Flax.
     """
 
@@ -72,11 +71,11 @@ class Family:
 
     @property
     def root(self) -> str:
-        """Return the prefix of the encoder's tensor names, which a checkpoint without heads omits."""
+        """Prefix of the encoder's tensor names; a checkpoint without heads omits it."""
         return f"{self.model_type}."
 
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
-        """Return the table of names for an encoder with these parts."""
+        """Return the name table for an encoder with these parts."""
         table = (name for name in self.table if encoder.has_projection or part_of(name.ours) != "projection")
         if term := next((term for term in self.task_heads if term in parts), None):
             return (*table, *self.task_heads[term].names(term))
@@ -84,19 +83,19 @@ class Family:
 
     @functools.cached_property
     def suffixes(self) -> Mapping[frozenset[str], str]:
-        """The suffix of the class name for each set of parts, those with a fine-tuned head included."""
+        """Class-name suffix for each set of parts, fine-tuned heads included."""
         return dict(self.classes) | {self.parts_with(term): head.suffix for term, head in self.task_heads.items()}
 
     def parts_with(self, term: str) -> frozenset[str]:
-        """Return the parts of a model with a fine-tuned head."""
+        """Return the parts of a model that has this fine-tuned head."""
         return frozenset({term, POOLER} if self.task_heads[term].pooler else {term})
 
     def shapes(self, encoder: EncoderConfig, outputs: Mapping[str, int] = {}) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every param of encoder and heads by flattened path, the vocabulary unpadded.
+        """Return every param's shape by flattened path, for the encoder and all heads, with an unpadded vocabulary.
 
         Args:
           encoder: the architecture.
-          outputs: number of logits of each fine-tuned head.
+          outputs: logit count of each fine-tuned head.
         """
 
         def init() -> dict:
@@ -119,7 +118,7 @@ class Family:
         return ours | unpadded_shapes(jax.eval_shape(init), encoder)
 
     def parts_of(self, encoder: EncoderConfig, present: Mapping[str, Any]) -> frozenset[str]:
-        """Return the parts of a checkpoint that have at least one tensor among these names of transformers."""
+        """Return the parts that have at least one of the tensors `present`, which has names of transformers."""
         return frozenset(part for part, own in self.parts.items() if any(name.theirs in present for name in own))
 
     def class_of(self, parts: frozenset[str]) -> str | None:
@@ -127,7 +126,7 @@ class Family:
         return self.stem + self.suffixes[parts] if parts in self.suffixes else None
 
     def auto_of(self, parts: frozenset[str]) -> str:
-        """Return the automatic class that opens a model with these parts."""
+        """Return the `AutoModel...` class that opens a model with these parts."""
         return "AutoModel" + self.suffixes[parts].removeprefix("Model")
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
@@ -138,7 +137,7 @@ class Family:
         return parts, []
 
     def refusals(self, encoder: EncoderConfig, pad_id: int) -> list[str]:
-        """Return a line for each setting of an encoder that the family's classes compute in another way."""
+        """Return an error line for each encoder setting that the family's classes cannot compute."""
         settings, constants = _settings(encoder), _settings(self.defaults)
         constants["pooler_activation"] = encoder.pooler_activation  # see `pooler_complaints`
         lines = [
@@ -159,12 +158,12 @@ class Family:
         return lines
 
     def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
-        """Return a line for each reason why a model cannot be written as this family; an empty list if it can.
+        """Return every reason why a model cannot be written as this family, one line each; empty if it can.
 
         Args:
-          encoder: architecture of the model.
+          encoder: the architecture.
           flat: params by flattened path.
-          pad_id: id of the tokenizer's padding.
+          pad_id: padding id of the tokenizer.
         """
         lines = self.refusals(encoder, pad_id)
         kept, _ = self.leave_out(parts_in(flat))
@@ -175,7 +174,7 @@ class Family:
         return lines
 
     def pooler_complaints(self, encoder: EncoderConfig, flat: Flat) -> list[str]:
-        """Return a line if the pooler has another activation than the family's; fine-tuning can change that alone."""
+        """Return a line if the pooler's activation differs from the family's, which fine-tuning alone can change."""
         kept, _ = self.leave_out(parts_in(flat))
         computed = self.defaults.pooler_activation
         if POOLER not in kept or encoder.pooler_activation == computed:
@@ -186,10 +185,10 @@ class Family:
         ]
 
     def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
-        """Return the encoder of a `config.json`; missing keys have the defaults of transformers.
+        """Return the architecture in a `config.json`; missing keys have the defaults of transformers.
 
         Raises:
-          UserError: it computes something that bertjax's encoder does not, or it is damaged.
+          UserError: bertjax's encoder cannot compute it, or the file is damaged.
         """
         for key, fixed in (_PLAIN | dict(self.fixed)).items():
             if (value := config.get(key) or fixed) != fixed:
@@ -219,11 +218,11 @@ class Family:
         return kind | sizes | dict(self.fixed) | {"pad_token_id": pad_id}
 
     def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
-        """Return the same model with the tables that the family's classes have; `to_ours` is the inverse."""
+        """Return an equivalent model with exactly the tables of the family's classes; `to_ours` is the inverse."""
         return encoder, flat
 
     def to_ours(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
-        """Return the same model without the tables that it does not need.
+        """Return an equivalent model without redundant tables.
 
         Raises:
           UserError: the tokenizer belongs to another model.
@@ -231,35 +230,32 @@ class Family:
         return encoder, flat
 
     def notes(self, flat: Flat, pad_id: int) -> list[str]:
-        """Return a line for each value of a model that the family's classes read in another way."""
+        """Return a note for each value that the family's classes use differently."""
         return []
 
     @property
     def settings_read(self) -> set[str]:
-        """Keys of `config.json` that the family and its heads read."""
+        """Keys of `config.json` that the encoder or a head uses."""
         heads = itertools.chain.from_iterable(head.settings for head in self.task_heads.values())
         return {*self.keys.values(), *self.fixed, *_PLAIN, *heads}
 
     def task_head(self, term: str, tokenizer: Tokenizer) -> TaskHead:
-        """Return a fine-tuned head as it is for models with this tokenizer."""
+        """Return a fine-tuned head; XLNet's depends on where the tokenizer puts [CLS]."""
         return self.task_heads[term]
 
     def without_unread(self, tensors: Mapping[str, np.ndarray], term: str) -> dict[str, np.ndarray]:
-        """Return the tensors of a fine-tuned checkpoint without a pooler that its head does not read.
-
-        Older versions of transformers wrote one.
-        """
+        """Drop a pooler that the fine-tuned head does not read; older versions of transformers wrote one."""
         read = {name.theirs for name in self.task_heads[term].names(term)}
         unread = {name.theirs for name in self.parts.get(POOLER, ())} - read
         return {name: tensor for name, tensor in tensors.items() if name not in unread}
 
     def encoder_alone(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the tensors of the encoder, named as in the table, without the pooler."""
+        """Keep only the encoder's tensors, without the pooler. Names are those in the table."""
         pooler = {name.theirs for name in self.parts.get(POOLER, ())}
         return {name: own for name, own in tensors.items() if name.startswith(self.root) and name not in pooler}
 
     def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the tensors under the names of a class without heads."""
+        """Rename tensors as a class without heads does: without the encoder's prefix."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
 
     @functools.cached_property
@@ -270,28 +266,29 @@ class Family:
 
     @functools.cached_property
     def first_parts(self) -> frozenset[str]:
-        """The first parts of all tensor names that a checkpoint may have, with and without the encoder's prefix."""
+        """First components of all tensor names in a checkpoint, with and without the encoder's prefix."""
         own = {name.theirs.removeprefix(self.root).partition(".")[0] for name in self.table}
         return self._first_parts_of_heads | own | {self.root.removesuffix("."), "pooler"}
 
     def canonical(self, tensors: Mapping[str, np.ndarray], encoder_only: bool = False) -> dict[str, np.ndarray]:
-        """Return the tensors under the names of the table; copies and buffers are checked and dropped.
+        """Rename a checkpoint's tensors as in the table; tied copies and buffers are checked and dropped.
 
         Args:
-          tensors: those of a checkpoint.
-          encoder_only: whether a decoder may be untied, since it is not read.
+          tensors: the checkpoint.
+          encoder_only: whether an untied decoder is accepted, since it is not read.
 
         Raises:
-          UserError: an untied decoder, or positions that are not 0, 1, 2, ...
+          UserError: the decoder is untied, or `position_ids` is not 0, 1, 2, ...
         """
         bare = not any(name.startswith(self.root) for name in tensors)
         heads = tuple({f"{first}." for first in self._first_parts_of_heads} - {self.root})
         named = {}
         for name, tensor in tensors.items():
+            # TensorFlow's names, which the first PyTorch ports kept.
             name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
             named[f"{self.root}{name}" if bare and not name.startswith(heads) else name] = tensor
         for copy, original in self.tied.items():
-            if copy in named and original not in named:  # safetensors keeps the first name of the alphabet
+            if copy in named and original not in named:  # safetensors keeps one name per storage, the alphabet's first
                 named[original] = named.pop(copy)
             is_tied = copy not in named or np.array_equal(named.pop(copy), named[original])
             if not is_tied and not encoder_only:
@@ -308,18 +305,18 @@ class Family:
 
 
 def part_of(path: str) -> str:
-    """Return the part of a param: `mlm` for `heads/mlm/...`, `pooler` for `encoder/pooler/...`, or `generator`."""
+    """Return the part that a param belongs to: `mlm` for `heads/mlm/...`, `pooler` for `encoder/pooler/...`."""
     root, _, rest = path.partition("/")
     return rest.partition("/")[0] if root in ("encoder", "heads") else root
 
 
 def parts_in(flat: Mapping[str, Any]) -> frozenset[str]:
-    """Return the parts of a model outside its encoder."""
+    """Return the parts that a model has besides its encoder."""
     return frozenset(part_of(path) for path in flat if not path.startswith("encoder/") or part_of(path) == POOLER)
 
 
 def _settings(encoder: EncoderConfig) -> dict[str, Any]:
-    """Return the architecture of an encoder; an embedding width equal to its width is 0."""
+    """Return the architecture by field; an embedding width equal to the width becomes 0, its default."""
     return encoder.architecture() | {
         "embedding_width": 0 if encoder.embedded_width == encoder.width else encoder.embedding_width
     }

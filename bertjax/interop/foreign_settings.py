@@ -1,7 +1,7 @@
-"""Every setting of a foreign folder: read, known to be harmless, or refused by its name; one table for each file.
+"""Tables of the settings in foreign folders: each key is read, known to be harmless, or refused by name.
 
-Settings that this package reads are listed where they are read, and here only so that they are known. A setting in no
-table gives a note.
+The modules that read a key list it; `_TOKENIZER_READ` repeats the tokenizer's keys so that they count as known. A key
+that is in no table gives a note.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,8 +9,8 @@ from typing import Any
 
 from bertjax.errors import UserError, quoted, shorten
 
-# config.json: settings of `PretrainedConfig` in transformers 4 and 5 that do not change what an encoder computes: of
-# generation, of training, of outputs, of files. What they say of tokens is in the tokenizer's files.
+# config.json: settings of `PretrainedConfig` in transformers 4 and 5 that do not change the encoder's function. They
+# control generation, training, outputs and files. Their token ids are redundant with the tokenizer's files.
 _CONFIG_HARMLESS = frozenset(
     # files and versions
     "_name_or_path _commit_hash architectures dtype torch_dtype model_type tokenizer_class transformers_version "
@@ -34,11 +34,11 @@ _CONFIG_HARMLESS = frozenset(
     "num_return_sequences output_scores prefix remove_invalid_values repetition_penalty return_dict_in_generate "
     "suppress_tokens temperature top_k top_p typical_p start_n_top end_n_top mem_len reuse_len use_mems_eval "
     "use_mems_train use_mems d_head n_token true_hidden_size "
-    # left in published files by older code, and read by no class
+    # leftovers of older code in published files, which no class reads
     "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type "
     "down_scale_factor gap_size net_structure_type num_memory_blocks generator_size ln_type".split()
 )
-# {key: (values with which it changes nothing, what it does otherwise)}
+# {key: (harmless values, effect of any other value)}
 _CONFIG_REFUSED = {
     "quantization_config": ((), "its weights are packed; save it without quantization"),
     "auto_map": ((), "its model has code of its own, which bertjax does not run"),
@@ -48,7 +48,7 @@ _CONFIG_REFUSED = {
     "position_embedding_type": (("absolute",), "its attention adds distances"),
     "embedding_size_factor": ((1,), "its embeddings are scaled"),
 }
-# Names that `attribute_map` of transformers also accepts.
+# {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
 _ALIASES = {
     "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     "xlnet": {
@@ -65,14 +65,14 @@ _TOKENIZER_READ = frozenset(
     "additional_special_tokens extra_special_tokens model_specific_special_tokens added_tokens_decoder".split()
 )
 _TOKENIZER_HARMLESS = frozenset(
-    # How ids become text, and how transformers pads: bertjax does both by itself.
+    # Decoding and padding, which bertjax does in its own way.
     "clean_up_tokenization_spaces padding_side padding pad_to_multiple_of pad_token_type_id errors chat_template "
     "truncation truncation_side truncation_strategy max_length max_len stride return_tensors verbose trim_offsets "
     # Files and versions.
     "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file full_tokenizer_file processor_class "
     "tokenizer_type use_fast from_slow backend is_local local_files_only _commit_hash transformers_version "
     "model_type language license init_inputs vocab_size "
-    # Settings of the slow classes only, which the fast ones and bertjax compute in one way.
+    # Options of the slow classes only: the fast ones and bertjax ignore them.
     "never_split remove_space legacy spaces_between_special_tokens is_split_into_words mask_padding device "
     "bos_token_id eos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id".split()
 )
@@ -94,7 +94,7 @@ _SYMBOLS_READ = frozenset(key for key in _TOKENIZER_READ if key.endswith(("_toke
 
 
 def with_own_names(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `config.json` with the names that its family writes in place of the others that transformers reads."""
+    """Return a `config.json` with alternative key names replaced by the family's own."""
     aliases = _ALIASES.get(str(config.get("model_type")), {})
     return {aliases[key]: config[key] for key in aliases if key in config} | {
         key: value for key, value in config.items() if key not in aliases
@@ -102,20 +102,20 @@ def with_own_names(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def notes_of_config(config: Mapping[str, Any], read: Iterable[str]) -> list[str]:
-    """Return a note on the settings of a `config.json` that are in no table.
+    """Return notes on unknown keys of a `config.json`.
 
     Args:
       config: the settings.
       read: keys that the family and its heads read.
 
     Raises:
-      UserError: a setting changes what the model computes.
+      UserError: a setting changes the model's function in a way that bertjax does not compute.
     """
     return _notes("config.json", config, _CONFIG_HARMLESS.union(read), _CONFIG_REFUSED)
 
 
 def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) -> list[str]:
-    """Return notes on `tokenizer_config.json` and `special_tokens_map.json`, see `notes_of_config`."""
+    """Return notes on `tokenizer_config.json` and `special_tokens_map.json`; raises as `notes_of_config` does."""
     notes = _notes("tokenizer_config.json", settings, _TOKENIZER_READ | _TOKENIZER_HARMLESS, _TOKENIZER_REFUSED)
     if settings.get("do_basic_tokenize") is False:
         notes.append(

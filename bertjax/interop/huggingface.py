@@ -29,8 +29,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
 
 CONFIG = "config.json"
-# Every file from which transformers, sentence-transformers or bertjax would load a model or a tokenizer, as patterns. A
-# new model replaces all of them: a tokenizer.model that is left beside it would be read first.
+# Patterns of all files from which transformers, sentence-transformers or bertjax would load a model or a tokenizer.
+# Publishing a model deletes them all: a leftover tokenizer.model, for example, would be read instead of the new files.
 MODEL_FILES = (
     *(CONFIG, "generation_config.json"),
     *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "tf_model.h5"),
@@ -39,12 +39,13 @@ MODEL_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "onnx/*"),
 )
-# Heads that read a text once, so that it is cut where the tokenizer of transformers cuts it.
+# Heads that read each text whole, so it is cut where the tokenizer of transformers would cut it. Taggers and question
+# answering read long texts in windows instead.
 _CUT_AT_MOST_TOKENS = (
     *(task_heads.CLASSIFICATION, task_heads.MULTI_LABEL, task_heads.REGRESSION),
     task_heads.CHOICE,
 )
-# The objective that trains a head, and its examples if they are not the default.
+# Pretraining heads: the objective that trains each, and task settings that differ from the defaults.
 _TASKS = {
     NSP: ("bert", {}),
     SOP: ("sentence_order", {"examples": {"kind": "sentence_order"}}),
@@ -55,16 +56,16 @@ _TASKS = {
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether a folder holds a Hugging Face checkpoint of any architecture."""
+    """Return whether a folder is a Hugging Face checkpoint, convertible or not."""
     if (folder / sentence_transformers.MODULES).exists():
         return True
     try:
         config = untrusted.read_json(folder / CONFIG)
     except OSError:
         return bool(weights.other_format(folder))
-    except ValueError:  # a damaged file of a workdir or of a checkpoint
+    except ValueError:  # damaged: a workdir has a config.json too, but also checkpoints/
         return not (folder / "checkpoints").exists()
-    return isinstance(config, dict) and "format_version" not in config  # a workdir has a config.json of its own
+    return isinstance(config, dict) and "format_version" not in config  # only a workdir's file has this key
 
 
 def write(folder: os.PathLike, export: Export, about: card.About | None = None) -> list[str]:
@@ -72,15 +73,15 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
 
     Args:
       folder: the folder; it is created.
-      export: the model; see `encoder_alone` for one whose heads no class of transformers has.
-      about: what the author adds to the model card.
+      export: the model. If transformers has no class with its heads, pass it through `encoder_alone` first.
+      about: facts that the author adds to the model card.
 
     Returns:
       Notes about the export, one line each.
 
     Raises:
-      UserError: no family of transformers computes the model, or it has heads or pieces of a tokenizer that Hugging
-        Face's files cannot hold.
+      UserError: no family in transformers computes the model, or Hugging Face's formats cannot express its heads or its
+        tokenizer.
     """
     folder, tokenizer = Path(folder), export.tokenizer
     if not export.encoder.has_attention:
@@ -126,13 +127,16 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
 
 
 def activation_notes(encoder: EncoderConfig) -> list[str]:
-    """Return a note if the activations of a model are rounded, which no other library does."""
+    """Return a note if the model rounds its activations, which other libraries cannot do."""
     bits = encoder.activation_bits
     return [f"activations are not rounded to {bits} bits there, so answers differ a little"] if bits else []
 
 
 def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
-    """Return the same function with heads that fill the width, which transformers requires, and notes about them."""
+    """Pad attention with zero heads until heads * head width equals the width, as transformers requires.
+
+    The function stays the same. Returns the model and notes.
+    """
     encoder = export.encoder
     if encoder.context_width == encoder.layer_width:
         return export._replace(encoder=dataclasses.replace(encoder, head_width=0)), []
@@ -151,19 +155,19 @@ def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
 
 
 def encoder_alone(export: Export) -> Export:
-    """Return a model without its heads, and without its pooler, which only heads train."""
+    """Return a model without heads and pooler; without heads nothing has trained the pooler."""
     encoder = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
     return export._replace(params={"encoder": encoder})
 
 
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:
-    """Read a checkpoint of transformers: the encoder, its heads and the tokenizer.
+    """Read a transformers checkpoint: encoder, heads and tokenizer.
 
-    The objective of a checkpoint without heads is masked language modeling, with which pretraining can continue.
+    A checkpoint without heads gets masked language modeling as its objective, so that pretraining can continue.
 
     Args:
       folder: the checkpoint.
-      encoder_only: whether heads and pooler are left out, whatever they are.
+      encoder_only: whether to leave out the pooler and all heads, known or not.
 
     Returns:
       The export, and notes about it, one line each.
@@ -243,7 +247,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
 def _with_vocabulary_of(
     tokenizer: Tokenizer, folder: Path, encoder: EncoderConfig, flat: dict[str, np.ndarray]
 ) -> tuple[EncoderConfig, dict[str, np.ndarray], list[str]]:
-    """Return a model without the rows that no token reads: vocabularies are padded to a multiple of 8, 64 or 128.
+    """Cut vocabulary rows that belong to no token: published tables are often padded to a multiple of 8, 64 or 128.
 
     Raises:
       UserError: a token has no row.
@@ -263,7 +267,7 @@ def _with_vocabulary_of(
 
 
 def _most_tokens(folder: Path, limit: int, encoder: EncoderConfig) -> int:
-    """Return the most tokens of a text if the files of a folder set fewer than the encoder takes, else 0."""
+    """Return the folder's limit of tokens per text if it is below the encoder's own, else 0."""
     path = folder / tokenizers.CONFIG
     settings = tokenizers.load_json(path) if path.exists() else {}
     longest = limit or settings.get("model_max_length") or settings.get("max_len") or 0

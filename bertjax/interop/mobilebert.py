@@ -1,9 +1,9 @@
-"""MobileBERT as transformers names it: `MobileBertModel`, `MobileBertForMaskedLM`, `MobileBertForPreTraining`.
+"""MobileBERT in transformers: `MobileBertModel`, `MobileBertForMaskedLM`, `MobileBertForPreTraining`.
 
-(transformers 4.57, models/mobilebert/modeling_mobilebert.py and configuration_mobilebert.py.) Its trigrams read the
-embedding of the padding token beside the last token of a padded row, and ours read zeros. A folder of transformers
-therefore has zeros in that row of the table, as PyTorch keeps it in training (`padding_idx`). The row is tied, so the
-padding token's own logit changes with it. `classifier_activation` decides whether a pooler has its dense layer.
+(transformers 4.57, models/mobilebert/modeling_mobilebert.py and configuration_mobilebert.py.) In a padded row, the
+trigram at the last token reads the padding token's embedding in transformers and zeros in bertjax. Exported folders
+therefore have zeros in that row, as PyTorch keeps it in training (`padding_idx`). The table is tied, so the padding
+token's own logit changes too. `classifier_activation` decides whether a pooler has its dense layer.
 """
 
 import dataclasses
@@ -21,8 +21,8 @@ _WORD = "encoder/embeddings/word"
 _LAYER, _OURS = f"mobilebert.encoder.layer.{names.LAYER}", "encoder/layers"
 # {(use_bottleneck_attention, key_query_shared_bottleneck): our `bottlenecked`}
 _BOTTLENECKED = {(False, True): "queries_keys", (True, False): "all", (False, False): "none"}
-# PyTorch's default, with which the classes build two layer norms whatever `layer_norm_eps` is: that of the embeddings
-# and that of the last feed-forward network. NoNorm has no epsilon.
+# PyTorch's default. The classes ignore `layer_norm_eps` in two layer norms: after the embeddings and after the last
+# feed-forward network. NoNorm has no epsilon.
 _EPSILON = 1e-5
 _POOLER = {"classifier_activation": (True, True)}
 
@@ -97,7 +97,7 @@ class _MobileBert(Family):
 
 
 def _bottleneck(theirs: str, ours: str) -> tuple[names.Name, ...]:
-    """Return the names of a dense layer of a bottleneck with its norm."""
+    """Return the names of one bottleneck projection and its norm."""
     return (
         *names.dense(f"{_LAYER}.{theirs}.dense", f"{_OURS}/bottleneck/{ours}"),
         *names.norm(f"{_LAYER}.{theirs}.LayerNorm", f"{_OURS}/bottleneck/{ours}_norm"),

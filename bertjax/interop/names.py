@@ -1,4 +1,4 @@
-"""Tables of names, and the conversion of params by them in both directions; an unmatched name is an error."""
+"""Name tables between bertjax params and PyTorch tensors, and conversion both ways; unmatched names are errors."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -12,13 +12,13 @@ ENCODER_ONLY = "add --encoder-only to convert the encoder alone"
 
 
 class Name(NamedTuple):
-    """Both names of one tensor.
+    """One tensor's name in transformers and in bertjax.
 
     Attributes:
-      theirs: name in transformers. `{layer}` stands for the number of a layer; each layer has a tensor of its own.
-      ours: flattened path of a param; layers are stacked on its first axis.
+      theirs: name in transformers. `{layer}` is the layer number, since each layer has its own tensor.
+      ours: flattened path of the param; layers are stacked on axis 0.
       transposed: theirs is [out, in], ours [in, out].
-      shape: shape of theirs, if it has the same numbers in the same order on other axes.
+      shape: shape of theirs if it splits or joins our axes, with the elements in the same order.
     """
 
     theirs: str
@@ -28,17 +28,17 @@ class Name(NamedTuple):
 
 
 def dense(theirs: str, ours: str) -> tuple[Name, Name]:
-    """Return the names of a linear layer of PyTorch."""
+    """Return the names of a dense layer (`torch.nn.Linear`)."""
     return Name(f"{theirs}.weight", f"{ours}/kernel", transposed=True), Name(f"{theirs}.bias", f"{ours}/bias")
 
 
 def norm(theirs: str, ours: str) -> tuple[Name, Name]:
-    """Return the names of a layer norm of PyTorch."""
+    """Return the names of a layer norm (`torch.nn.LayerNorm`)."""
     return Name(f"{theirs}.weight", f"{ours}/scale"), Name(f"{theirs}.bias", f"{ours}/bias")
 
 
 def embeddings(theirs: str, segments: bool = True) -> tuple[Name, ...]:
-    """Return the names of the summed embedding tables and of their layer norm."""
+    """Return the names of the embedding tables and their layer norm."""
     segment = (Name(f"{theirs}.token_type_embeddings.weight", "encoder/embeddings/segment"),) if segments else ()
     return (
         Name(f"{theirs}.word_embeddings.weight", "encoder/embeddings/word"),
@@ -60,7 +60,7 @@ def layers(
     output: str,
     output_norm: str,
 ) -> tuple[Name, ...]:
-    """Return the names of the stack of layers; the arguments are the names within a layer `theirs`."""
+    """Return the names of the layer stack; each argument is a name relative to the layer `theirs`."""
     ours = "encoder/layers"
     return (
         *dense(f"{theirs}.{query}", f"{ours}/attention/query"),
@@ -75,7 +75,7 @@ def layers(
 
 
 def bert_layers(theirs: str) -> tuple[Name, ...]:
-    """Return the names of the stack in BERT and in families whose classes were copied from BERT's."""
+    """Return the names of the layer stack in BERT and in the classes that were copied from it."""
     return layers(
         f"{theirs}.encoder.layer.{LAYER}",
         query="attention.self.query",
@@ -90,7 +90,7 @@ def bert_layers(theirs: str) -> tuple[Name, ...]:
 
 
 def masked_lm(transform: str, transform_norm: str, bias: str, head: str = "mlm") -> tuple[Name, ...]:
-    """Return the names of the masked-LM head, or of another of the same kind; its decoder is the word embeddings."""
+    """Return the names of a masked-LM head (or causal, see `head`). Its decoder is tied to the word embeddings."""
     return (
         *dense(transform, f"heads/{head}/transform"),
         *norm(transform_norm, f"heads/{head}/norm"),
@@ -101,17 +101,18 @@ def masked_lm(transform: str, transform_norm: str, bias: str, head: str = "mlm")
 def to_params(
     tensors: Mapping[str, np.ndarray], names: Sequence[Name], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """Return the params by flattened path, as float32.
+    """Return float32 params by flattened path.
 
     Args:
-      tensors: tensors by their names in transformers; float16 is widened.
+      tensors: tensors by name in transformers; float16 is widened.
       names: the table; every entry must match.
-      shapes: shapes of the params by flattened path.
+      shapes: shape of each param by flattened path.
 
     Raises:
       UserError: a tensor is missing or unknown, has another shape, or is neither float16 nor float32.
     """
     layers = {name.ours: shapes[name.ours][0] for name in names if LAYER in name.theirs}
+    # Checked before names are made for every layer: a damaged file may ask for a billion of them.
     if (most := max(layers.values(), default=0)) > len(tensors):
         raise UserError(f"config.json has {most} layers and the weights {len(tensors)} tensors; get both of one model")
     expected = {theirs for name in names for theirs in _expanded(name, layers)}
@@ -133,10 +134,10 @@ def to_params(
 
 
 def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[str, np.ndarray]:
-    """Return the tensors by their names in transformers: the inverse of `to_params`.
+    """Return tensors by name in transformers: the inverse of `to_params`.
 
     Raises:
-      UserError: a param is missing or unknown, or has values that are not finite.
+      UserError: a param is missing or unknown, or contains NaN or infinity.
     """
     ours = {name.ours for name in names}
     if missing := ours - params.keys():
@@ -175,7 +176,7 @@ def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.n
 
 
 def unnamed(paths: Iterable[str]) -> str:
-    """Return the error line for params without a name in the table."""
+    """Return an error line for params that the table does not name."""
     return _leftover("has params that Hugging Face's files have no name for:", paths, ENCODER_ONLY)
 
 

@@ -1,7 +1,7 @@
-"""A model as ONNX: the encoder of transformers with our heads, by PyTorch's exporter, checked with onnxruntime.
+"""ONNX export: transformers' encoder with bertjax's heads, through PyTorch's exporter, checked in onnxruntime.
 
-The check compares onnxruntime with what `bertjax.predict` computes for texts and pairs of texts, so it covers every
-step in between, the place of [CLS] included.
+The check compares onnxruntime with `bertjax.predict` on texts and text pairs, so it covers every step in between,
+including where [CLS] is.
 """
 
 import importlib.util
@@ -23,29 +23,28 @@ from bertjax.models.directions import BIDIRECTIONAL
 
 SUFFIX = ".onnx"
 TOLERANCE = 1e-4
-# Larger weights are in a separate file, MODEL.onnx.data, because protocol buffers end at 2 GiB.
+# Larger weights go into a separate file, MODEL.onnx.data: a protocol buffer holds at most 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
 _WITH_POOLER = ("bert", "albert", "roberta", "mobilebert")
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
 
 def write(path: Path, export: Export) -> list[str]:
-    """Write a model for int64 inputs [B, T] (`inputs_of`) of any batch and any length up to `max_positions`.
+    """Write an ONNX file with int64 inputs [B, T] (`inputs_of`); B is free, T goes up to `max_positions`.
 
-    Its outputs are float32. Those of a model that was fine-tuned on labels are only `logits` [B, C] or [B, T, C], or
-    `start_logits` and `end_logits` [B, T]; of an embedder `sentence_embedding` [B, D]. Others have `last_hidden_state`
-    [B, T, D] and, if the model has the part, `pooler_output` [B, D], `mlm_logits` [B, T, V] and so on.
+    Outputs are float32. A model fine-tuned on labels has only `logits` [B, C] or [B, T, C], or `start_logits` and
+    `end_logits` [B, T]. An embedder has `sentence_embedding` [B, D]. Other models have `last_hidden_state` [B, T, D]
+    and, depending on their parts, `pooler_output` [B, D], `mlm_logits` [B, T, V] and so on.
 
     Args:
-      path: the file to write, in an existing folder. It appears after all of it has been written and checked.
-      export: an encoder that a family of transformers computes, with heads of bertjax.
+      path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
+      export: the model: an encoder that transformers can compute, with bertjax's own heads.
 
     Returns:
       Notes about the file, one line each.
 
     Raises:
-      UserError: a package is missing, the model has another head, there is a file MODEL.onnx.data, or see
-        `huggingface.write`.
+      UserError: a package is missing, the model has another head, MODEL.onnx.data exists, or see `huggingface.write`.
       RunFailed: onnxruntime and bertjax compute different values.
     """
     check_installed()
@@ -69,7 +68,7 @@ def write(path: Path, export: Export) -> list[str]:
 
 
 def check_place(path: Path) -> None:
-    """Raise UserError if the weights of another model are where a file may have its own."""
+    """Raise UserError if another model's weights are where this file would put its own."""
     if weights_of(path).exists():
         raise UserError(
             f"{weights_of(path)} exists, and {path.name} would read its weights from it; remove it, or choose another "
@@ -78,34 +77,34 @@ def check_place(path: Path) -> None:
 
 
 def weights_of(path: Path) -> Path:
-    """Return the file beside an ONNX file that has weights too large for it."""
+    """Return the path of the weight file beside an ONNX file, used if the weights are too large for it."""
     return path.with_name(f"{path.name}.data")
 
 
 def publish(draft: Path, path: Path) -> None:
-    """Move a file, and the weights beside it, to a path of the same name."""
-    if weights_of(draft).exists():  # before the graph that names them
+    """Move a file and the weights beside it to `path`, which must have the same file name."""
+    if weights_of(draft).exists():  # first, so that a graph never names weights that are not there
         os.replace(weights_of(draft), weights_of(path))
     os.replace(draft, path)
 
 
 def check_installed() -> None:
-    """Raise UserError if a package that `write` needs is missing."""
+    """Raise UserError if a package needed by `write` is missing."""
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
         raise UserError(f"ONNX needs the packages {', '.join(missing)}; pip install '.[onnx]' brings them")
 
 
 def _export(source: Path, path: Path, export: Export, reading: Reading, names: tuple[str, ...]) -> None:
-    """Export the heads of a model on its encoder, which is in a folder of transformers."""
+    """Run PyTorch's exporter on the encoder in a transformers folder, with the heads of `export` on top."""
     import torch
     import transformers
 
     from bertjax.interop.torch_model import TorchModel
 
     kind = transformers.AutoConfig.from_pretrained(source).model_type
-    # Otherwise a BERT would add an untrained pooler. XLNet has neither choice.
+    # Without this, BERT-like classes would add an untrained pooler. Other families do not accept the argument.
     choices = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
-    # Plain attention: one graph for any number of rows and tokens.
+    # Eager attention traces to one graph for any number of rows and tokens.
     encoder = transformers.AutoModel.from_pretrained(source, attn_implementation="eager", **choices)
     model = TorchModel(encoder, export, reading, names).eval()
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
@@ -122,7 +121,7 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
             dynamo=True,
             input_names=names,
             output_names=reading.outputs,
-            dynamic_shapes=(tuple(axes for _ in names),),  # of `*values`
+            dynamic_shapes=(tuple(axes for _ in names),),  # `forward` has one argument, the tuple `*values`
             external_data=size > LARGEST_FILE,
             verbose=False,
         )
@@ -130,17 +129,17 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
 
 
 def _difference(path: Path, export: Export, reading: Reading) -> float:
-    """Return the largest absolute difference of any output that is not padding."""
+    """Return the largest absolute difference over all outputs, padding excluded."""
     return largest(np.abs(output - ours).max() for output, ours in outputs_and_ours(path, export, reading))
 
 
 def largest(errors: Iterable[float]) -> float:
-    """Return the largest error, NaN if one is: Python's max() drops a NaN that does not come first."""
+    """Return the largest error, or NaN if any is NaN: Python's max() drops a NaN that does not come first."""
     return float(np.max(list(errors)))
 
 
 def outputs_and_ours(path: Path, export: Export, reading: Reading) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield each output of a file on the rows of `onnx_rows`, without padding, and the same of bertjax."""
+    """Yield (onnxruntime's, bertjax's) values of each output on the rows of `onnx_rows`, without padding."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

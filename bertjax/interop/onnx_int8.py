@@ -1,9 +1,8 @@
-"""A model as ONNX in int8, quantized by onnxruntime and checked against bertjax's own outputs.
+"""ONNX export in int8: dynamic quantization by onnxruntime, checked against bertjax's own outputs.
 
-Weights of products are int8, symmetric, with a scale for each output channel; word embeddings have one scale.
-Activations are uint8 with the range of each batch (dynamic quantization), so no calibration data is needed, and the
-answer to a text depends a little on the texts and the padding beside it. Products of activations with activations,
-softmax and layer norms stay float32.
+Matmul weights are symmetric int8 with one scale per output channel; word embeddings have a single scale. Activations
+are uint8 over each batch's range (dynamic quantization). This needs no calibration data, but the answer to a text
+depends slightly on the texts and the padding beside it. Attention products, softmax and layer norms stay float32.
 """
 
 import logging
@@ -17,21 +16,20 @@ from bertjax.export import Export
 from bertjax.interop import onnx
 from bertjax.interop.outputs import reading_of
 
-# Where transformers.js and the Hub look for the int8 file of a folder of transformers.
+# Where transformers.js and the Hub look for the int8 file in a model folder.
 PLACE = Path("onnx") / "model_quantized.onnx"
-# The largest error of an output, as a share of its root mean square. A real all-MiniLM-L6-v2 has 0.23 on rows of random
-# tokens, and a file with other weights more than 1.
+# Largest accepted error of an output, relative to its root mean square. On random tokens, all-MiniLM-L6-v2 with its
+# real weights has 0.23, and a file with unrelated weights has more than 1.
 TOLERANCE = 0.5
 
 
 def write(path: Path, export: Export, reduce_range: bool = True) -> list[str]:
-    """Write a model in int8; inputs and outputs are those of `onnx.write`.
+    """Write a model in int8, with the same inputs and outputs as `onnx.write`.
 
     Args:
-      path: the file to write, in an existing folder. It appears after all of it has been written and checked.
+      path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
       export: a model that `onnx.write` can write.
-      reduce_range: whether weights have 7 bits. With 8, the int16 sums of processors without int8 units (VNNI) may
-        overflow.
+      reduce_range: whether weights use 7 bits. With 8, int16 sums may overflow on processors without int8 units (VNNI).
 
     Returns:
       Notes about the file, one line each.
@@ -58,14 +56,14 @@ def write(path: Path, export: Export, reduce_range: bool = True) -> list[str]:
 
 
 def _error(output: np.ndarray, expected: np.ndarray) -> float:
-    """Return the error of an output as a share of its root mean square."""
+    """Return an output's error relative to its root mean square."""
     return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 def _quantize(whole: Path, path: Path, reduce_range: bool) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.disable(logging.WARNING)  # the root logger recommends passes that PyTorch's exporter has made already
+    logging.disable(logging.WARNING)  # it recommends graph passes that PyTorch's exporter has already applied
     try:
         quantize_dynamic(
             whole,

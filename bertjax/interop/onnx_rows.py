@@ -1,4 +1,4 @@
-"""The rows on which ONNX files are checked: texts and pairs, tokenized and laid out as `bertjax.predict` does."""
+"""Test rows for ONNX files: random texts and pairs, tokenized and laid out as `bertjax.predict` does."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,16 +11,16 @@ from bertjax.data.framing import special_tokens, truncate
 from bertjax.export import Export
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# (tokens of each text, B; longest row, T). The first batch has padding, and texts that are cut.
+# (tokens per text, for each of B texts; row length T). The first batch has padding, and one text that is cut.
 _SHAPES = (((3, 30, 9), 24), ((5,), 7))
 
 
 class Rows(NamedTuple):
-    """Rows of texts, as a file and as bertjax read them.
+    """The same rows as inputs of an ONNX file and as a bertjax batch.
 
     Attributes:
-      inputs: {input of the file: int64 [B, T]}.
-      batch: the core batch of the same rows, one example in each, padded at the right.
+      inputs: {input name: int64 [B, T]}.
+      batch: the core batch, one example per row, padded on the right.
     """
 
     inputs: dict[str, np.ndarray]
@@ -28,14 +28,14 @@ class Rows(NamedTuple):
 
 
 def inputs_of(export: Export) -> tuple[str, ...]:
-    """Return the names of the inputs: an encoder without segments has no `token_type_ids`."""
+    """Return the input names; an encoder without segments has no `token_type_ids`."""
     return INPUTS if export.encoder.segments else INPUTS[:-1]
 
 
 def rows(export: Export) -> Iterator[Rows]:
-    """Yield rows of random texts and of pairs. A tokenizer with [CLS] last also pads at the left, as XLNet's does.
+    """Yield rows of random texts and pairs, also padded on the left if [CLS] comes last, as XLNet's tokenizer pads.
 
-    A text is random tokens, decoded: it is tokenized again, so no symbol of the tokenizer and no layout is assumed.
+    Texts are random tokens, decoded and tokenized again, so no special symbol and no layout is assumed.
     """
     draw, tokenizer = np.random.default_rng(0), export.tokenizer
     ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))

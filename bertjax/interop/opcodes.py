@@ -1,7 +1,7 @@
-"""Interpret a pickle without calling anything that it names.
+"""A pickle interpreter that never imports or calls what the pickle names.
 
-`pickle.Unpickler` calls functions, and sets attributes of what they return. `load` knows only the opcodes in which
-`torch.save` writes a state dict, on a stack of its own: numbers, texts, tuples, lists, dicts and the caller's records.
+`pickle.Unpickler` calls functions and sets attributes on their results. `load` has its own stack and knows only the
+opcodes that `torch.save` writes for a state dict: numbers, strings, tuples, lists, dicts and the caller's records.
 """
 
 import pickletools
@@ -24,15 +24,15 @@ class Refused(Exception):
 
 
 def load(file: IO[bytes], names: Mapping[tuple[str, str], Any], persistent: Function) -> Any:
-    """Return the object of the pickle at the position of a file, which is then behind it.
+    """Return the object in the pickle at the file's position, and leave the file after it.
 
     Args:
       file: the file.
-      names: {(module, name): the value of a name in the pickle}; a function in it may be called by the pickle.
-      persistent: function from a persistent id to an object.
+      names: {(module, name): value} of all names that the pickle may use; it may call those that are functions.
+      persistent: maps a persistent id to an object.
 
     Raises:
-      Refused: the pickle names something else, or has an opcode that is not known here.
+      Refused: the pickle uses any other name, or an unknown opcode.
       ValueError, IndexError, KeyError, TypeError: it is damaged.
     """
     machine = _Machine(names, persistent)
@@ -44,7 +44,7 @@ def load(file: IO[bytes], names: Mapping[tuple[str, str], Any], persistent: Func
 
 
 class _Machine:
-    """The stack and the memo of a pickle.
+    """The state of a pickle machine.
 
     Attributes:
       stack: objects since the last mark.
@@ -107,7 +107,7 @@ class _Machine:
         return self._names[module, name]
 
     def _to_mark(self) -> list[Any]:
-        """Drop the objects since the last mark and return the stack below it."""
+        """Drop all objects since the last mark; return the stack below it."""
         self.stack = self.marked.pop()
         return self.stack
 

@@ -1,4 +1,4 @@
-"""Which outputs a model has outside of bertjax, and what its heads read."""
+"""The outputs of an exported model and the inputs of its heads."""
 
 import dataclasses
 import functools
@@ -23,6 +23,8 @@ LOGITS, START, END = "logits", "start_logits", "end_logits"
 
 
 class _Pretrained(NamedTuple):
+    """A pretraining head: the output that it reads, and its module."""
+
     source: str
     module: type
 
@@ -35,17 +37,17 @@ _PRETRAINED = {
     SOP: _Pretrained(POOLED, PairHead),
 }
 _READS_VOCABULARY = (MLM, PLM)
-# The arrays of a core batch, in the order of the arguments of `Encoder`.
+# Arrays of a core batch, in the argument order of `Encoder.__call__`.
 _ENCODED = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
 
 class Head(NamedTuple):
-    """Where an output comes from.
+    """The source of one output.
 
     Attributes:
-      head: name of the head.
+      head: name of the head that computes it.
       source: the output that the head reads.
-      column: the one logit that the output is, without an axis for it; None for all logits.
+      column: index of a single logit, whose axis is dropped; None for all logits.
     """
 
     head: str
@@ -58,8 +60,8 @@ class Reading:
     """The outputs of a model.
 
     Attributes:
-      outputs: their names, in order.
-      heads: {output: its head} of those that a head computes.
+      outputs: output names, in order.
+      heads: {output: its head}, for outputs that a head computes.
       is_normalized: whether sentence embeddings have length 1.
     """
 
@@ -73,24 +75,24 @@ class Reading:
 
     @property
     def has_pooler(self) -> bool:
-        """Whether an output is the pooler's, or is computed from it."""
+        """Whether any output is, or is computed from, the pooled [CLS]."""
         return POOLED in self._needed
 
     @property
     def has_mean(self) -> bool:
-        """Whether an output is the mean of the hidden states, or is computed from it."""
+        """Whether any output is, or is computed from, the mean hidden state."""
         return SENTENCE in self._needed
 
     def is_per_token(self, output: str) -> bool:
-        """Whether an output is [B, T, ...], with values of no meaning at padding."""
+        """Whether an output has shape [B, T, ...]; its values at padding are meaningless."""
         return (self.heads[output].source if output in self.heads else output) == HIDDEN
 
 
 def reading_of(export: Export) -> Reading:
-    """Return the outputs of a model: of a fine-tuned one its logits, of another one its states and all logits.
+    """Return a model's outputs: only logits if it is fine-tuned, otherwise hidden states and all logits.
 
     Raises:
-      UserError: it has a head that bertjax cannot write.
+      UserError: bertjax cannot export one of its heads.
     """
     heads = export.params.get("heads", {})
     fine_tuned = [term for term in task_heads.TERMS if term in heads]
@@ -101,14 +103,14 @@ def reading_of(export: Export) -> Reading:
         raise UserError(names.unnamed(f"heads/{name}" for name in unknown))
     if fine_tuned:
         return _fine_tuned(export, fine_tuned[0])
-    # ELECTRA's generator is a model of its own, with a head for its own width; only pretraining needs it.
+    # ELECTRA's `mlm` head belongs to the generator, a separate encoder that only pretraining needs.
     left_out = {MLM} if RTD in heads else set()
     computed = {
         f"{name}_logits": Head(name, own.source, column=0 if name == RTD else None)
         for name, own in _PRETRAINED.items()
         if name in heads.keys() - left_out
     }
-    # As in transformers' classes: a pooler below heads that do not read it was never trained.
+    # As in transformers' classes: if no head reads the pooler, it was never trained.
     has_pooled = POOLER in export.params["encoder"] and (
         not computed or POOLED in {head.source for head in computed.values()}
     )
@@ -118,14 +120,15 @@ def reading_of(export: Export) -> Reading:
 def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return bertjax's own outputs by name, computed in float32 as `bertjax.predict` does.
 
-    The logits of a fine-tuned model are those of its objective. Poolers read [CLS] where the batch has it.
+    A fine-tuned model's logits come from its objective. Poolers read [CLS] where the batch has it.
 
     Args:
       export: the model.
       reading: its outputs.
-      batch: a core batch with one example in each row.
+      batch: a core batch with one example per row.
     """
-    config = dataclasses.replace(export.encoder, execution=Execution(), activation_bits=0)  # as it is exported
+    # Exports are float32 and do not round activations.
+    config = dataclasses.replace(export.encoder, execution=Execution(), activation_bits=0)
     if reading.outputs in ((LOGITS,), (START, END)):
         return _logits(export, config, reading, batch)
     encoder, heads = export.params["encoder"], export.params.get("heads", {})
@@ -147,9 +150,9 @@ def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) ->
 def _logits(
     export: Export, config: EncoderConfig, reading: Reading, batch: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the logits of a fine-tuned model by its own objective."""
+    """Return a fine-tuned model's logits, computed by its own objective."""
     objective = from_dict(export.read_settings).task.objective
-    if objective.group > 1:  # its choices share a row in training, and are rows here
+    if objective.group > 1:  # in training all choices of a question share a row; here each is a row
         objective = dataclasses.replace(objective, classes=objective.classes[:1])
     logits = np.asarray(jax.jit(functools.partial(objective.apply, objective.model(config)))(export.params, batch))
     if not reading.is_per_token(reading.outputs[0]):

@@ -1,9 +1,9 @@
-"""Read PyTorch's `pytorch_model.bin` without PyTorch, and without running code from the pickle in it.
+"""A reader for `pytorch_model.bin` that needs no PyTorch and runs no code from the file.
 
-A pickle names functions that are called while it is read. `bertjax.interop.opcodes` interprets it instead, and knows
-only the names that rebuild a tensor. They give records, and any other name is an error. Both containers are read: the
-zip archive that `torch.save` writes since version 1.6, and the sequence of pickles and then bare arrays that it wrote
-before (torch/serialization.py).
+Unpickling calls functions that the pickle names. `bertjax.interop.opcodes` interprets the pickle instead and knows only
+the names that rebuild a tensor; they give records, and any other name is an error. Both containers are read: the zip
+archive that `torch.save` writes since version 1.6, and the older sequence of pickles followed by raw arrays
+(torch/serialization.py).
 """
 
 import io
@@ -21,14 +21,14 @@ from bertjax.interop import opcodes
 from bertjax.interop.opcodes import Refused
 from bertjax.untrusted import is_shape
 
-# The first bytes of the zip archive, also of one that was cut. As a pickle they would be an opcode.
+# First bytes of a zip archive, also of a truncated one.
 _ZIP = b"PK"
-# Content of the first pickle of the older container.
+# The first pickle in the older container.
 _MAGIC = 0x1950A86A20F9469CFC6C
 _BFLOAT16 = "bfloat16"
-# Memory that the tensors may take in all, in sizes of the file.
+# Total memory that the tensors may take, in multiples of the file's size.
 _MOST_COPIES = 8
-# Bit of the flags of a member of a zip archive.
+# Flag bit of an encrypted zip member.
 _ENCRYPTED = 1
 _STORAGES = {
     "DoubleStorage": "<f8",
@@ -45,7 +45,7 @@ _STORAGES = {
 
 
 class _Kind(NamedTuple):
-    """The element type of a storage, as a numpy dtype."""
+    """Element type of a storage, as a numpy dtype."""
 
     dtype: str
 
@@ -57,7 +57,7 @@ class _Storage(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """A view of a storage, in elements."""
+    """A strided view of a storage; offset and strides count elements."""
 
     storage: _Storage
     offset: int
@@ -76,7 +76,7 @@ def _rebuild_parameter(tensor: _Tensor, *_: Any) -> _Tensor:
 
 
 def _ordered_dict(pairs: list = ()) -> dict[str, Any]:
-    """Return a dict; Python 2 wrote the items as an argument."""
+    """Stand-in for `collections.OrderedDict`; files from Python 2 pass the items as an argument."""
     if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
         raise ValueError("it has an OrderedDict whose keys are not texts")
     return dict(pairs)
@@ -104,10 +104,10 @@ def _load(file: IO[bytes]) -> Any:
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of a state dict by name; bfloat16, which numpy lacks, as float32.
+    """Return a state dict's tensors by name; bfloat16, which numpy lacks, becomes float32.
 
     Raises:
-      UserError: the file is damaged, is not a state dict, or its pickle names anything but tensors.
+      UserError: the file is damaged or is not a state dict, or its pickle names anything but tensors.
     """
     try:
         content = untrusted.read_bytes(path)
@@ -128,10 +128,10 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_sizes(state: Any, size: int) -> None:
-    """Raise ValueError unless this is a state dict whose tensors take about as much memory as their file.
+    """Raise ValueError unless this is a state dict whose tensors take about as much memory as the file.
 
-    Tied weights are two tensors with one storage, and bfloat16 is widened. Beyond that, many tensors with one storage,
-    or tensors that repeat a number of it (strides of 0), would take any amount of memory.
+    Some growth is normal: tied weights share a storage, and bfloat16 is widened. A malicious file could go further,
+    with many tensors on one storage or with strides of 0, and take any amount of memory.
     """
     if not isinstance(state, dict):
         raise ValueError(f"it holds a {type(state).__name__}, not a state dict")
@@ -149,6 +149,7 @@ def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
             raise ValueError("it is compressed or encrypted, which torch.save never does")
         if sum(member.file_size for member in members) > len(content):
             raise ValueError("its parts are larger than the file")
+        # The archive has one folder, whose name is free.
         [record] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
         root = record.removesuffix("data.pkl")
         if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
@@ -195,5 +196,5 @@ def _array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
 
 
 def widen_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """Return the bits of bfloat16 numbers, uint16, as float32, whose upper half they are."""
+    """Return bfloat16 bit patterns (uint16) as float32: they are its upper 16 bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)

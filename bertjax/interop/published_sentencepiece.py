@@ -1,4 +1,4 @@
-"""The SentencePiece model of a published checkpoint as the `tokenizer.json` of transformers.
+"""Published SentencePiece models as the `tokenizer.json` that transformers makes of them.
 
 (transformers 4.57, convert_slow_tokenizer.py: `AlbertConverter`, `XLNetConverter`, `XLMRobertaConverter` and
 `CamembertConverter`.) Checkpoints from before `tokenizer.json` have only `spiece.model` or `sentencepiece.bpe.model`.
@@ -14,7 +14,7 @@ from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.errors import UserError
 
-SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # the latter is also Unigram, whatever its name
+SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # despite its name the latter is Unigram too
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
 _CONTROL, _USER_DEFINED, _UNIGRAM = 3, 4, 1
 _METASPACE = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": True}
@@ -39,8 +39,8 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
       settings: its `tokenizer_config.json`.
 
     Raises:
-      UserError: the model is not Unigram, or bertjax does not know how the family arranges its ids.
-      OSError, ValueError: it cannot be read.
+      UserError: the model is not Unigram, or bertjax does not know the family's order of ids.
+      OSError, ValueError: the file cannot be read.
     """
     if family not in _OWN_SYMBOLS:
         known = ", ".join(_OWN_SYMBOLS)
@@ -52,7 +52,7 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
     vocab, unknown = _vocabulary(pieces, family, model.trainer_spec.unk_id)
     ids = {piece: i for i, (piece, _) in enumerate(vocab)}
     special = {piece.piece: True for piece in model.pieces if piece.type == _CONTROL and piece.piece in ids}
-    # Pieces that SentencePiece never splits; transformers takes them out of a text before everything else.
+    # SentencePiece never splits user-defined pieces. transformers gets the same from non-special added tokens.
     whole = {piece.piece: False for piece in model.pieces if piece.type == _USER_DEFINED}
     added = whole | special | {symbol: True for symbol in _OWN_SYMBOLS[family] if symbol in ids}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -78,9 +78,9 @@ def _template(ids: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Piece], int]:
-    """Return pieces and scores in the order of the ids, and the id of the unknown piece.
+    """Return (piece, score) in order of ids, and the unknown piece's id.
 
-    Fairseq, with which XLM-R and CamemBERT were trained, has symbols of its own before those of SentencePiece.
+    XLM-R and CamemBERT were trained in fairseq, which puts its own symbols before SentencePiece's.
     """
     if family == "xlm-roberta":
         symbols = [(symbol, 0.0) for symbol in ("<s>", "<pad>", "</s>", "<unk>")]
@@ -88,7 +88,7 @@ def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Pi
     if family == "camembert":
         symbols = [(symbol, 0.0) for symbol in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
         return [*symbols, ("<unk>NOTUSED", -100.0), *pieces[1:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
-    # No piece is a digit with a comma: the published code of ALBERT and XLNet reads "9," as a 9 and a comma.
+    # The published code of ALBERT and XLNet splits "9," into "9" and ",", so such pieces get a hopeless score.
     return [(piece, score - 100 if _ends_in_number_comma(piece) else score) for piece, score in pieces], unknown
 
 

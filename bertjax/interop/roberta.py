@@ -1,9 +1,9 @@
-"""RoBERTa as transformers names it: `RobertaModel`, `RobertaForMaskedLM` and `RobertaConfig`.
+"""RoBERTa in transformers: `RobertaModel`, `RobertaForMaskedLM` and `RobertaConfig`.
 
-(transformers 4.57, models/roberta/modeling_roberta.py and configuration_roberta.py.) Its classes count positions
-from the row after `pad_token_id` on, over tokens that are not padding. So the offset of our positions is the id of the
-padding symbol plus one: 2 with RoBERTa's own tokenizer, 1 with a tokenizer of bertjax. Rows that no token reads are
-not written. Its segment table has one row, which is zero as published; that is our encoder without segments.
+(transformers 4.57, models/roberta/modeling_roberta.py and configuration_roberta.py.) Its classes count positions over
+non-padding tokens, starting at row `pad_token_id + 1`. So our `position_offset` is the padding id plus one: 2 with
+RoBERTa's own tokenizer, 1 with bertjax's. Rows that no token reads are not written. The segment table has one row,
+which is zero in the published models: that is our encoder without segments.
 """
 
 import dataclasses
@@ -92,6 +92,6 @@ FAMILY = _Roberta(
         "lm_head.decoder.bias": "lm_head.bias",
     },
 )
-# The same classes under other names, with tokenizers of their own. They are read, and written back as RoBERTa.
+# The same architecture under other class names, with other tokenizers. They are written back as RoBERTa.
 XLM_R = dataclasses.replace(FAMILY, title="XLM-R", model_type="xlm-roberta", stem="XLMRoberta")
 CAMEMBERT = dataclasses.replace(FAMILY, title="CamemBERT", model_type="camembert", stem="Camembert")

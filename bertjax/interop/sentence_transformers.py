@@ -1,8 +1,8 @@
-"""Sentence embeddings as the sentence-transformers library stores them: an encoder, its pooling, a normalization.
+"""Sentence embedders in the layout of sentence-transformers: an encoder, its pooling, a normalization.
 
-`modules.json` lists the modules in the order of their computation, and each has a folder with its settings. Written is
-the layout of version 5; those of 0 to 6 are read. Every module and setting that `bertjax.predict --do=embed` does not
-compute is refused by its name, or noted if only the encoder is converted.
+`modules.json` lists the modules in order; each has a folder with its settings. We read the layouts of versions 0 to 6
+and write the layout of version 5. Modules and settings that `bertjax.predict --do=embed` does not compute are refused
+by name, or noted if only the encoder is converted.
 """
 
 import json
@@ -18,12 +18,12 @@ from bertjax.models.config import EncoderConfig
 
 MODULES = "modules.json"
 _PREFIX = "embedding_"
-# An objective that compares embeddings by anything but their cosine; the others leave their length without a meaning.
+# The only embedding objective that does not compare by cosine, so that the length of an embedding has a meaning.
 _COMPARES_LENGTHS = "embedding_classification"
 _POOLING = "1_Pooling"
 _MEAN = "pooling_mode_mean_tokens"
 _MODES = ("pooling_mode_cls_token", _MEAN, "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
-# Modules by the last part of their type; the first version had one class for each family.
+# Module types by their last component; the first versions had one class per family.
 _ENCODERS = (
     *("Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLNet", "XLMRoBERTa", "CamemBERT"),
     *("MobileBERT", "Electra"),
@@ -35,8 +35,8 @@ _ENCODER_FILES = (
     "sentence_xlm-roberta_config.json",
 )
 _PROMPTS = "config_sentence_transformers.json"
-# {key: values with which it changes nothing} of the files of the encoder, of the pooling and of the prompts; `()` is
-# any value. Keys that are not here give a note.
+# {key: harmless values} for the settings of encoder, pooling and prompts; `()` means that any value is read or
+# harmless. Keys that are not listed give a note.
 _ENCODER_KEYS = {
     "max_seq_length": (),
     "do_lower_case": (),
@@ -69,15 +69,16 @@ _PROMPT_KEYS = {
 
 
 class Embedder(NamedTuple):
-    """What a folder of sentence-transformers says of its encoder.
+    """Settings of a sentence-transformers folder that concern its encoder.
 
     Attributes:
-      folder: the folder of the encoder.
-      is_embedder: whether the model is one of that library, and not a cross-encoder, which version 6 stores alike.
-      activation: the function that a cross-encoder applies to its logits; empty if the file does not name it.
-      max_tokens: the most tokens of a text, special tokens included; 0 for as many as the encoder takes.
-      lowercase: whether texts are in lower case, whatever the tokenizer does.
-      notes: what `bertjax.predict --do=embed` does in another way, one line each.
+      folder: the encoder's folder.
+      is_embedder: True for an embedder, False for a plain encoder or a cross-encoder (version 6 has one layout for
+        both).
+      activation: function that a cross-encoder applies to its logits; empty if the folder does not name it.
+      max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
+      lowercase: whether texts are lowercased before tokenization.
+      notes: differences to `bertjax.predict --do=embed`, one line each.
     """
 
     folder: Path
@@ -94,18 +95,18 @@ def is_embedder(settings: Mapping[str, Any]) -> bool:
 
 
 def is_normalized(settings: Mapping[str, Any]) -> bool:
-    """Return whether the objective of an embedder compares embeddings by their cosine only."""
+    """Return whether an embedder's objective compares embeddings by cosine only."""
     return _kind(settings) != _COMPARES_LENGTHS
 
 
 def write(folder: Path, encoder: EncoderConfig, normalize: bool, max_tokens: int = 0) -> None:
-    """Write the modules beside an encoder of transformers: pooling by the mean, [CLS] and [SEP] included.
+    """Write `modules.json` and the modules' settings beside an encoder: mean pooling, [CLS] and [SEP] included.
 
     Args:
-      folder: the folder of the encoder.
+      folder: the encoder's folder.
       encoder: its architecture.
-      normalize: whether embeddings get length 1.
-      max_tokens: the most tokens of a text, special tokens included; 0 for as many as the encoder takes.
+      normalize: whether embeddings are scaled to length 1.
+      max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
     """
     kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
     modules = [
@@ -129,14 +130,14 @@ def write(folder: Path, encoder: EncoderConfig, normalize: bool, max_tokens: int
 
 
 def read(folder: Path, encoder_only: bool = False) -> Embedder:
-    """Return what a folder says of its encoder; a folder without `modules.json` is the encoder's own.
+    """Read the modules of a folder; a folder without `modules.json` is a plain encoder.
 
     Args:
       folder: the model.
-      encoder_only: whether what follows the encoder is noted, and not refused.
+      encoder_only: whether modules after the encoder give a note instead of an error.
 
     Raises:
-      UserError: it computes embeddings that bertjax does not compute, or a file is damaged.
+      UserError: bertjax cannot compute its embeddings, or a file is damaged.
     """
     if not (folder / MODULES).exists():
         return Embedder(folder)
@@ -187,7 +188,7 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
 
 
 def _inside(folder: Path, path: str) -> Path:
-    """Return the folder of a module, which is inside of the model's."""
+    """Return a module's folder; an untrusted `modules.json` must not lead out of the model's folder."""
     if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
         raise UserError(f"{folder / MODULES} has path={quoted(path)}; the folder of a module is inside of the model's")
     return folder / path
@@ -201,7 +202,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _modes(pooling: Mapping[str, Any]) -> list[str]:
-    """Return how a pooling combines the states of tokens: version 6 names it, older ones have a flag for each way."""
+    """Return the names of a pooling's modes: version 6 lists names, older versions have a flag per mode."""
     if named := pooling.get("pooling_mode"):
         return [str(mode) for mode in ([named] if isinstance(named, str) else named)]
     flags = [mode for mode, is_used in pooling.items() if mode.startswith("pooling_mode_") and is_used]
@@ -211,13 +212,13 @@ def _modes(pooling: Mapping[str, Any]) -> list[str]:
 
 
 def _odd(settings: Mapping[str, Any], keys: Mapping[str, tuple]) -> list[str]:
-    """Return `KEY=VALUE` of settings with another value than the known ones."""
+    """Return `KEY=VALUE` for each setting with a value that is not harmless."""
     known = {key: values for key, values in keys.items() if values and key in settings}
     return [f"{key}={quoted(settings[key])}" for key, values in known.items() if settings[key] not in values]
 
 
 def _prompts(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the prompt that every text gets, if there is one, and a note on prompts that a call may choose."""
+    """Return errors (a prompt before every text, odd settings) and notes (prompts that a caller may choose)."""
     settings = _json(folder / _PROMPTS)
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     default = settings.get("default_prompt_name")

@@ -1,7 +1,7 @@
-"""A SentencePiece model as a `tokenizer.json` that gives the same ids.
+"""Conversion of our SentencePiece models to a `tokenizer.json` with the same ids.
 
-This expresses the steps of SentencePiece (normalizer.cc, unigram_model.cc, bpe_model.cc of google/sentencepiece) in the
-tokenizers library. Text is not split into words first, because SentencePiece scores a sentence as a whole.
+SentencePiece's steps (normalizer.cc, unigram_model.cc, bpe_model.cc in google/sentencepiece) are expressed in the
+tokenizers library. There is no split into words, because SentencePiece scores a sentence as a whole.
 """
 
 import base64
@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 _UNIGRAM, _BPE, _CHAR = 1, 2, 4
-# The library would match a byte piece that is spelled in a text, so such a spelling is split after the <.
+# A text that spells out a byte piece, such as <0x41>, would match the piece. Splitting after the < prevents it.
 _BYTE_SPELLED = {
     "type": "Split",
     "pattern": {"Regex": "<(?=0x[0-9A-F]{2}>)"},
@@ -26,7 +26,7 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     """Return the parsed `tokenizer.json`, without a post-processor.
 
     Raises:
-      UserError: the model has settings or kinds of pieces that the library does not have.
+      UserError: the tokenizers library lacks a setting or a kind of piece of the model.
     """
     model = tokenizer.description
     _check(model)
@@ -34,7 +34,7 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     byte_fallback = any(piece.type == _BYTE for piece in pieces)
     described = _unigram(pieces) if kind == _UNIGRAM else _bpe(pieces, merging=kind == _BPE)
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    # Text after a symbol without a space continues a word, so only the start of a text gets one.
+    # Only the start of a text gets a space: text directly after a special symbol continues a word.
     spaces = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "first", "split": False}
     splits = [_BYTE_SPELLED] if byte_fallback and kind == _UNIGRAM else []
     decoded = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": False}
@@ -56,7 +56,7 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 
 def _check(model) -> None:
-    """Raise UserError for settings that `describe` does not render."""
+    """Raise UserError for settings that `tokenizer.json` cannot express."""
     normalizer, trainer = model.normalizer_spec, model.trainer_spec
     for name, value, known in (
         ("add_dummy_prefix", normalizer.add_dummy_prefix, (True,)),
@@ -81,11 +81,13 @@ def _normalizers(tokenizer: SentencePieceTokenizer) -> list[dict]:
     rules = tokenizer.description.normalizer_spec.precompiled_charsmap
     steps = []
     if tokenizer.normalizer == "nfc" or rules:
-        # The library applies rules to one letter with its marks at a time, if that is short; three jamo are too long.
+        # The library applies the rules to one grapheme at a time, and only to short ones: composing first makes three
+        # jamo one character.
         steps.append({"type": "NFC"})
     if rules:
         steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()})
-    # A text that starts with a space, or with the sign for one, gets no other: a space is enough, a sign is doubled.
+    # The library's Metaspace adds no ▁ to a text that starts with a space or with ▁. SentencePiece always adds one: a
+    # leading space already stands for it, and a leading ▁ is doubled here.
     replaced = ((f"[ {WORD_START}]+\\z", ""), (" {2,}", " "), (rf"\A{WORD_START}", 2 * WORD_START))
     return [
         *steps,
@@ -99,7 +101,10 @@ def _unigram(pieces) -> dict[str, Any]:
 
 
 def _bpe(pieces, merging: bool) -> dict[str, Any]:
-    """Return a BPE model whose merges are all splits of a piece into two, best piece first; `char` has none."""
+    """Return a BPE model. Its merges are all ways to split a piece into two pieces, best piece first; `char` has none.
+
+    SentencePiece merges any neighbors that form a piece, so the order in which training found them is not needed.
+    """
     ids = {piece.piece: i for i, piece in enumerate(pieces)}
     normal = {piece.piece: piece.score for piece in pieces if piece.type == _NORMAL}
     splits = [(piece[:at], piece[at:]) for piece in normal if merging for at in range(1, len(piece))]

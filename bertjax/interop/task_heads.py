@@ -1,8 +1,8 @@
-"""Fine-tuned heads in transformers: their tensors, and what `config.json` says of their classes and labels.
+"""Fine-tuned heads in transformers: tensor names, and classes and labels in `config.json`.
 
-A head of bertjax is one dense layer. It reads the hidden state of every token, or the pooled [CLS] of an example. In
-some families the pooler belongs to the head: it is `classifier.dense` of a RoBERTa and `pre_classifier` of a
-DistilBERT. Their activations differ (`EncoderConfig.pooler_activation`).
+In bertjax a head is one dense layer, on every token's hidden state or on an example's pooled [CLS]. Some families count
+the pooler as part of the head: it is `classifier.dense` in RoBERTa and `pre_classifier` in DistilBERT. The pooler's
+activation differs by family (`EncoderConfig.pooler_activation`).
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ SEQUENCE, TOKENS, QUESTIONS, CHOICES = (
     "ForQuestionAnswering",
     "ForMultipleChoice",
 )
-# The objective that trains a head, by the name of the head, and examples that such a model predicts from.
+# {head: (the objective that trains it, the kind of examples that it predicts from)}
 _TRAINED_BY = {
     CLASSIFICATION: ("classification", {"kind": "labeled_text"}),
     MULTI_LABEL: ("multi_label", {"kind": "label_sets"}),
@@ -34,22 +34,22 @@ _TRAINED_BY = {
     CHOICE: ("multiple_choice", {"kind": "choices"}),
 }
 TERMS = tuple(_TRAINED_BY)
-CLS = "cls"  # `objective.pooling` of the classes of transformers
-# Value of `problem_type`, by which transformers chooses a loss and a pipeline its scores.
+CLS = "cls"  # `objective.pooling`, as transformers' classes compute it
+# Values of `problem_type`, by which transformers chooses the loss and a pipeline the activation of its scores.
 _PROBLEMS = {
     CLASSIFICATION: "single_label_classification",
     MULTI_LABEL: "multi_label_classification",
     REGRESSION: "regression",
 }
-# What a `CrossEncoder` of sentence-transformers applies to its logits, as its versions store it. Without it one logit
-# gets a sigmoid, as in the pipeline of transformers unless `problem_type` is `regression`.
+# Keys under which versions of sentence-transformers store a `CrossEncoder`'s activation. Without a key a single logit
+# gets a sigmoid. So it does in transformers' pipeline, unless `problem_type` is `regression`.
 _CROSS_ENCODER = "sentence_transformers"
 _OLDER_CROSS_ENCODER = "sbert_ce_default_activation_function"
 _ACTIVATION_FUNCTIONS = {
     "identity": "torch.nn.modules.linear.Identity",
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
 }
-# Objectives whose logits belong to names.
+# Heads whose logits stand for named classes.
 _NAMED = (CLASSIFICATION, MULTI_LABEL, TAGGING)
 PIPELINES = {
     CLASSIFICATION: "text-classification",
@@ -61,13 +61,13 @@ PIPELINES = {
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead:
-    """A fine-tuned head in the classes of one family.
+    """A fine-tuned head in one family's classes.
 
     Attributes:
-      suffix: end of the name of the class that has it.
-      logits: stem of the names of the dense layer that computes the logits.
-      pooler: stem of the names of the dense layer before it; empty if the head reads the state of every token.
-      settings: {key of `config.json`: (the value with which the class computes what bertjax does, the default)}.
+      suffix: class-name suffix.
+      logits: tensor name, without `.weight` or `.bias`, of the dense layer that computes the logits.
+      pooler: the same for the dense layer before it; empty if the head reads every token's state.
+      settings: {key of `config.json`: (the value that bertjax computes, the default in transformers)}.
     """
 
     suffix: str
@@ -76,12 +76,12 @@ class TaskHead:
     settings: Mapping[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
 
     def names(self, term: str) -> tuple[Name, ...]:
-        """Return the tensor names of the head, with its pooler."""
+        """Return the name table of the head and its pooler."""
         pooler = names.dense(self.pooler, "encoder/pooler") if self.pooler else ()
         return (*pooler, *names.dense(self.logits, f"heads/{term}"))
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Raise UserError if a `config.json` makes the class compute something else."""
+        """Raise UserError if a `config.json` asks for a head that bertjax does not compute."""
         for key, (value, default) in self.settings.items():
             if (other := config.get(key, default)) != value:
                 raise UserError(
@@ -92,13 +92,13 @@ class TaskHead:
 def task_heads(
     sequence: TaskHead, choice: TaskHead, tokens: str = "classifier", questions: str = QUESTIONS
 ) -> Mapping[str, TaskHead]:
-    """Return the heads of a family by their names in bertjax.
+    """Return a family's heads by their names in bertjax.
 
     Args:
-      sequence: the head that classifies an example, or predicts a number for it.
-      choice: the head that scores a choice.
-      tokens: stem of the names of the dense layer of the class that classifies tokens.
-      questions: end of the name of the class that answers questions.
+      sequence: head for classification and regression.
+      choice: head for multiple choice.
+      tokens: tensor name, without `.weight` or `.bias`, of the token classifier's dense layer.
+      questions: class-name suffix for question answering.
     """
     return {
         CLASSIFICATION: sequence,
@@ -111,14 +111,14 @@ def task_heads(
 
 
 def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]:
-    """Return what `config.json` says of the labels of a fine-tuned head.
+    """Return the `config.json` entries for a fine-tuned head: its problem type and labels.
 
     Args:
-      export_settings: the configuration of the run that trained it.
+      export_settings: configuration of the run that trained it.
       term: name of the head.
 
     Raises:
-      UserError: the objective reads something else than the classes of transformers do.
+      UserError: the head pools differently from transformers' classes.
     """
     objective = objective_of(export_settings, term)
     if (pooling := objective.get("pooling", CLS)) != CLS:
@@ -132,7 +132,8 @@ def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]
         return settings  # the two logits are no labels
     if term == REGRESSION:
         activation = objective.get("activation", "identity")
-        settings = settings if activation == "identity" else {}  # a pipeline applies the sigmoid without it
+        # Only without `problem_type` does a pipeline apply the sigmoid.
+        settings = settings if activation == "identity" else {}
         settings |= of_cross_encoder(_ACTIVATION_FUNCTIONS[activation])
     return settings | {
         "id2label": {str(number): label for number, label in enumerate(labels)},
@@ -141,7 +142,7 @@ def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]
 
 
 def first_objective(export_settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of the first objective of a model, which may be somebody else's; empty if it has none."""
+    """Return the first objective's settings; empty if there is none, since untrusted settings may be malformed."""
     try:
         [task, *_] = export_settings["tasks"].values()
         return dict(task["objective"])
@@ -153,7 +154,7 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
     """Return the settings of the objective that trained a head.
 
     Raises:
-      UserError: it is not the objective of bertjax that trains such a head.
+      UserError: another objective trained it, such as a user's own.
     """
     objective, kind = first_objective(export_settings), _TRAINED_BY[term][0]
     if objective.get("kind") != kind:
@@ -165,7 +166,7 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
 
 
 def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:
-    """Return a note for each setting of the objective that `config.json` has no key for."""
+    """Return a note on the objective's threshold, for which `config.json` has no key."""
     threshold = objective_of(export_settings, term).get("threshold")
     if (term, threshold) == (MULTI_LABEL, 0.5) or term not in (SPAN, MULTI_LABEL) or threshold is None:
         return []
@@ -173,12 +174,12 @@ def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:
 
 
 def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any]) -> str | None:
-    """Return the name of the head in a checkpoint, or None if its class has no fine-tuned one.
+    """Return a checkpoint's fine-tuned head by its name in bertjax, or None if its class has none.
 
     Args:
       heads: the heads of the family.
-      stem: prefix of the names of the family's classes.
-      config: its `config.json`.
+      stem: prefix of the family's class names.
+      config: the checkpoint's `config.json`.
 
     Raises:
       UserError: bertjax has no such head.
@@ -199,13 +200,13 @@ def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any])
 
 
 def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) -> dict[str, Any]:
-    """Return the settings of the task of a checkpoint with a fine-tuned head.
+    """Return the task settings for a checkpoint with a fine-tuned head.
 
     Args:
-      config: its `config.json`.
+      config: the checkpoint's `config.json`.
       term: name of the head.
       outputs: number of logits.
-      longest: number of tokens of the longest example.
+      longest: maximum tokens per example.
 
     Raises:
       UserError: the labels do not fit the logits.
@@ -240,7 +241,7 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
 
 
 def of_cross_encoder(activation: str) -> dict[str, Any]:
-    """Return the part of a `config.json` that names the function that a cross-encoder applies to its logits."""
+    """Return the `config.json` entry for the activation that a cross-encoder applies to its logits."""
     return {_CROSS_ENCODER: {"activation_fn": activation}}
 
 
@@ -249,7 +250,7 @@ def _has_one_label(config: Mapping[str, Any]) -> bool:
 
 
 def _activation_of(config: Mapping[str, Any]) -> str:
-    """Return what turns the logit of a cross-encoder into its number.
+    """Return the activation of a cross-encoder's logit, `identity` or `sigmoid`.
 
     Raises:
       UserError: it is another function.
@@ -265,7 +266,7 @@ def _activation_of(config: Mapping[str, Any]) -> str:
 
 
 def outputs_of(tensors: Mapping[str, np.ndarray], head: TaskHead) -> int:
-    """Return the number of logits of the head in a checkpoint.
+    """Return the number of logits of a checkpoint's head.
 
     Raises:
       UserError: the head is missing.
@@ -279,7 +280,7 @@ def outputs_of(tensors: Mapping[str, np.ndarray], head: TaskHead) -> int:
 
 
 def _labels(config: Mapping[str, Any]) -> list[str] | None:
-    """Return the labels of `id2label` in the order of their numbers; None if there are none."""
+    """Return the labels in `id2label`, in numerical order; None if there are none."""
     if not (labels := config.get("id2label")):
         return None
     if sorted(map(int, labels)) != list(range(len(labels))):

@@ -1,4 +1,4 @@
-"""The tokenizer classes of transformers: which of them a folder's files describe completely."""
+"""Tokenizer classes of transformers, by whether a folder's files describe them completely."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.errors import UserError, quoted
 
-# Classes that only use files. The names are without `Tokenizer` and `Fast`, one group for each kind of files.
+# Classes that files describe completely, without `Tokenizer` and `Fast` in their names; one group per kind of file.
 _WORDPIECE = (
     "Bert",
     "DistilBert",
@@ -20,9 +20,9 @@ _WORDPIECE = (
 )
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
 _SENTENCEPIECE = ("Albert", "XLNet", "XLMRoberta", "Camembert")
-# Any kind of `tokenizer.json`: the classes of transformers 4 and 5 for it.
+# Classes that run any `tokenizer.json` as it is: `PreTrainedTokenizerFast` in transformers 4, the last one in 5.
 _GENERIC = ("PreTrained", "PreTrainedTokenizerFast", "TokenizersBackend")
-# Classes whose code splits words or arranges ids, so that their files do not suffice.
+# Classes with code that splits words or arranges ids: their files alone would give other ids.
 _OWN_CODE = {
     "BertJapanese": "splits words by MeCab, Sudachi or Juman",
     "KoBert": "joins a SentencePiece model with a vocabulary of its own",
@@ -35,23 +35,23 @@ _OWN_CODE = {
     "MPNet": "has symbols of RoBERTa in a vocabulary of BERT",
     "Canine": "reads characters",
 }
-# The class of a folder that names none, by `model_type`; the other families are published with their own files only.
+# The class of a folder that names none, by `model_type`.
 _DEFAULTS = {
     **{"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "mobilebert": "MobileBert"},
     **{"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "xlnet": "XLNet"},
     "albert": "Albert",
 }
-# Files that only classes with code of their own have.
+# A file of classes in `_OWN_CODE`.
 _FASTBPE = "bpe.codes"
 _REMEDY = "use a checkpoint with a tokenizer.json, or train a tokenizer here and continue from the model"
 
 
 def name_of(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
-    """Return the tokenizer class of a folder without `Tokenizer` and `Fast`; empty if it is unknown.
+    """Return a folder's tokenizer class, without `Tokenizer` and `Fast`; empty if it is unknown.
 
     Args:
-      settings: its `tokenizer_config.json`.
-      config: its `config.json`, whose `tokenizer_class` counts if the other file has none.
+      settings: content of `tokenizer_config.json`.
+      config: content of `config.json`, the fallback for `tokenizer_class`.
     """
     named = settings.get("tokenizer_class") or config.get("tokenizer_class")
     if named is None:
@@ -65,21 +65,21 @@ def doubles_separator(name: str) -> bool:
 
 
 def rewrites_normalizer(name: str) -> bool:
-    """Return whether a class replaces the normalizer's settings in a `tokenizer.json` by its own."""
+    """Return whether a class overrides the normalizer in a `tokenizer.json` with its own settings."""
     return name in _WORDPIECE or not name
 
 
 def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], kind: str) -> None:
-    """Check that the files of a folder are all that its tokenizer class uses.
+    """Check that a folder's files describe its tokenizer class completely.
 
     Args:
       folder: the checkpoint.
-      settings: its `tokenizer_config.json`.
-      config: its `config.json`.
-      kind: the file that is read: `tokenizer.json`, `vocab.txt`, `vocab.json` or a SentencePiece model.
+      settings: content of `tokenizer_config.json`.
+      config: content of `config.json`.
+      kind: name of the file to read: `tokenizer.json`, `vocab.txt`, `vocab.json` or a SentencePiece model.
 
     Raises:
-      UserError: the class has code of its own, or belongs to files of another kind.
+      UserError: the class has its own code, or uses another kind of file.
     """
     name, named = name_of(settings, config), settings.get("tokenizer_class") or config.get("tokenizer_class")
     if named is not None and name in _OWN_CODE:
@@ -101,7 +101,7 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
         )
     groups = {"vocab.txt": (_WORDPIECE, "BertTokenizer"), "vocab.json": (_BYTE_BPE, "RobertaTokenizer")}
     classes, example = groups.get(kind, (_SENTENCEPIECE, "AlbertTokenizer"))
-    # An ALBERT with a vocab.txt has BERT's tokenizer, which no setting of the folder names.
+    # Some ALBERTs were published with BERT's vocab.txt and no setting that says so.
     is_nameless = named is None and (name in classes or not name or (name, kind) == ("Albert", "vocab.txt"))
     if not is_nameless and name not in (*classes, *_GENERIC):
         what = f"tokenizer_class={quoted(named)}" if named else f"model_type={quoted(config.get('model_type'))}"
@@ -112,7 +112,7 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
 
 
 def note(settings: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Return a note if a `tokenizer.json` belongs to a class that bertjax does not know."""
+    """Return a note if a `tokenizer.json` belongs to an unknown class."""
     known = (*_WORDPIECE, *_BYTE_BPE, *_SENTENCEPIECE, *_GENERIC, *_OWN_CODE)
     if (name := name_of(settings, config)) in known or not name:
         return []

@@ -1,4 +1,4 @@
-"""Tokenizer files of transformers in both directions: writes what `AutoTokenizer` opens, and reads it."""
+"""Tokenizer files of transformers, read and written."""
 
 import json
 import unicodedata
@@ -25,23 +25,24 @@ from bertjax.interop import (
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 ADDED = "added_tokens.json"
 _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
-# The class of transformers that uses a tokenizer.json unchanged; BERT's own class rewrites the normalizer.
+# This class runs a tokenizer.json as it is. `BertTokenizerFast` would override the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
 
 
 def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -> list[str]:
-    """Write the files that `AutoTokenizer` reads; it gives the same ids, between [CLS] and [SEP].
+    """Write files from which `AutoTokenizer` gives the same ids, laid out with the same special tokens.
 
     Args:
       folder: an existing folder.
-      longest: tokens in the longest example that the encoder takes.
-      segments: number of segments of the encoder; with two or more, a second sequence is in the second segment.
+      tokenizer: the tokenizer.
+      longest: maximum tokens per example, special tokens included.
+      segments: rows of the encoder's segment table; with two or more, the second text of a pair is segment 1.
 
     Returns:
-      The names of the files.
+      The file names.
 
     Raises:
-      UserError: it has two vocabularies, or see `sentencepiece_json.describe`.
+      UserError: the tokenizer has two vocabularies, or see `sentencepiece_json.describe`.
     """
     if isinstance(tokenizer, MixedTokenizer):
         raise UserError(
@@ -68,14 +69,14 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
             files[VOCAB] = "".join(lines).encode()
             settings |= _bert_settings(description)
         else:
-            # Otherwise transformers replaces the setting of the description by False.
+            # Without this key transformers sets the pre-tokenizer's add_prefix_space to False.
             settings["add_prefix_space"] = (description["pre_tokenizer"] or {}).get("add_prefix_space", False)
             for symbol in description["added_tokens"]:
                 if symbol["id"] == tokenizer.mask_id:
                     symbol["lstrip"] = True  # the space before it belongs to the masked word
     cls, sep = ((tokenizer.piece(number), number) for number in (tokenizer.cls_id, tokenizer.sep_id))
     description["post_processor"] = template(cls, sep, int(segments > 1), tokenizer.cls_last, tokenizer.pair_separators)
-    if tokenizer.cls_last:  # the summary of a row is its last column
+    if tokenizer.cls_last:  # XLNet's classes pool the last column of a row, which must not be padding
         settings["padding_side"] = "left"
     files |= {MODEL: _json(description, indent=None), CONFIG: _json(settings), SYMBOLS: _json(symbols)}
     for name, content in files.items():
@@ -84,22 +85,24 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
 
 
 def read(folder: Path) -> Tokenizer:
-    """Return the tokenizer of a checkpoint.
+    """Read the tokenizer of a checkpoint.
 
-    It is read from a SentencePiece `tokenizer.model`, a `tokenizer.json`, or older files of BERT (`vocab.txt`), RoBERTa
-    (`vocab.json` and `merges.txt`), ALBERT and XLNet (`spiece.model`), XLM-R and CamemBERT (`sentencepiece.bpe.model`).
+    The source is a SentencePiece `tokenizer.model`, a `tokenizer.json`, or the older files of BERT (`vocab.txt`),
+    RoBERTa (`vocab.json` and `merges.txt`), ALBERT and XLNet (`spiece.model`), XLM-R and CamemBERT
+    (`sentencepiece.bpe.model`).
 
     Raises:
-      UserError: none of these files exists, or bertjax cannot read them; or see `tokenizer_classes.check`.
+      UserError: no such file exists, bertjax cannot read it, or see `tokenizer_classes.check`.
     """
     return read_with_notes(folder)[0]
 
 
 def read_with_notes(folder: Path, lowercase: bool = False) -> tuple[Tokenizer, list[str]]:
-    """Return `read`, and notes about the files, one line each.
+    """Read a tokenizer as `read` does; return it with notes about the files, one line each.
 
     Args:
-      lowercase: whether texts are in lower case before anything else.
+      folder: the checkpoint.
+      lowercase: whether to lowercase texts first, whatever the tokenizer does.
     """
     try:
         return _read(folder, lowercase)
@@ -145,7 +148,7 @@ def _read(folder: Path, lowercase: bool) -> tuple[Tokenizer, list[str]]:
         description["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
     splitter = description.get("pre_tokenizer")
     if splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel":
-        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # so does every class of transformers
+        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # as every class of transformers does
     return _laid_out(description, layout, separators, str(folder / kind)), notes
 
 
@@ -154,7 +157,7 @@ def _if_there(path: Path) -> dict[str, Any]:
 
 
 def _kind_of(folder: Path, is_json: bool) -> str:
-    """Return the name of the file that has the vocabulary."""
+    """Return the name of the file with the vocabulary."""
     kinds = (published_sentencepiece.SPIECE, published_sentencepiece.BPE, VOCAB)
     if is_json:
         return MODEL
@@ -170,7 +173,7 @@ def _kind_of(folder: Path, is_json: bool) -> str:
 
 
 def _described(folder: Path, kind: str, config: dict, settings: dict) -> tuple[dict[str, Any], list[str]]:
-    """Return the `tokenizer.json` of older files, and notes."""
+    """Return a parsed `tokenizer.json` made from older files, and notes."""
     if kind == _BYTE_VOCAB:
         prefix = bool(settings.get("add_prefix_space"))
         return json.loads(byte_bpe.describe_files(folder / kind, folder / _MERGES, prefix)), []
@@ -188,7 +191,7 @@ def _described(folder: Path, kind: str, config: dict, settings: dict) -> tuple[d
 
 
 def _note_on_case(pieces: Iterable[str]) -> list[str]:
-    """Return a note if lower case, which is BERT's default, leaves many pieces unused."""
+    """Return a note if lowercasing, BERT's default, would leave many pieces unused."""
     words = [piece for piece in pieces if piece.isalpha()]
     changed = [word for word in words if any(map(_is_changed, word))]
     if len(changed) < 0.1 * len(words) or not changed:
@@ -205,14 +208,14 @@ def _is_changed(letter: str) -> bool:
 
 
 def _as_bert_normalizes(description: dict, settings: dict) -> None:
-    """Replace the settings of a normalizer by those of the class, as BERT's classes do."""
+    """Override a BERT normalizer with the settings in `tokenizer_config.json`, as BERT's classes do."""
     normalizer = description.get("normalizer")
     if (normalizer or {}).get("type") == "BertNormalizer":
         normalizer |= _normalization(settings)
 
 
 def _read_sentencepiece(folder: Path, description: dict, settings: dict, symbols: dict, ids: dict) -> Tokenizer:
-    """Return the tokenizer of a SentencePiece model that bertjax or a run of it has trained."""
+    """Return the tokenizer of a `tokenizer.model`, which `write` wrote."""
     tokenizer = sentencepiece.from_file(folder / _SENTENCEPIECE)
     names = {"[UNK]": "unk", "[SEP]": "sep", "[PAD]": "pad", "[CLS]": "cls", "[MASK]": "mask"}
     for symbol, piece in added_tokens.declared(settings, symbols, ids).roles.items():
@@ -228,7 +231,7 @@ def _read_sentencepiece(folder: Path, description: dict, settings: dict, symbols
 
 
 def _laid_out(description: dict, layout: Layout | None, separators: int, path: str) -> HuggingFaceTokenizer:
-    """Return the tokenizer of a description without padding, and with a template only if it is not BERT's."""
+    """Return a description's tokenizer, without padding and with a template only if the layout is not BERT's."""
     cls_last = layout is not None and layout.cls_last
     description |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = tokenizer_json.from_json(_json(description, indent=None), path)
@@ -242,7 +245,7 @@ def _laid_out(description: dict, layout: Layout | None, separators: int, path: s
 
 
 def _normalization(settings: dict) -> dict[str, bool]:
-    """Return how BERT's tokenizer classes normalize a text; by default, accents are removed if it lowercases."""
+    """Return the settings of `BertNormalizer` as BERT's classes set them; accents follow the case by default."""
     lowercase = settings.get("do_lower_case", True)
     accents = settings.get("strip_accents")
     return {
@@ -258,7 +261,7 @@ def _symbols(tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def _bert_settings(description: dict) -> dict[str, Any]:
-    """Return the settings with which `BertTokenizer` reads `vocab.txt` in the same way."""
+    """Return the settings that make `BertTokenizer` normalize like this description."""
     normalizer = description["normalizer"]
     steps = [step for step in normalizer.get("normalizers", [normalizer]) if step["type"] == "BertNormalizer"]
     return {
@@ -273,7 +276,7 @@ def _bert_settings(description: dict) -> dict[str, Any]:
 
 
 def load_json(path: Path) -> dict[str, Any]:
-    """Return settings by name; raises UserError if the file holds none."""
+    """Return the JSON object in a file; raises UserError if there is none."""
     try:
         settings = untrusted.read_json(path)
     except (OSError, ValueError) as error:

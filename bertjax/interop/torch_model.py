@@ -1,7 +1,7 @@
-"""A model as one PyTorch module, for PyTorch's exporter: the encoder is transformers', the heads are built here.
+"""A PyTorch module for the ONNX exporter: transformers' encoder with bertjax's heads.
 
-Heads compute the same in every family, so they are built from bertjax's params and not from the classes of a family.
-Importing this file needs PyTorch.
+Heads are the same function in every family, so they are built from bertjax's params rather than from a family's
+classes. Importing this file needs PyTorch.
 """
 
 import functools
@@ -25,13 +25,13 @@ _ACTIVATIONS = {
 
 
 class TorchModel(torch.nn.Module):
-    """Encoder and heads; returns the outputs of a reading as a tuple.
+    """Encoder and heads; returns a reading's outputs as a tuple.
 
     Args:
-      encoder: the encoder, a model of transformers without a pooler.
-      export: the model.
-      reading: what it returns.
-      inputs: names of the arguments, in order.
+      encoder: the encoder, a transformers model without a pooler.
+      export: the whole model; its heads are used.
+      reading: the outputs to return.
+      inputs: argument names, in order.
     """
 
     def __init__(self, encoder: torch.nn.Module, export: Export, reading: Reading, inputs: tuple[str, ...]):
@@ -42,7 +42,7 @@ class TorchModel(torch.nn.Module):
         self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
         word_VE = encoder.get_input_embeddings()
-        if export.encoder.words == "trigrams":  # the encoder's table lacks the embedding of the padding token
+        if export.encoder.words == "trigrams":  # MobileBERT's exported table has zeros for padding, its decoder has not
             word_VE = torch.nn.Embedding.from_pretrained(_tensor(params["encoder"]["embeddings"]["word"]))
         self.heads = torch.nn.ModuleDict(
             {head.head: _head(params["heads"][head.head], export.encoder, word_VE) for head in reading.heads.values()}
@@ -67,9 +67,9 @@ class TorchModel(torch.nn.Module):
         return tuple(outputs[name] for name in self.reading.outputs)
 
     def _cls(self, hidden_BTD: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
-        """Return the state of [CLS], [B, D]: of the first column, or of the last one that is not padding.
+        """Return the state of [CLS], [B, D]: the first column, or the last one that is not padding.
 
-        XLNet's tokenizer puts it last and pads at the left; rows that are padded at the right are also right.
+        XLNet's tokenizer puts [CLS] last and pads on the left. Rows padded on the right give the same result.
         """
         if not self.is_cls_last:
             return hidden_BTD[:, 0]
@@ -78,7 +78,7 @@ class TorchModel(torch.nn.Module):
 
 
 class _MaskedLM(torch.nn.Module):
-    """`MaskedLMHead`, or `VocabularyHead` if there is no transform."""
+    """`MaskedLMHead` in PyTorch, or `VocabularyHead` if there is no transform."""
 
     def __init__(self, params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding):
         super().__init__()
@@ -100,7 +100,7 @@ class _MaskedLM(torch.nn.Module):
 
 
 class _Detection(torch.nn.Module):
-    """`DetectionHead`."""
+    """`DetectionHead` in PyTorch."""
 
     def __init__(self, params: Mapping, config: EncoderConfig):
         super().__init__()

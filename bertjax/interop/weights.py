@@ -1,4 +1,4 @@
-"""Read and write the weights of a checkpoint: safetensors or a PyTorch pickle, in one file or in shards."""
+"""Weight files of a checkpoint: safetensors or a PyTorch pickle, in one file or in shards."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,8 +14,8 @@ from bertjax.interop import pickles
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
-# Weights in other formats, by the names of their files: what they are, and how they become `SAFETENSORS`. `{path}` is
-# the file, `{folder}` its folder, `{model}` the class of the model.
+# Other formats: (file pattern, what the file is, how to convert it). `{path}` is the file, `{folder}` its folder and
+# `{model}` the model's class.
 _IN_TRANSFORMERS = "transformers.{model}.from_pretrained({folder!r}, {flag}=True).save_pretrained(NEW)"
 _OTHERS = (
     (
@@ -56,17 +56,17 @@ _OTHERS = (
     ("*.pt", "a file with another name", f"save its state dict as {PICKLE}"),
     ("*.pth", "a file with another name", f"save its state dict as {PICKLE}"),
 )
-# Files of a Trainer beside the weights.
+# Files that transformers' Trainer saves beside the weights.
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
-# Modules around a module: torch.compile, DataParallel and DistributedDataParallel, FSDP, activation checkpointing.
+# Name components that wrappers add: torch.compile, (Distributed)DataParallel, FSDP, activation checkpointing.
 _WRAPPERS = re.compile(r"(^|\.)(?:(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
-    """Return the tensors of `model.safetensors`, or else of `pytorch_model.bin`, by name; bfloat16 as float32.
+    """Return the tensors in `model.safetensors`, or else in `pytorch_model.bin`, by name; bfloat16 becomes float32.
 
-    Instead of either file there may be shards and `FILE.index.json`, which has the shard of each tensor.
+    Either file may be split into shards, with `FILE.index.json` to name each tensor's shard.
 
     Raises:
       UserError: there are no weights, a file is damaged, or see `pickles.read`.
@@ -82,7 +82,7 @@ def read(folder: Path) -> dict[str, np.ndarray]:
 
 
 def other_format(folder: Path) -> str:
-    """Return what the weights in a folder are and how to convert them, if their format is not read; else nothing."""
+    """Return an error line if a folder has weights in another format: what they are and how to convert them."""
     for pattern, what, how in _OTHERS:
         paths = (path for path in sorted(folder.glob(pattern)) if not path.name.startswith(_OF_TRAINING))
         if path := next(paths, None):
@@ -92,7 +92,7 @@ def other_format(folder: Path) -> str:
 
 
 def _class_of(folder: Path) -> str:
-    """Return the class of transformers that a `config.json` names, or the one that finds it."""
+    """Return the model class in a `config.json`, or `AutoModel`."""
     try:
         return str(untrusted.read_json(folder / "config.json")["architectures"][0])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
@@ -102,14 +102,14 @@ def _class_of(folder: Path) -> str:
 def unwrapped(
     tensors: dict[str, np.ndarray], root: str, known: Iterable[str]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return tensors without the prefixes of wrappers around a model, and notes.
+    """Strip the prefixes of modules around a model from tensor names; return the tensors and notes.
 
-    `torch.compile`, data parallel and FSDP wrap modules, and Lightning and many scripts hold the model as a field.
+    `torch.compile`, data parallel and FSDP wrap modules. Lightning and many scripts have the model as a field.
 
     Args:
-      tensors: those of a checkpoint.
-      root: prefix of the encoder's names in the family.
-      known: first parts of all names that the family may have.
+      tensors: tensors of a checkpoint by name.
+      root: the family's prefix of encoder names.
+      known: first components of all names in the family.
     """
     plain = {_WRAPPERS.sub(r"\1", name): tensor for name, tensor in tensors.items()}
     notes = ["names have parts of torch.compile or of a parallel wrapper, which are left out"] * (
@@ -129,7 +129,7 @@ def unwrapped(
 
 
 def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the tensors of all shards that an index names."""
+    """Return the tensors of all shards in an index."""
     try:
         shard_of = untrusted.read_json(index)["weight_map"].copy()
         names = sorted(set(shard_of.values()))
@@ -167,5 +167,5 @@ def _array(name: str, tensor: dict) -> np.ndarray:
 
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Write a safetensors file that PyTorch's and Flax's classes of transformers open."""
+    """Write a safetensors file that transformers' PyTorch and Flax classes open."""
     write_tensors(path, tensors, metadata={"format": "pt"})

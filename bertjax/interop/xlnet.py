@@ -1,8 +1,8 @@
-"""XLNet as transformers names it: `XLNetModel`, `XLNetLMHeadModel` and `XLNetConfig`.
+"""XLNet in transformers: `XLNetModel`, `XLNetLMHeadModel` and `XLNetConfig`.
 
-(transformers 4.57, models/xlnet/modeling_xlnet.py and configuration_xlnet.py.) The kernels of its attention have
-an axis for heads and one for the channels of a head; ours have one axis for both. It has one dropout rate and no
-maximum length. `mem_len` and the other settings of the memory do not affect a single call.
+(transformers 4.57, models/xlnet/modeling_xlnet.py and configuration_xlnet.py.) Its attention kernels have separate axes
+for heads and head channels; ours join them. It has a single dropout rate and no maximum length. `mem_len` and the other
+memory settings do not affect a single call.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.models.config import EncoderConfig
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
 _QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
-# transformers takes the last token for the summary of an example, or the first one, wherever [CLS] is.
+# {key: (our value, default)}. transformers pools the last or the first token, whether or not [CLS] is there.
 _SUMMARY = {
     "summary_type": ("first", "last"),
     "summary_use_proj": (True, True),
