@@ -1,26 +1,26 @@
 """bertjax pretrains BERT-family encoders in JAX, from raw text to an encoder that other libraries load.
 
-Words that have one meaning in the whole code:
+Terms that have one meaning in the whole code:
 
-    corpus, document, sentence   what the user has; the unit in which sentences are consecutive; a part of a document
-    token store                  the prepared corpus: a folder of memory-mapped token ids and offsets
-    example, row, batch          one [CLS] ... [SEP] sequence; a line of a batch with one or more examples; all rows of
-                                 a step on all hosts
-    plan                         how a store becomes rows, for one example format and row length
-    objective, term, task        what is predicted; a summand of its loss; an objective with its examples and weight
+    corpus, document, sentence   input text; a unit of consecutive sentences; a part of a document
+    token store                  the prepared corpus: a folder with memory-mapped token ids and offsets
+    example, row, batch          one [CLS] ... [SEP] sequence; one line of a batch, with one or more examples; all rows
+                                 in a step, on all hosts
+    plan                         how a store is cut into rows, for one example format and row length
+    objective, term, task        a prediction problem; a summand of its loss; an objective with examples and a weight
     stage                        consecutive steps with fixed shapes
-    encoder, head, preset        the Transformer; what turns hidden states into logits; a published architecture
-    tap                          a per-layer value that is captured, or a mask that is applied, by name
-    teacher, student             a frozen model that gives targets; the model that is trained on them
-    workdir, checkpoint, export  everything that a run writes; one saved state of it; the finished model
-    forecast                     what compilation for an absent TPU reports
+    encoder, head, preset        the Transformer; layers from hidden states to logits; a published architecture
+    tap                          a named per-layer value to capture, or a mask to apply
+    teacher, student             a frozen model that gives targets; the model trained on them
+    workdir, checkpoint, export  everything that a run writes; one saved training state; the finished model
+    forecast                     memory, time and communication on an absent TPU, from compiling for it
 
-Arrays end in the letters of their axes, `hidden_BTD` or `logits_BKV`:
+Array names end with the letters of their axes, such as `hidden_BTD` or `logits_BKV`:
 
-    B  rows of a batch             D  width of the model          L  layers
-    T  tokens of a row             F  width of the feed-forward   V  tokens of the vocabulary
-    K  predicted positions a row   H  attention heads             E  width of the embeddings
-    N  examples of a row           Q  queries of attention
+    B  batch rows                  D  model width          L  layers
+    T  tokens per row              F  feed-forward width   V  vocabulary size
+    K  predicted tokens per row    H  attention heads      E  embedding width
+    N  examples per row            Q  attention queries
 """
 
 import os
@@ -41,29 +41,29 @@ __version__ = "0.1.0"
 def load(name: str | os.PathLike) -> "Model":
     """Read a pretrained encoder: `module, params, tokenizer = bertjax.load("RUN/export")`.
 
-    No class that the export names is imported.
+    Classes that the export names are not imported.
 
     Args:
-      name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
+      name: path to an export folder, a workdir `RUN` (newest checkpoint) or `RUN@STEP`.
 
     Raises:
-      UserError: the name stands for no model, or the model is damaged.
+      UserError: `name` is not a model, or the model is damaged.
     """
-    from bertjax import opening
+    from bertjax import opening  # here, so that `import bertjax` stays fast and starts no backend
 
     return opening.load(name)
 
 
 def predictor(name: str | os.PathLike, trust_code: bool = False, task: str = "") -> "Predictor":
-    """Read a model to use: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])`, or `.embed(texts)`.
+    """Read a model for inference: `bertjax.predictor("RUN/export").fill(["The king is [MASK]."])` or `.embed(texts)`.
 
     Args:
-      name: path of an export folder, `RUN` or `RUN@STEP`.
-      trust_code: whether modules that the model names as `module:Class` are imported, which runs their code.
-      task: the task to predict, if the model was fine-tuned on several.
+      name: path to an export folder, `RUN` or `RUN@STEP`.
+      trust_code: import the modules that the model names as `module:Class`, which runs their code.
+      task: task to predict, if the model was fine-tuned on several.
 
     Raises:
-      UserError: the name stands for no model, or the model is damaged or has no such task.
+      UserError: `name` is not a model, or the model is damaged or has no such task.
     """
     from bertjax import opening
     from bertjax.inference.predictor import Predictor

@@ -1,4 +1,4 @@
-"""python -m bertjax.analyze: look inside models, and write what is found as one page."""
+"""python -m bertjax.analyze: look inside models, and write the results as one HTML page."""
 
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ from bertjax.errors import UserError, say
 from bertjax.hardware import platform
 from bertjax.inference.records import read_file
 
-# What is meant as a file and not as a sentence, which has no spaces in some languages.
+# A value of --texts that looks like a file name. Spaces do not tell: some languages write sentences without them.
 _FILE = re.compile(r"\S+\.(txt|csv|tsv|jsonl?)(\.(gz|zst|xz))?")
 
 
@@ -34,26 +34,26 @@ def run(
     trust_code: bool = False,
     task: str = "",
 ) -> list[Outcome]:
-    """Analyze models and write the folder `out`, which is replaced when all of it is written.
+    """Analyze models and write the folder `out`; an existing one is replaced once the new one is complete.
 
     Args:
       models: export folders, `RUN`, `RUN@STEP`, or `RUN@*` for all kept checkpoints.
-      corpus: a corpus as in `data.corpus`. Without corpus, labeled files and texts, each model reads its own corpus, or
-        its development set if it is fine-tuned.
+      corpus: as in `data.corpus`. Without corpus, labeled files and texts, each model reads its own corpus, or its
+        development set if it is fine-tuned.
       labeled: labeled files, see `bertjax.analysis.labeled_files`.
       texts: sentences.
-      parts: names of parts; all that the models can serve if empty.
-      examples: the most examples of the corpus and of each labeled file; 0 for 500.
-      out: the folder.
-      trust_code: whether modules that a model names as `module:Class` are imported.
-      task: the task to analyze, for models that were fine-tuned on several.
+      parts: names of parts; empty for all that the models support.
+      examples: maximum examples from the corpus and from each labeled file; 0 for 500.
+      out: output folder.
+      trust_code: import the modules that a model names as `module:Class`.
+      task: task to analyze, for models that were fine-tuned on several.
 
     Returns:
-      What became of each part.
+      The outcome of each part.
 
     Raises:
-      UserError: bad input, or a named part that none of the models can serve. Nothing is written then.
-      Exception: no part has a result; the error of the first one that failed. Nothing is written then.
+      UserError: bad input, or a named part that none of the models supports. Nothing is written.
+      Exception: no part has a result; the error of the first failed part. Nothing is written.
     """
     chosen = parts_of(parts)
     results.check_folder(out)
@@ -68,7 +68,8 @@ def run(
         skipped = "" if is_run else ", left out"
         say(f"{part.name} ({chosen.index(part) + 1} of {len(chosen)}{skipped})", file=sys.stderr, flush=True)
 
-    before = run_report.sections_before(subjects, trust_code)  # a log that cannot be read ends the command early
+    # Read training logs before the parts run, which may take an hour: a damaged log must fail early.
+    before = run_report.sections_before(subjects, trust_code)
     outcomes = running.run_parts(chosen, subjects, materials, show, on_part)
     return results.write(out, outcomes, subjects, materials, before)
 
@@ -125,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure(args.platform)
     out = Path(args.out).expanduser()
     parts = [name.strip() for name in args.parts.split(",") if name.strip()]
-    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines
+    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints; stdout is for results only
         outcomes = run(
             args.models,
             corpus=args.corpus,
@@ -153,10 +154,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _texts(values: Sequence[str]) -> list[str]:
-    """Return the sentences of all values; a value that names a file stands for its lines.
+    """Return all sentences; a value that names a file is replaced by its lines.
 
     Raises:
-      UserError: a value has the name of a text file and there is none, or the file has no lines.
+      UserError: a value looks like a file name and the file is missing or empty.
     """
     texts = []
     for value in values:

@@ -1,4 +1,4 @@
-"""python -m bertjax.augment: write variants of texts, which a teacher labels while a student is trained."""
+"""python -m bertjax.augment: write variants of texts for distillation, where a teacher labels them."""
 
 import argparse
 import json
@@ -27,18 +27,18 @@ def run(
     model: str = "",
     candidates: int = CANDIDATES,
 ) -> tuple[int, int]:
-    """Write variants of the texts of a file as .jsonl, without labels and without repetitions.
+    """Write variants of a file's texts as .jsonl, without labels and without duplicates.
 
     Args:
-      source: a table with the fields, or a file with a text in each line.
+      source: a table with these fields, or a file with one text per line.
       target: the .jsonl file, which must not exist.
-      fields: the columns of text: one, or the two of a pair.
+      fields: text columns: one, or two for pairs.
       augmentation: how variants are drawn.
-      model: a model with a masked-LM head that fills [MASK]; needed unless `augmentation.mask` is 0.
-      candidates: number of likely pieces that one is drawn from.
+      model: a model with a masked-LM head that fills [MASK]; required unless `augmentation.mask` is 0.
+      candidates: how many of the most likely pieces to draw from.
 
     Returns:
-      (number of records read, number of variants written).
+      (records read, variants written).
 
     Raises:
       UserError: a file cannot be read, the target exists, its folder does not exist, no model fills [MASK], or nothing
@@ -55,6 +55,7 @@ def run(
         raise UserError(f"--to={target} is in a folder that does not exist; make {path.parent} first")
     records = read_file(source, fields)
     variants = augmentation.variants([[record[field] for field in fields] for record in records])
+    # Tang et al. (2019, arXiv 1903.12136) leave [MASK] in the text, Jiao et al. (2020, arXiv 1909.10351) fill it.
     if model:
         variants = _filled(variants, model, augmentation, candidates)
     lines = [json.dumps(dict(zip(fields, variant)), ensure_ascii=False) for variant in variants]
@@ -66,7 +67,7 @@ def run(
 
 
 def _filled(variants: list[list[str]], model: str, augmentation: Augmentation, candidates: int) -> list[list[str]]:
-    """Return the variants with words in place of every [MASK]."""
+    """Return the variants with a word for every [MASK]."""
     places = [(row, column) for row, texts in enumerate(variants) for column, text in enumerate(texts) if MASK in text]
     saved = SavedModel(model).export
     if not 1 <= candidates <= saved.encoder.vocab_size:

@@ -1,4 +1,4 @@
-"""Parser, exit codes and printed command lines of all commands."""
+"""Argument parser, exit codes and printed command lines, shared by all commands."""
 
 import argparse
 import difflib
@@ -15,22 +15,23 @@ from pathlib import Path
 from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.storage import may_pass
 
-# Exit codes. 75 is EX_TEMPFAIL: a launcher runs the same command again. 130 and 141 are those of SIGINT and SIGPIPE.
+# Exit codes. 75 is EX_TEMPFAIL (sysexits.h): a launcher runs the same command again. 130 and 141 are 128 + SIGINT and
+# 128 + SIGPIPE, as in shells.
 FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED, UNREAD = 0, 1, 2, 3, 75, 130, 141
-# The class of errors with each code; a class that is listed first decides for its subclasses.
+# {exit code: error class}. The first matching class decides, so subclasses come before their base.
 _CLASSES = {STOPPED: Unavailable, FAILED_AGAIN: FailedAgain, FAILED: RunFailed, BAD_INPUT: UserError}
 
-# What argparse puts before the flags that it does not know.
+# argparse puts this before flags that it does not know.
 _UNRECOGNIZED = "unrecognized arguments: "
 
 
 def command(module: str, *arguments: str) -> str:
-    """Return `python -m bertjax.<module> ...` as the user can type it in the current folder."""
+    """Return `python -m bertjax.<module> ...`, quoted so that the user can paste it into a shell."""
     return f"{_python()} -m bertjax.{module} {shlex.join(arguments)}".rstrip()
 
 
 def _python() -> str:
-    """Return `python` if the shell finds this interpreter under that name, else its path."""
+    """Return `python` if the shell would run this interpreter under that name, else its path."""
     here, in_path = Path(sys.executable), shutil.which("python")
     if in_path and Path(in_path).absolute() == here:
         return "python"
@@ -47,7 +48,7 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """A parser that reports a wrong flag like any other bad input: in one line."""
+    """An argparse parser that raises UserError for bad flags instead of printing usage and exiting."""
 
     def error(self, message: str):
         near = self.nearest(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0])
@@ -55,7 +56,7 @@ class ArgumentParser(argparse.ArgumentParser):
         raise UserError(f"{message}; {hint}")
 
     def nearest(self, flag: str) -> str:
-        """Return the flag of this parser that is spelled most like an unknown flag; empty if none is."""
+        """Return the known flag closest to an unknown one; empty if none is close."""
         known = re.findall(r"--[a-z][\w-]*", self.format_usage())
         near = difflib.get_close_matches(flag, known, n=1, cutoff=0.8) if flag.startswith("--") else []
         return near[0] if near else ""
@@ -63,7 +64,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
-    if not faulthandler.is_enabled():  # a mapped file that cannot be read would end the process without a message
+    # Reading a memory-mapped file from a failed disk or server raises SIGBUS, which kills the process silently.
+    if not faulthandler.is_enabled():
         faulthandler.enable(sys.__stderr__)
     try:
         code = main() or FINISHED
@@ -77,27 +79,28 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 
 
 def _reader_has_left() -> bool:
-    """Return whether stdout is a pipe that nobody reads."""
+    """Return whether stdout is a pipe without a reader, as after `| head`."""
     poll = select.poll()
     poll.register(sys.stdout, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _flushed(code: int) -> int:
-    """Flush stdout, which fails here and not when the interpreter ends. An earlier error keeps its exit code."""
+    """Flush stdout now, so that an error is reported here and not when the interpreter exits. Keep an earlier code."""
     if sys.stdout is None:  # closed by the caller (`>&-`)
         return code
     try:
         sys.stdout.flush()
     except OSError as error:
         failed = UNREAD if isinstance(error, BrokenPipeError) else report(error)
+        # The interpreter flushes again at exit; its own error message would be a second one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or failed
     return code
 
 
 def report(error: OSError | UserError) -> int:
-    """Print an expected error as one line on stderr, and return the exit code of a command that ends with it."""
+    """Print an expected error as one line on stderr, and return its exit code."""
     line = printable(" ".join(str(error).splitlines()))
     if isinstance(error, OSError):
         remedy = "" if code_for(error) == STOPPED else "free disk space or fix the path, then "
@@ -107,7 +110,7 @@ def report(error: OSError | UserError) -> int:
 
 
 def code_for(error: BaseException) -> int:
-    """Return the exit code of a command that ends with this error."""
+    """Return the exit code for an error."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if may_pass(error):
@@ -116,5 +119,5 @@ def code_for(error: BaseException) -> int:
 
 
 def error_of(exit_code: int, message: str) -> UserError:
-    """Return the error with which another process ended with this exit code."""
+    """Return an error that has this exit code, to raise it for another process."""
     return _CLASSES.get(exit_code, RunFailed)(message)

@@ -1,4 +1,4 @@
-"""python -m bertjax.compare: list the settings and results in which runs differ, and draw their curves."""
+"""python -m bertjax.compare: list differing settings and results of runs, and draw their curves."""
 
 import argparse
 import dataclasses
@@ -21,14 +21,14 @@ from bertjax.errors import UserError, json_text, say
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The result of a call of `run`.
+    """The result of `run`.
 
     Attributes:
-      entries: the runs, in the order of the arguments.
-      differences: settings in which the runs differ.
-      numbers: results and costs of each run.
-      effects: of each run but the first, the differences of its held-out metrics from those of the first.
-      picture: path of the figure that was written.
+      entries: runs, in argument order.
+      differences: settings that differ between runs.
+      numbers: results and costs, one entry per run.
+      effects: {held-out metric: difference from the first run}, for every run after the first.
+      picture: path of the figure.
     """
 
     entries: list[Entry]
@@ -47,20 +47,21 @@ def run(
     table: str = "",
     look: Look | None = None,
 ) -> Comparison:
-    """Compare runs, finished or not, and draw their curves. No code that a run names is imported.
+    """Compare runs, finished or not, and draw their curves. Code that a run names is never imported.
 
     Args:
-      paths: workdirs, or folders of runs with `--seeds`, each also as `NAME=PATH`; differences are from the first.
-      x: quantity of the x axis: `steps`, `tokens`, `flops` or `seconds`.
-      metrics: names of the metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses
-        that two runs share.
-      out: path of the figure to write, .png, .svg or .pdf.
-      table: path of a table of the numbers to write, .csv or .tex; none if empty.
-      look: smoothing and scales of the figure.
+      paths: workdirs, or folders of runs with `--seeds`, each also as `NAME=PATH`; the first is the reference.
+      x: quantity on the x axis: `steps`, `tokens`, `flops` or `seconds`.
+      metrics: metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses that two
+        runs share.
+      out: figure to write, .png, .svg or .pdf.
+      table: table of numbers to write, .csv or .tex; empty for none.
+      look: smoothing and axis scales.
 
     Raises:
-      UserError: a path is not a run or is damaged, or there is no such axis or metric; nothing was written.
+      UserError: a path is not a run or is damaged, or an axis or metric is unknown; nothing was written.
     """
+    # Check everything before writing: a typo in the second of two outputs must not leave only the first one.
     target = epath.Path(out).expanduser()
     if target.suffix not in curves.FORMATS:
         raise UserError(f"--out={out} must end in {', '.join(curves.FORMATS[:-1])} or {curves.FORMATS[-1]}")

@@ -1,4 +1,4 @@
-"""python -m bertjax.compile: forecast how a configuration would run on a TPU, by compiling for it without one."""
+"""python -m bertjax.compile: forecast how a configuration would run on a TPU, by compiling for an absent one."""
 
 import argparse
 import json
@@ -17,26 +17,26 @@ from bertjax.forecast.search import best, search
 from bertjax.hardware import platform
 from bertjax.training.program import Program
 
-_ASSUMED_MFU = 0.4
+_ASSUMED_MFU = 0.4  # for the projected days only; what a run reaches has to be measured
 
 log = logging.getLogger("bertjax.compile")  # under `python -m`, __name__ is __main__
 
 
 def run(config: Config, topology: str, stage: int | None = None) -> list[Forecast]:
-    """Compile the training step for chips that are not present.
+    """Compile the training step for absent chips.
 
     Args:
-      config: the configuration of the run. No corpus is read; the size of the vocabulary is the configured one.
+      config: the configuration. No corpus is read; the vocabulary has its configured size.
       topology: name of the chips, such as `v5e:16x16`, `2xv5e:16x16` or `v4-32`.
-      stage: index of the only stage to compile; by default one of each distinct shape (`projection.shape_of`).
+      stage: index of the only stage to compile; by default, one stage per distinct shape (`projection.shape_of`).
 
     Returns:
-      A forecast for each task of each compiled stage, in order.
+      One forecast per task and compiled stage, in order.
 
     Raises:
-      UserError: no such topology or stage, a setting depends on the data, the devices do not divide the batch, or
+      UserError: the topology or stage is unknown, a setting depends on data, the devices do not divide the batch, or
         libtpu is not installed.
-      RunFailed: the compiler fails for another reason than memory.
+      RunFailed: the compiler fails for a reason other than memory.
     """
     _check_resolved(config)
     chips = topologies.parse(topology)
@@ -69,7 +69,7 @@ def _check_resolved(config: Config) -> None:
 
 
 def _distinct(config: Config) -> list[int]:
-    """Return the first of the stages whose steps are the same program."""
+    """Return one stage index per distinct program: stages with equal shapes compile to the same step."""
     first = {}
     for index in range(len(config.stages)):
         first.setdefault(shape_of(config, index), index)
@@ -86,6 +86,7 @@ def _run_search(config: Config, args: argparse.Namespace) -> int:
     _check_resolved(config)
     chips = topologies.parse(args.topology)
     stages = config.stages
+    # The stage with the most tokens per batch needs the most memory: settings that fit there usually fit elsewhere.
     largest = max(range(len(stages)), key=lambda index: stages[index].batch * stages[index].seq_len)
     index = largest if args.stage is None else _checked(config, args.stage)
     tried = []
@@ -159,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
         if value is not None and not 0 < value <= most:
             raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
     config = config_file.load(args.config, overrides)
-    platform.configure("cpu")
+    platform.configure("cpu")  # the compiler needs no device, and a local one may belong to a training run
     if args.search:
         return _run_search(config, args)
     forecasts = run(config, args.topology, args.stage)

@@ -30,15 +30,15 @@ _BATCH_CHARACTERS = 10_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """What is cut from a model.
+    """Cuts to make in a model.
 
     Attributes:
-      layers: numbers of the layers that stay, counted from 0, in ascending order; empty for all.
-      heads: number of heads that stay in each layer; 0 for all.
-      mlp: number of feed-forward neurons that stay in each layer; 0 for all.
-      importance: path of the `importance.json` whose most important heads and neurons stay.
-      vocabulary: a corpus as in `data.corpus`; pieces that it does not use are removed. Empty for all pieces.
-      text_field: the field, column or feature of that corpus that holds a document.
+      layers: layers to keep, counted from 0, ascending; empty for all.
+      heads: heads to keep in each layer; 0 for all.
+      mlp: feed-forward neurons to keep in each layer; 0 for all.
+      importance: path of an `importance.json`; the most important heads and neurons are kept.
+      vocabulary: a corpus as in `data.corpus`; pieces that do not occur in it are removed. Empty for all pieces.
+      text_field: field, column or feature of that corpus with the document text.
     """
 
     layers: tuple[int, ...] = ()
@@ -54,14 +54,14 @@ class Summary:
     """The result of a compression.
 
     Attributes:
-      target: the export folder that was written.
+      target: the new export folder.
       encoders: architecture before and after.
-      parameters: number of parameters before and after, those of heads included.
-      bytes: size of the weights before, in float32, and of `model.safetensors` after.
-      scores: {metric: (value before, value after)}; empty without a corpus to score.
-      baselines: the same of the baselines of these metrics.
-      notes: remarks, a line each.
-      is_fine_tuned: True if the model has a head that was trained on labels.
+      parameters: parameter counts before and after, heads included.
+      bytes: weight bytes before (in float32) and after (`model.safetensors`).
+      scores: {metric: (before, after)}; empty without a corpus to score.
+      baselines: {metric: (before, after)} for baselines.
+      notes: remarks, one line each.
+      is_fine_tuned: whether the model has a head trained on labels.
     """
 
     target: Path
@@ -82,15 +82,15 @@ def run(
     score: str = "",
     trust_code: bool = False,
 ) -> Summary:
-    """Write a smaller model; nothing is written unless all of it succeeds.
+    """Write a smaller model; if anything fails, nothing is written.
 
     Args:
       source: an export folder, a workdir `RUN` or `RUN@STEP`.
       target: a folder that is empty or does not exist.
-      cuts: what is cut.
-      quantized: whether kernels and word embeddings are stored as int8 (`bertjax.int8`).
-      score: a corpus or labeled file that the model is scored on before and after, as by `bertjax.evaluate`.
-      trust_code: whether modules that the model names as `module:Class` are imported for the score.
+      cuts: cuts to make.
+      quantized: store kernels and word embeddings as int8 (`bertjax.int8`).
+      score: corpus or labeled file to score the model on before and after, as in `bertjax.evaluate`.
+      trust_code: import the modules that the model names as `module:Class`, for the score.
 
     Raises:
       UserError: there is nothing to do, a cut does not fit the model, or a file cannot be read.
@@ -117,7 +117,7 @@ def run(
     before = evaluate.run(os.fspath(source), score, trust_code) if score else {}
     with storage.whole_folder(target) as folder:
         export.write(folder, smaller, quantized)
-        # Both are scored as `source` is: a run names its training file, whose baselines an export does not have.
+        # Score both with the settings of `source`: a run names its training file, which baselines need; exports do not.
         written, config = SavedModel(folder, trust_code), saved.config_of(smaller.settings) if score else None
         after = evaluate.score(written, config, score) if config else {}
         weights = (folder / export.WEIGHTS).stat().st_size
@@ -135,12 +135,13 @@ def run(
 
 
 def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
-    """Return a smaller model, and remarks on it, a line each.
+    """Return a smaller model, and remarks on it, one line each.
 
     Raises:
       UserError: a cut does not fit the model, or a file cannot be read.
     """
     _check(model.encoder, cuts)
+    # Heads and neurons first: importance is given for all layers, so it must be read before layers are cut.
     before, notes = model.encoder, []
     if cuts.vocabulary:
         model, note = _trimmed(model, cuts.vocabulary, cuts.text_field)
@@ -166,6 +167,7 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
     if cuts.layers:
         everything["heads"] = cut.mixes(everything.get("heads", {}), cuts.layers)
         model = model._replace(settings=_of_layers(model.settings, cuts.layers))
+    # The widths of ELECTRA's generator are shares of the encoder's (`generator_share`), so it does not fit a cut one.
     if encoder != model.encoder and "generator" in everything:
         del everything["generator"]
         everything["heads"] = {name: head for name, head in everything["heads"].items() if name != "mlm"}
@@ -175,7 +177,7 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
 
 
 def _of_layers(settings: dict[str, Any], layers: Sequence[int]) -> dict[str, Any]:
-    """Return settings whose values by layer are those of the layers that stay."""
+    """Return settings in which per-layer values are kept only for the remaining layers."""
 
     def chosen(mapping: dict[str, Any], field: str) -> dict[str, Any]:
         values = mapping.get(field)
@@ -240,7 +242,7 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
 
 
 def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:
-    """Return the model with the pieces that a corpus uses, and a remark on them.
+    """Return the model with only the pieces that a corpus uses, and a remark.
 
     Raises:
       UserError: the corpus cannot be read or has no text.
@@ -254,6 +256,7 @@ def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:
     if not tokens:
         raise UserError(f"--vocabulary={corpus} has no text; name a corpus with documents")
     trimmed, kept = trimming.trim(tokenizer, np.flatnonzero(used))
+    # Without the unused pieces a tokenizer may split a word differently: encode the corpus again and compare all ids.
     for lines in _batches(corpus, text_field):
         for old, new in zip(_encoded(tokenizer, lines), _encoded(trimmed, lines), strict=True):
             if not np.array_equal(old, kept[new]):
@@ -270,7 +273,7 @@ def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:
 
 
 def _batches(corpus: str, text_field: str):
-    """Yield the lines of a corpus in lists."""
+    """Yield a corpus as lists of lines, about 10 million characters each, to bound memory."""
     lines, characters = [], 0
     for document in sources.documents(corpus, text_field):
         lines += filter(str.strip, document.text.splitlines())
@@ -283,7 +286,7 @@ def _batches(corpus: str, text_field: str):
 
 
 def _encoded(tokenizer: Tokenizer, lines: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return all ids of lines as texts of their own, and of lines that follow others: BPE has a space before these."""
+    """Return the ids of lines as separate texts, and of lines that follow others: BPE puts a space before these."""
     alone = [token_id for ids in tokenizer.encode(lines) for token_id in ids]
     return np.array(alone, np.int64), tokenizer.encode_flat(lines)[0]
 
@@ -341,7 +344,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     platform.configure_logging()
     platform.configure(args.platform)
-    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines
+    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints; stdout is for the summary only
         summary = run(args.model, args.target, cuts, bool(args.quantize), args.score, args.trust_code)
     say(_text(summary))
     return 0

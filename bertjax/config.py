@@ -1,6 +1,6 @@
 """The configuration of a run: typed, frozen dataclasses that are checked when they are built.
 
-`model`, `data`, `tasks`, `optimizer`, `stages` and `seed` identify a run: a workdir is resumed only with the same ones.
+`model`, `data`, `tasks`, `optimizer`, `stages` and `seed` identify a run: a workdir resumes only with the same values.
 `eval` and `runtime` may change between starts.
 """
 
@@ -36,16 +36,16 @@ from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 
-# The preset that copies the architecture of `init_from`.
+# This preset copies the architecture of `init_from`.
 INIT_FROM = "init_from"
 
-# Settings whose `kind` chooses a class.
+# Settings in which `kind` chooses a class.
 _UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS)
 
-# What LoRA freezes by default.
+# LoRA freezes these parameters by default.
 _ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
 
-# Where data is read and stored, and how many processes prepare it; the content is in the store's fingerprint.
+# Locations of data, and how many processes prepare it. Runs compare data by content, through the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
 
 
@@ -54,14 +54,13 @@ class Config:
     """The configuration of a run.
 
     Attributes:
-      seed: seed of initialization, data order, masking and dropout.
-      init_from: path of an export folder, a `RUN` or `RUN@STEP` whose weights the run starts with; the optimizer starts
-        from scratch.
-      init_layers: the layers of `init_from` that the run starts with, counted from 0; empty for all of them. DistilBERT
-        takes (0, 2, 4, 7, 9, 11) of 12.
-      lora: low-rank adaptation of kernels, which are then frozen.
-      pruning: weights that are set to 0, ever more of them.
-      quantization: weights of few bits, which are rounded in each step.
+      seed: seed for initialization, data order, masking and dropout.
+      init_from: an export folder, `RUN` or `RUN@STEP` to take initial weights from; the optimizer starts from scratch.
+      init_layers: layers of `init_from` to start with, counted from 0; empty for all. DistilBERT takes
+        (0, 2, 4, 7, 9, 11) from 12 layers.
+      lora: low-rank adaptation; the adapted kernels are frozen.
+      pruning: set a growing share of weights to 0.
+      quantization: round weights to few bits in every step.
     """
 
     seed: int = 0
@@ -87,7 +86,8 @@ class Config:
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
         longest = row_lengths.longest_example(self.model, self.stages, formats)
-        if longest > self.model.max_positions:  # an encoder without a position table; who uses it must know the length
+        # Only an encoder without a position table gets here. It records the longest example that it was trained on.
+        if longest > self.model.max_positions:
             object.__setattr__(self, "model", dataclasses.replace(self.model, max_positions=longest))
         if self.stages[0].learning_rate:
             raise UserError(
@@ -96,12 +96,13 @@ class Config:
             )
         depths.check_stages(self.model, self.stages, [self.layers_at(index) for index in range(len(self.stages))])
         self._check_tasks()
+        # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
             self._check_keep_at()
 
     def _check_numbers(self) -> None:
-        if not 0 <= self.seed < 1 << 32:  # JAX reads 32 bits of it
+        if not 0 <= self.seed < 1 << 32:  # JAX uses 32 bits of it: larger seeds would silently repeat smaller ones
             raise UserError(f"seed={self.seed} must be between 0 and 2^32 - 1; choose another")
         if self.data.tokenizer.vocab_size > LARGEST_VOCABULARY:
             raise UserError(
@@ -197,15 +198,15 @@ class Config:
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Patterns of frozen parameters: `optimizer.frozen`; with LoRA, by default the encoder except for its pooler.
+        """Patterns for frozen parameters: `optimizer.frozen`; with LoRA, by default the encoder without its pooler.
 
-        The pooler counts as a part of the heads: it is the first of the two layers of RoBERTa's classifier.
+        The pooler counts as a head: it is the first of two layers in RoBERTa's classifier.
         """
         return self.optimizer.frozen or ((_ENCODER_WITHOUT_POOLER,) if self.lora.rank else ())
 
     @property
     def open_settings(self) -> tuple[str, ...]:
-        """The settings that only the data can resolve (`bertjax.training.resolve`), such as `stages.0.epochs`."""
+        """Settings that depend on data (`bertjax.training.resolve`), such as `stages.0.epochs`."""
         stages = (f"stages.{index}.{name}" for index, stage in enumerate(self.stages) for name in stage.open_settings)
         classes = (
             f"tasks.{name}.objective.classes"
@@ -217,19 +218,19 @@ class Config:
         return (*stages, *classes, *weights, *rate)
 
     def task_at(self, stage: int, name: str) -> Task:
-        """Return a task with the masking rate of a stage."""
+        """Return a task with the masking rate that a stage sets."""
         try:
             return self.tasks[name].with_masking_rate(self.stages[stage].masking_rate)
         except UserError as error:
             raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
 
     def layers_at(self, stage: int) -> int:
-        """Return the depth of the encoder in a stage."""
+        """Return the encoder depth in a stage."""
         return self.stages[stage].layers or self.model.layers
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
-        """What is named `module:NAME`: objectives, teacher losses, examples, filters and the direction."""
+        """User code, named `module:NAME`: objectives, teacher losses, examples, filters and the direction."""
         tasks = (
             (
                 OBJECTIVES.kind_of(task.objective),
@@ -243,7 +244,7 @@ class Config:
 
     @property
     def task_name(self) -> str:
-        """Name of the first task, in the order of the configuration file."""
+        """Name of the first task, in file order."""
         return next(iter(self.tasks))
 
     @property
@@ -252,29 +253,29 @@ class Config:
         return self.tasks[self.task_name]
 
     def qualified(self, task: str, name: str) -> str:
-        """Return the name of a metric of a task: `name`, or `task/name` if there are several tasks."""
+        """Return a task's metric name: `name`, or `task/name` if there are several tasks."""
         return "/".join(filter(None, (task, name))) if len(self.tasks) > 1 else name
 
     def metrics_of(self, task: str, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of one task without its name, from those of all tasks (`qualified`)."""
+        """Return one task's metrics without the `task/` prefix that `qualified` adds."""
         start = f"{task}/" if len(self.tasks) > 1 else ""
         return {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
 
     @property
     def has_own_heads(self) -> bool:
-        """Whether each task has heads of its own, `heads/<task>/...`, as several fine-tuned tasks have."""
+        """Whether each task has its own heads, `heads/<task>/...`: with several fine-tuning tasks."""
         return len(self.tasks) > 1 and isinstance(self.task.examples, LabeledFormat)
 
     @property
     def expected_vocab_size(self) -> int:
-        """V as configured; the tokenizer that is loaded or trained may differ."""
+        """V as configured; the tokenizer may differ."""
         return self.model.vocab_size or self.data.tokenizer.vocab_size
 
     def encoder(self, vocab_size: int, backend: str) -> EncoderConfig:
-        """Return the encoder for a vocabulary, executed as `runtime` requests for a backend.
+        """Return the encoder for a vocabulary size, with `runtime` settings resolved for a backend.
 
         Raises:
-          UserError: `model.vocab_size` is set and is not the tokenizer's.
+          UserError: `model.vocab_size` is set and differs from the tokenizer's.
         """
         if self.model.vocab_size not in (0, vocab_size):
             raise UserError(
@@ -285,15 +286,16 @@ class Config:
         if dtype == "auto":
             dtype = "float32" if backend == "cpu" else "bfloat16"
         remat = self.runtime.remat
-        if remat == "auto":  # on a TPU recomputing is faster than reading back (docs/results/compile_table.md)
+        if remat == "auto":  # a TPU recomputes faster than it reads back from memory (docs/results/compile_table.md)
             remat = "dots" if backend == "tpu" else "none"
         execution = Execution(dtype, self.runtime.unroll, remat)
         return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)
 
     def identity(self, store_fingerprint: str) -> dict[str, Any]:
-        """Return what a resumed run must share: the first half of the settings, the data by content and not by path."""
+        """Return what a resumed run must have in common: settings that change the result, and data by content."""
         identity = to_dict(self)
-        for free in ("eval", "runtime", "init_from"):  # init_from by its content
+        # Paths are removed, since data may be moved. `init_from` and teachers are compared by their weights.
+        for free in ("eval", "runtime", "init_from"):
             del identity[free]
         for path in _PATHS:
             del identity["data"][path]
@@ -306,7 +308,7 @@ class Config:
         else:  # its characters are also in the fingerprint
             del identity["data"]["tokenizer"]["keep_file"]
         for task in identity["tasks"].values():
-            # Of labeled files, which have a fingerprint.
+            # Paths of labeled files, which have a fingerprint.
             for path in ("train", "heldout", "further_heldout", "unlabeled"):
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
@@ -319,19 +321,19 @@ class Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Return plain nested dicts and lists, as written to JSON and read by `from_dict`."""
+    """Return plain nested dicts and lists, which `from_dict` reads back."""
     return plain(config) | {"model": plain(config.model.architecture())}  # `execution` follows from `runtime`
 
 
 def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
-    """Build a configuration from plain dicts. Missing keys take their defaults; old names of settings are accepted.
+    """Build a configuration from plain dicts. Missing keys take their defaults; old setting names are accepted.
 
     Args:
-      mapping: settings by name.
-      trust_code: whether modules that a `kind` names may be imported: True for what the user has written.
+      mapping: nested settings by name.
+      trust_code: allow importing modules that a `kind` names. True only for settings that the user wrote.
 
     Raises:
-      UserError: an unknown key, a value of the wrong type, or settings that exclude each other.
+      UserError: an unknown key, a value with the wrong type, or settings that exclude each other.
       Untrusted: a kind names a module that is not imported, and `trust_code` is False.
     """
     mapping = renames.current(mapping)
@@ -344,7 +346,7 @@ def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of `model.preset`, if there is one, overridden by those that are set directly."""
+    """Return model settings with `model.preset` filled in; settings beside it take precedence."""
     if "execution" in model:
         raise UserError("model.execution is not a setting; use runtime.dtype, runtime.unroll and runtime.remat")
     model = dict(model)
@@ -357,7 +359,7 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return nested dataclasses as nested dicts and lists; an objective has its `kind` first."""
+    """Convert nested dataclasses to nested dicts and lists; objectives get their `kind` first."""
     if dataclasses.is_dataclass(value):
         fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         if isinstance(value, Objective):

@@ -1,4 +1,4 @@
-"""Configuration files `FILE[:variant]`, overrides `a.b=value`, and the command-line flags that carry both."""
+"""Read configuration files `FILE[:variant]` and overrides `a.b=value`, and define the flags for both."""
 
 import argparse
 import difflib
@@ -18,18 +18,18 @@ from bertjax.errors import Untrusted, UserError
 from bertjax.models import directions
 from bertjax.opening import SavedModel
 
-# Where recipes are: in an installed package (setup.py), and in a checkout.
+# Folders with recipes: in an installed package (setup.py), and in a checkout.
 _RECIPES = (Path(__file__).parent / "recipes", Path(__file__).parents[1] / "configs")
 
-# Settings that decide the same number: one in itself, and others from which it follows. A user who sets one of them
-# means that one, whatever the recipe has.
+# Alternatives that determine one number: given directly, or derived from the others. A flag for one of them replaces
+# the recipe's choice, so that `--config.stages.0.steps=500` also works if the recipe sets epochs.
 _ALTERNATIVES = {
     r"stages\.\d+": (("steps", "epochs", "flops"), ("batch", "examples")),
     r"optimizer": (("warmup_steps", "warmup_share"),),
 }
-# Where and with how many processes this machine prepares data.
+# Settings for preparing data on this machine; they do not change a run's result or its default workdir.
 _HERE = ("data.store", "data.cache_dir", "data.workers")
-# Settings that have no effect without another one, and go with it.
+# {setting: another one that has no effect without it and is removed together with it}.
 _DEPENDENT = {"epochs": "min_steps"}
 
 
@@ -46,6 +46,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     """
     path, _, variant = config_path.partition(":")
     mapping = _settings(config_path, find(path), variant)
+    # A flag for `kind` clears the recipe's settings for the old kind, so it must come before flags for the new one.
     for assignment in sorted(overrides, key=_kinds_first):
         if removed := typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule")):
             names = ", ".join(removed)
@@ -66,13 +67,13 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
 
 
 def find(path: str) -> str:
-    """Return the file that --config names without its variant: a path, or a recipe that comes with bertjax.
+    """Return the path for `--config` without its variant: a file, or a recipe that comes with bertjax.
 
-    `tiny`, `finetune/glue` and also `configs/tiny.py` name recipes, in a checkout and in an installed package. A file
-    of that path comes first.
+    `tiny`, `finetune/glue` and `configs/tiny.py` name recipes, in a checkout and in an installed package. An existing
+    file takes precedence.
 
     Raises:
-      UserError: there is neither such a file nor such a recipe.
+      UserError: there is neither a file nor a recipe with this name.
     """
     if Path(path).is_file():
         return path
@@ -90,7 +91,7 @@ def find(path: str) -> str:
 
 
 def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
-    """Return what the file's `get_config` returns, as plain dicts."""
+    """Run a configuration file and return the settings from its `get_config` as plain dicts."""
     spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
     if spec is None:
         raise UserError(f"configuration file {path!r} is not Python; its name must end in .py")
@@ -114,10 +115,10 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
 
 
 def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
-    """Let a setting of a flag replace what the recipe has in its place, such as `epochs` where a flag has `steps`.
+    """Let a flag replace the recipe's alternative to it: `stages.0.steps` replaces `epochs`.
 
     Raises:
-      UserError: flags have both.
+      UserError: flags set both alternatives.
     """
     for path in named:
         parent, _, name = path.rpartition(".")
@@ -127,7 +128,7 @@ def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
                 continue
             is_one_of_two = any(f"{parent}.{other}" in named and section.get(other) for other in alternatives)
             if not section.get(name) and (name != alternatives[0] or is_one_of_two):
-                continue  # epochs=0 chooses nothing, nor does warmup_steps=0 beside a warmup_share
+                continue  # a zero chooses nothing: epochs=0, or warmup_steps=0 beside a flag for warmup_share
             for other in alternatives:
                 if other != name and section.pop(other, None) and f"{parent}.{other}" in named:
                     raise UserError(f"{path} and {parent}.{other} exclude each other; leave one out")
@@ -144,7 +145,7 @@ def _entry(section: Any, key: str) -> Any:
 
 
 def _open_stages(mapping: dict[str, Any]) -> None:
-    """Remove the steps and rows that `epochs`, `flops` and `examples` replace, so that nothing reads them as known."""
+    """Remove steps and rows that `epochs`, `flops` or `examples` will determine: nothing may read them as known."""
     stages = mapping.get("stages")
     for index, stage in enumerate(stages if isinstance(stages, list) else []):
         if isinstance(stage, dict):
@@ -154,9 +155,9 @@ def _open_stages(mapping: dict[str, Any]) -> None:
 
 
 def _in_file_order(value: Any) -> Any:
-    """Return nested dicts whose keys are in the order in which the file sets them; a ConfigDict lists them sorted.
+    """Return nested dicts with keys in the order of the file; iterating over a ConfigDict would sort them.
 
-    The order of tasks is part of a run: the first one names the best checkpoint, and turns are taken in order.
+    The order of tasks is part of a run: the first task ranks checkpoints, and tasks take turns in this order.
     """
     if isinstance(value, ml_collections.ConfigDict):
         return {key: _in_file_order(value[key]) for key in value._fields}
@@ -168,7 +169,7 @@ def _in_file_order(value: Any) -> Any:
 
 
 def _model_of(name: str) -> dict[str, Any]:
-    """Return the settings of the model that `init_from` names."""
+    """Return the model settings of `init_from`."""
     if not name:
         raise UserError(
             f"model.preset={INIT_FROM} needs a model to copy the architecture from; add --config.init_from=EXPORT"
@@ -177,7 +178,7 @@ def _model_of(name: str) -> dict[str, Any]:
 
 
 def _check_direction(inherited: dict[str, Any]) -> None:
-    """Raise Untrusted if the architecture of another model names a module that the user has not named."""
+    """Raise Untrusted if another model's architecture names a module that the user has not named."""
     if isinstance(direction := inherited.get("direction"), str):
         try:
             directions.check(direction)
@@ -189,7 +190,7 @@ def _check_direction(inherited: dict[str, Any]) -> None:
 
 
 def _kinds_first(assignment: str) -> tuple[bool, int]:
-    """Sort kinds before other settings, outer ones first: a new kind removes the settings of the old one."""
+    """Sort key: `kind` settings first, outer ones before inner ones."""
     path = assignment.partition("=")[0]
     return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
 
@@ -212,7 +213,7 @@ def parse(parser: cli.ArgumentParser, argv: list[str] | None = None) -> tuple[ar
     """Parse flags.
 
     Returns:
-      The flags of the parser, and the overrides as `a.b=value`, without the leading --config.
+      The parsed flags, and overrides as `a.b=value` without the leading `--config.`
 
     Raises:
       UserError: an unknown flag.
@@ -232,10 +233,11 @@ def parse_known(
 
 
 def refuse(unknown: list[str], parser: cli.ArgumentParser) -> None:
-    """Raise UserError, with the nearest flag of the parser, if there are unknown flags."""
+    """Raise UserError if there are unknown flags, with the nearest known flag or setting."""
     for flag in unknown:
         name, is_assigned, value = flag.partition("=")
         near = parser.nearest(name)
+        # `--learning_rate=1e-4` is meant as a setting: print its full path.
         if name.startswith("--") and is_assigned:
             paths = [name[2:]] if "." in name else typed.paths_of(Config, name[2:])
             near = " or ".join(f"--config.{path}={value}" for path in paths) or near
@@ -244,20 +246,20 @@ def refuse(unknown: list[str], parser: cli.ArgumentParser) -> None:
 
 
 def short_name(config_path: str, overrides: list[str]) -> str:
-    """Return the default name of a workdir: `tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1."""
+    """Return the default workdir name: `tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1."""
     path, _, variant = config_path.partition(":")
     parts = [Path(path).stem, variant, *(_short(assignment) for assignment in identifying(overrides))]
     return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
 
 
 def reference_name(config_path: str, overrides: list[str]) -> str:
-    """Return the name of the reference curve that a run is compared with; empty if it trains with other settings."""
+    """Return the reference curve's name; empty if a run trains with other settings than the recipe's."""
     changed = [assignment for assignment in identifying(overrides) if not assignment.startswith("seed=")]
     return "" if changed else short_name(config_path, [])
 
 
 def identifying(overrides: list[str]) -> list[str]:
-    """Return the overrides that change what a run computes; `eval`, `runtime` and places of this machine do not."""
+    """Return overrides that change the result; `eval`, `runtime` and locations on this machine do not."""
     return [
         assignment
         for assignment in overrides

@@ -1,8 +1,8 @@
-"""Errors that end a command with one line on stderr instead of a traceback, and text of others that is printed.
+"""Errors that end a command with one line on stderr instead of a traceback, and safe printing of untrusted text.
 
-`bertjax.cli` has the exit codes. Names of classes, ids, notes and settings come from files that somebody else made, and
-a terminal obeys the control characters in them: they change its title, hide text, or make it answer with a command.
-`printable` escapes them, `say` prints without them, and `json_text` is JSON without them.
+`bertjax.cli` has the exit codes. Class names, ids, notes and settings come from other people's files. A terminal obeys
+control characters in them: they change its title, hide text, or make it answer with a command. `printable` escapes
+them, `say` prints text without them, and `json_text` writes JSON without them.
 """
 
 import json
@@ -11,26 +11,26 @@ import re
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-# What a terminal obeys instead of showing it: control characters, and those that turn the direction of text around.
+# Characters that a terminal obeys instead of showing: control characters, and ones that reverse the text direction.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 # The same without tabs and line ends.
 _CONTROL_IN_LINES = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
 class UserError(Exception):
-    """Bad input: what is wrong, the value, the remedy, in one line."""
+    """Bad input. The message is one line: what is wrong, the value, the remedy."""
 
 
 class RunFailed(UserError):
-    """A run that had started cannot continue; what it saved is kept."""
+    """A run that had started cannot continue; its checkpoints are kept."""
 
 
 class FailedAgain(RunFailed):
-    """A run failed twice at the same step from the same checkpoint; the same command would fail a third time."""
+    """A run failed twice at the same step from the same checkpoint; it would fail a third time."""
 
 
 class Unavailable(UserError):
-    """Storage, a network or a device does not answer; the same command may succeed later."""
+    """Storage, a network or a device does not respond; the same command may succeed later."""
 
 
 class Busy(Unavailable):
@@ -38,64 +38,64 @@ class Busy(Unavailable):
 
 
 class Untrusted(UserError):
-    """A file names a module that this process has not imported, and nobody has said that it may."""
+    """A file names a module that this process has not imported and the user has not trusted."""
 
 
 class Unexplained(UserError):
-    """A device or a library cannot start and does not say why; a mistake of the user unless it has worked before."""
+    """A device or a library cannot start for an unknown reason; taken as bad input unless it has worked before."""
 
 
 class Damaged(UserError):
-    """A file is cut short, altered, or not in its format."""
+    """A file is truncated, altered, or not in its format."""
 
 
 def shorten(items: Sequence[str], limit: int = 4, separator: str = ", ") -> str:
-    """Return the first items for a message, and the number of the others: `a, b, c, d and 3 more`."""
+    """Return the first items and how many more there are: `a, b, c, d and 3 more`."""
     rest = f" and {len(items) - limit} more" if len(items) > limit else ""
     return separator.join(items[:limit]) + rest
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says as a part of another line: the first line of its message, shortened."""
+    """Return the first line of an error's message, shortened, for use in another message."""
     lines = str(error).strip().splitlines()
     return cut_text(lines[0]) if lines else type(error).__name__
 
 
 def quoted(value: Any) -> str:
-    """Return a value as in Python code, in one line and shortened."""
+    """Return a value's `repr`, shortened."""
     return cut_text(repr(value))
 
 
 def cut_text(text: str, width: int = 300) -> str:
-    """Return the start of a text."""
+    """Return at most `width` characters of a text, with `...` if it is longer."""
     return text if len(text) <= width else f"{text[:width]}..."
 
 
 def printable(text: str) -> str:
-    """Return a text of somebody else with control characters as escapes, such as `\\x1b`, in one line."""
+    """Return untrusted text in one line, with control characters as escapes such as `\\x1b`."""
     return _CONTROL.sub(_escape, text)
 
 
 def say(text: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Print lines that hold text of somebody else, without its control characters.
+    """Print lines with untrusted text; control characters are escaped.
 
     Args:
-      text: one or several lines; what must stay in its line, such as a cell of a table, is `printable` before.
+      text: one or several lines. Line ends stay, so pass parts that must not break a line through `printable` first.
       file, end, flush: as for `print`.
     """
     print(cleaned(text), file=file, end=end, flush=flush)
 
 
 def cleaned(text: str) -> str:
-    """Return text in lines with all other control characters as escapes; `say` prints it."""
+    """Return text with line ends and tabs kept and all other control characters escaped."""
     return _CONTROL_IN_LINES.sub(_escape, text)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return a value as JSON in readable letters, for a terminal or a file.
+    """Return a value as readable JSON (no ASCII escapes for letters), for a terminal or a file.
 
-    What a terminal would obey is escaped, which changes no value. Numbers that are not finite become null: JSON has no
-    NaN, and strict parsers refuse the whole text.
+    Control characters are escaped, which does not change the value. Non-finite numbers become null: JSON has no NaN,
+    and strict parsers refuse the whole text.
     """
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
     return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -1,4 +1,4 @@
-"""`importance.json`: how important each head and each feed-forward neuron of an encoder is.
+"""`importance.json`: the importance of each head and each feed-forward neuron in an encoder.
 
     {
       "format_version": 1,
@@ -10,11 +10,11 @@
       "neurons": [[0.0004, ...], ...]
     }
 
-`heads` has a row for each layer, the first one first, with a number for each head. `neurons` has a number for each
-feed-forward neuron. A number is the mean over examples of the absolute derivative of the loss with respect to a factor
-on what the head or the neuron gives (Michel et al., 2019, section 4.1, arXiv 1905.10650), in nats. `bertjax.analyze`
-writes the file. Numbers of one layer can be compared as they are; between layers they are divided by the Euclidean norm
-of their layer first (`normalized`).
+`heads` has one row per layer, from the first layer on, with a number for each head; `neurons` has a number for each
+feed-forward neuron. A number is the absolute derivative of the loss with respect to a factor on the output of the head
+or neuron, averaged over examples, in nats (Michel et al., 2019, section 4.1, arXiv 1905.10650). Within a layer, numbers
+are comparable as they are. Between layers, first divide them by their layer's Euclidean norm (`normalized`).
+`bertjax.analyze` writes the file.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ FORMAT_VERSION = 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Importance:
-    """The importance of the parts of an encoder.
+    """Importance of heads and neurons.
 
     Attributes:
       heads: float64 [L, H].
       neurons: float64 [L, F].
-      model: name of the model.
+      model: model name.
       material: name of the texts.
       examples: number of examples.
-      objective: class of the objective whose loss is differentiated.
+      objective: class name; its loss was differentiated.
     """
 
     heads: np.ndarray
@@ -52,21 +52,17 @@ class Importance:
     objective: str = ""
 
     def to_json(self) -> bytes:
-        """Return the content of the file."""
+        """Return the file content."""
         about = {name: getattr(self, name) for name in ("model", "material", "examples", "objective")}
         numbers = {name: [_rounded(row) for row in getattr(self, name)] for name in ("heads", "neurons")}
         return (json.dumps({"format_version": FORMAT_VERSION} | about | numbers, ensure_ascii=False) + "\n").encode()
 
 
 def read(path: str | os.PathLike, encoder: EncoderConfig) -> Importance:
-    """Return the importance in a file.
-
-    Args:
-      path: the file.
-      encoder: the encoder that it must fit.
+    """Read a file and check that it fits an encoder.
 
     Raises:
-      UserError: the file cannot be read, is not an `importance.json`, or is of an encoder of another shape.
+      UserError: the file cannot be read, is not an `importance.json`, or was made for another shape.
     """
     try:
         content = untrusted.read_json(path)
@@ -93,9 +89,9 @@ def read(path: str | os.PathLike, encoder: EncoderConfig) -> Importance:
 
 
 def normalized(importance: np.ndarray) -> np.ndarray:
-    """Return importance [L, ...] divided by the Euclidean norm of its layer; a layer of zeros stays as it is.
+    """Return importance [L, ...] divided by each layer's Euclidean norm; layers of zeros stay zero.
 
-    Molchanov et al. (2017, section 2.2, arXiv 1611.06440) normalize so, because layers differ in scale.
+    Layers differ in scale (Molchanov et al., 2017, section 2.2, arXiv 1611.06440).
     """
     norms = np.linalg.norm(importance, axis=1, keepdims=True)
     return importance / np.where(norms > 0, norms, 1.0)

@@ -1,4 +1,4 @@
-"""Lock files on a disk: one process at a time; a process that is killed releases its locks."""
+"""Lock files on a disk: one process at a time; the kernel releases the locks of a killed process."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from bertjax.storage import storage_errors
 
 @contextlib.contextmanager
 def lock_or_wait(path: Path, notice: str = "") -> Iterator[None]:
-    """Hold a local lock file, after waiting for the process that holds it.
+    """Hold a local lock file; wait for the process that holds it.
 
     Args:
       notice: printed on stderr before waiting.
@@ -51,6 +51,7 @@ def _lock_file(path: Path) -> IO[str]:
 
 
 def _try(lock: IO[str]) -> bool:
+    # flock(2), not fcntl(2) locks: those are lost as soon as this process closes any descriptor of the file.
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -67,12 +68,13 @@ def _try(lock: IO[str]) -> bool:
 
 
 def file_system_of(path: os.PathLike) -> tuple[str, str]:
-    """Return the kind of the file system that a local path is on, such as `ext4` or `fuse.gcsfuse`, and its mount."""
+    """Return the type of the file system under a local path, such as `ext4` or `fuse.gcsfuse`, and its mount point."""
     place = Path(path).absolute()
     try:
         lines = Path("/proc/mounts").read_text().splitlines()
     except OSError:  # not Linux
         return "unknown", "/"
+    # /proc/mounts writes spaces as octal escapes (fstab(5)). The longest mount point above the path is the one.
     mounts = [(mount.replace("\\040", " "), kind) for _, mount, kind, *_ in map(str.split, lines)]
     mount, kind = max((one for one in mounts if place.is_relative_to(one[0])), key=lambda one: len(Path(one[0]).parts))
     return kind, mount

@@ -1,24 +1,24 @@
-"""The mesh axes, and how `terms`, which runs in `jax.shard_map`, sees the other shards of its batch."""
+"""The mesh axes, and access to other batch shards from inside `jax.shard_map`, in which `terms` runs."""
 
 import jax
 
-# All mesh axes, and those over which the rows of a batch are sharded.
+# All mesh axes, and the ones that shard batch rows.
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
 
 
 def gather_rows(array: jax.Array) -> jax.Array:
-    """Return an array over the whole batch, concatenated from the parts of all shards; differentiable.
+    """Concatenate an array over all batch shards; differentiable.
 
-    Gradients are summed over the shards: the result is the gradient of the whole batch with respect to this part.
-    Outside of `shard_map` there is one shard.
+    Gradients are summed over shards, which gives the whole batch's gradient with respect to this shard. Outside
+    `shard_map` there is one shard.
     """
     axes = _sharded_axes()
     return jax.lax.all_gather(array, axes, axis=0, tiled=True) if axes else array
 
 
 def shard_index() -> jax.Array | int:
-    """Return the index of this shard among the parts that `gather_rows` concatenates."""
+    """Return this shard's index in the result of `gather_rows`."""
     axes = _sharded_axes()
     return jax.lax.axis_index(axes) if axes else 0
 

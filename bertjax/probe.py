@@ -1,6 +1,6 @@
-"""python -m bertjax.probe: what each layer of a model encodes, or which of two sentences the model prefers, as a table.
+"""python -m bertjax.probe: probe a model's layers for labels, syntax and senses, or score it on minimal pairs.
 
-The first is the part `layers` of the analysis. Results are written to the workdirs, where `bertjax.compare` reads them.
+Layers are probed by the part `layers` of `bertjax.analyze`. Results are kept in the workdirs for `bertjax.compare`.
 """
 
 import argparse
@@ -31,9 +31,9 @@ from bertjax.hardware import platform
 from bertjax.inference import minimal_pairs
 from bertjax.training.results.scores import scores_of, write_probe
 
-# More records than any file has.
+# Effectively unlimited: more records than any file has.
 _ALL = 10**9
-# Columns of the table: measure, heading, format. A group of measures is a dict of `analysis.json`.
+# Table columns: group (a dict in `analysis.json`), measure, heading, format.
 _COLUMNS = (
     ("probe", "accuracy", "accuracy", "{:.4f}"),
     ("probe", "random_accuracy", "random", "{:.4f}"),
@@ -57,10 +57,10 @@ _CONSTANTS = (
 
 
 def table(numbers: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Return the numbers of the part as text: for each model and material a line for each layer.
+    """Return the results as text: one table per model and material, with one line per layer.
 
     Args:
-      numbers: {model: {material: {group of measures: {measure: values by layer}}}}.
+      numbers: {model: {material: {group: {measure: values by layer}}}}.
     """
     blocks = []
     for label, materials in numbers.items():
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _on_pairs(args: argparse.Namespace) -> int:
-    """Print the table of minimal pairs for each model, and keep the scores of runs."""
+    """Print a table of minimal pairs for each model, and keep the scores in the workdirs."""
     found = minimal_pairs.read(args.minimal_pairs)
     name, tables = _kept_name(args.minimal_pairs, minimal_pairs.files_of(args.minimal_pairs)), []
     with contextlib.redirect_stdout(sys.stderr):
@@ -212,10 +212,10 @@ def _keep(
     numbers: dict[str, dict[str, dict[str, Any]]],
     name_of: Mapping[str, str],
 ) -> None:
-    """Write the accuracies of the linear probes of runs beside them, by layer.
+    """Write each run's linear probe accuracies by layer into its workdir.
 
     Args:
-      name_of: the name of the result of each material.
+      name_of: {material: result name}.
     """
     for subject in subjects:
         workdir = _workdir_of(subject)
@@ -230,9 +230,9 @@ def _keep(
 
 
 def _kept_name(name: str, files: Sequence[Path], *choices: str) -> str:
-    """Return the name of a result: that of its file, the choices, and six digits of a hash of files and choices.
+    """Return a result's name: file stem, choices, and six hex digits that hash file contents and choices.
 
-    Files of one name in different folders have results of their own; a file has the same name on every machine.
+    The hash keeps files with equal names apart, and gives a file the same result name on every machine.
     """
     digest = hashlib.sha256("\0".join(choices).encode())
     for file in files:
@@ -241,18 +241,18 @@ def _kept_name(name: str, files: Sequence[Path], *choices: str) -> str:
 
 
 def _stem(path: str) -> str:
-    """Return the name of a file without the endings of formats and compressions, or of a folder."""
+    """Return a file or folder name without format and compression suffixes."""
     return re.sub(r"(\.(conllu|tsv|csv|jsonl|txt|gz|zst|xz))+$", "", Path(path).name)
 
 
 def _workdir_of(subject: Subject) -> epath.Path | None:
-    """Return the workdir whose newest state a model is; None for one checkpoint of several, and for an export."""
+    """Return a model's workdir if it is a run's newest state; None for `RUN@STEP` and exports."""
     saved = subject.saved
     return None if saved is None or saved.is_export or saved.step else epath.Path(saved.folder)
 
 
 def _materials(subjects: Sequence[Subject], files: Sequence[str], examples: int, tag: str) -> list[Labeled]:
-    """Return the files as materials; unlike in `analyze`, the columns are those of the file, not of the model."""
+    """Return the files as materials; unlike in `analyze`, columns come from the file, not from the model."""
     materials = running.materials_of(subjects, labels=files, examples=examples or _ALL)
     for material in materials:
         if tag and not is_conllu(material.path):

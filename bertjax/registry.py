@@ -1,7 +1,7 @@
-"""Unions by `kind`: registered classes have a short name, classes from elsewhere are named `module:Class`.
+"""Unions by `kind`: registered classes have a short name; user classes are named `module:Class`.
 
-Importing a module runs its code. A configuration file and a command line may name any module, because the user wrote
-them. A file that was read, such as an export, may name only modules that this process has imported already.
+Importing a module runs its code. Configuration files and command lines may name any module, because the user wrote
+them. Other files, such as exports, may only name modules that this process has already imported.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from bertjax.user_code import line_of
 
 @dataclasses.dataclass(frozen=True)
 class Union:
-    """The classes that a setting such as `objective={"kind": "mlm", ...}` chooses from.
+    """Classes that a setting such as `objective={"kind": "mlm", ...}` chooses from.
 
     Attributes:
-      setting: name of the setting, for messages.
-      base: class that all of them derive from. If it has a field `kind`, each class sets its own kind as the default.
-      default: kind of the class that is built if none is set.
-      kinds: {kind: `module:Class`} of the registered classes; a module is imported when its class is used.
-      is_open: whether a kind may also be `module:Class`, a class from elsewhere.
+      setting: setting name, for messages.
+      base: common base class. If it has a field `kind`, each class sets its own kind as the default.
+      default: kind to build if none is set.
+      kinds: {kind: `module:Class`} for registered classes; a module is imported when its class is used.
+      is_open: whether a kind may also be `module:Class`, a user class.
     """
 
     setting: str
@@ -35,14 +35,14 @@ class Union:
     is_open: bool = True
 
     def class_of(self, kind: str | None = None, trust_code: bool = False) -> type:
-        """Return the class of a kind.
+        """Return the class for a kind.
 
         Args:
           kind: a registered kind, or `module:Class`; None for the default.
-          trust_code: whether the module of `module:Class` may be imported, if it is not imported yet.
+          trust_code: allow importing the module in `module:Class`.
 
         Raises:
-          UserError: the kind is unknown, cannot be imported, or is not such a class.
+          UserError: the kind is unknown, cannot be imported, or is not a subclass of `base`.
           Untrusted: its module is not imported, and `trust_code` is False.
         """
         kind = kind or self.default
@@ -66,7 +66,7 @@ class Union:
         return registered
 
     def kind_of(self, value: Any) -> str:
-        """Return the kind by which `class_of` finds the class of an instance."""
+        """Return an instance's kind, so that `class_of(kind_of(x)) is type(x)`."""
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         return next((kind for kind, registered in self.kinds.items() if registered == name), name)
 
@@ -75,9 +75,9 @@ def module_of(choice: str, name: str, trust_code: bool) -> types.ModuleType:
     """Return a module that a setting names.
 
     Args:
-      choice: the setting with its value, for messages.
-      name: name of the module.
-      trust_code: whether it may be imported, if it is not imported yet.
+      choice: setting and value, for messages.
+      name: module name.
+      trust_code: allow importing it.
 
     Raises:
       UserError: it cannot be imported.
@@ -87,7 +87,7 @@ def module_of(choice: str, name: str, trust_code: bool) -> types.ModuleType:
 
 
 def _classes(module: types.ModuleType, base: type) -> list[str]:
-    """Return the names of a module's classes that derive from `base`."""
+    """Return the names of subclasses of `base` in a module."""
     return [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
 
 

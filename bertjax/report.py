@@ -1,4 +1,4 @@
-"""python -m bertjax.report: write the page of a training run or of a token store."""
+"""python -m bertjax.report: write an HTML page about a training run or a token store."""
 
 import argparse
 import sys
@@ -17,16 +17,15 @@ NAME = "report.html"
 
 
 def run(path: epath.PathLike, out: epath.PathLike = "", trust_code: bool = False) -> epath.Path:
-    """Write the page of a run, finished or not, or of a token store, and return its path.
+    """Write the page and return its path.
 
     Args:
-      path: the workdir, or the folder of the store.
-      out: the HTML file; by default `report.html` in the workdir, or STORE.html beside the store, whose files never
-        change.
-      trust_code: whether modules that the run names as `module:Class` are imported, which runs their code.
+      path: workdir of a run, finished or not, or a token store folder.
+      out: the HTML file; by default `report.html` in the workdir, or STORE.html beside the store, which never changes.
+      trust_code: import the modules that the run names as `module:Class`, which runs their code.
 
     Raises:
-      UserError: the path is neither, or is damaged, or is a run that has logged nothing; nothing was written.
+      UserError: the path is neither, or is damaged, or is a run without logs; nothing was written.
       StorageError: the page cannot be written.
     """
     name = str(path).rstrip("/")

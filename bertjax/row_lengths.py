@@ -1,4 +1,4 @@
-"""Lengths of rows and examples, against the position table of the encoder: only examples must fit into it."""
+"""Check row and example lengths against the position table. Positions restart in each example of a packed row."""
 
 import logging
 from collections.abc import Container, Mapping, Sequence
@@ -15,15 +15,13 @@ log = logging.getLogger(__name__)
 
 
 def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapping[str, ExampleFormat]) -> int:
-    """Return the most tokens of an example in any stage.
+    """Return the maximum example length in tokens over all stages.
 
     Args:
-      model: the encoder.
-      stages: the stages of a run.
-      formats: {task: its example format}.
+      formats: {task: example format}.
 
     Raises:
-      UserError: the encoder has a position table that is shorter, or a row cannot hold a whole example.
+      UserError: the encoder's position table is shorter, or a row cannot hold a whole example.
     """
     longest, limit = 0, model.max_positions
     for index, stage in enumerate(stages):
@@ -48,13 +46,14 @@ def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapp
 
 
 def fit(mapping: dict[str, Any], overridden: Container[str]) -> dict[str, Any]:
-    """Lower the row lengths of a configuration file to what the encoder of `init_from` can read, with a warning.
+    """Lower row lengths to what the `init_from` encoder can read, with a warning.
 
-    Settings of a format in tokens, such as the stride of windows, are lowered in proportion.
+    Recipes are written for long encoders. Format settings in tokens, such as the window stride, are lowered in
+    proportion.
 
     Args:
-      mapping: the configuration as plain dicts, with the settings of the encoder in `model`.
-      overridden: the settings of the command line, which stay; `longest_example` refuses them if they are too long.
+      mapping: the configuration as plain dicts; `model` has the encoder's settings.
+      overridden: settings from the command line, which stay; `longest_example` refuses them if they are too long.
 
     Returns:
       The configuration.
@@ -77,6 +76,7 @@ def fit(mapping: dict[str, Any], overridden: Container[str]) -> dict[str, Any]:
         examples = typed.build(ExampleFormat, settings, path, {FORMATS.base: FORMATS.class_of})
         for index, stage in enumerate(stages):
             seq_len = stage.get("seq_len", Stage.seq_len) if isinstance(stage, dict) else None
+            # A row may be longer than the position table if its examples are short enough.
             if not isinstance(seq_len, int) or (longest := examples.longest(seq_len)) <= limit:
                 continue
             lower(stage, f"stages.{index}", "seq_len", seq_len, seq_len * limit // longest)

@@ -1,4 +1,4 @@
-"""python -m bertjax.status: the status of runs, from the files in their workdirs, for people and for monitors."""
+"""python -m bertjax.status: print the status of runs from files in their workdirs, for people and monitors."""
 
 import argparse
 import dataclasses
@@ -20,10 +20,10 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserError | OSError]]:
-    """Return the status of the run in each workdir, and of each seed in a folder of runs with `--seeds`.
+    """Return the status of each workdir, and of each seed in a folder of runs with `--seeds`.
 
     Returns:
-      The statuses, and the errors of those paths that hold no run or whose files are damaged or cannot be read.
+      (statuses, errors); there is an error for each path without a run, and for damaged or unreadable files.
     """
     statuses, errors = [], []
     for path in paths:
@@ -54,14 +54,14 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
 
 
 def print_statuses(statuses: Sequence[RunStatus], console: Console | None = None) -> None:
-    """Print several runs as a table with the warnings below it; one run, or a table that is too wide, as lines."""
+    """Print several runs as a table with warnings below it; print one run, or a table that is too wide, as lines."""
     console = console or Console()
     rows = [_cells(status) for status in statuses]
     table = Table(*(rows[0] if rows else ()))
     for row in rows:
         table.add_row(*row.values())
     unlimited = console.options.update(max_width=10_000)
-    # The smallest width at which every word, such as a path, stays whole.
+    # Minimum width that keeps every word whole: a path broken over lines cannot be copied.
     needed = console.measure(table, options=unlimited).minimum
     is_table = len(statuses) > 1 and needed <= console.width
     if is_table:
@@ -82,7 +82,7 @@ def _remarks(status: RunStatus) -> list[tuple[str, str]]:
 
 
 def _cells(status: RunStatus) -> dict[str, str]:
-    """Return {heading: text} of a run."""
+    """Return {heading: text} for a run."""
     step = f"{status.step:,}" if status.steps is None else f"{status.step:,} of {status.steps:,}"
     state = status.state
     if status.silent_seconds is not None and state != "finished":
@@ -139,6 +139,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         print_statuses(statuses)
     codes = {exit_code(statuses), *map(cli.report, errors)}
+    # The most urgent code wins: a mistyped path, then a failed run, then one that was stopped.
     return next(code for code in (BAD_INPUT, FAILED, STOPPED, FINISHED) if code in codes)
 
 

@@ -1,7 +1,7 @@
-"""How bertjax writes files: whole or not at all, on a disk or on an object store.
+"""Atomic files on disks and object stores, retries, and errors of both in one class.
 
-A file or folder is written as a draft beside its place and renamed when it is complete, so a killed process leaves the
-old one and a draft. An object store needs no draft: a file appears there when all of it is written.
+A file or folder is written as a draft next to its destination and renamed when complete, so a killed process leaves the
+old version and a draft. An object store needs no draft: an object appears once all of it is uploaded.
 """
 
 import contextlib
@@ -25,11 +25,12 @@ from bertjax.errors import RunFailed, Unavailable, UserError
 
 T = TypeVar("T")
 
-# Waits between attempts grow from half a second to 16 seconds; together they take a minute at most.
+# Waits between attempts grow from 0.5 s to 16 s and take at most a minute together. They are random, so that many hosts
+# that fail at the same moment do not retry at the same moment (exponential backoff with jitter).
 _ATTEMPTS = 8
 _WAIT = tenacity.wait_random_exponential(multiplier=0.5, max=16)
 
-# What a network, a server of NFS or a disk may recover from. s3fs reports 500 as EREMOTEIO and 503 as EBUSY.
+# Errors from which a network, an NFS server or a disk may recover. s3fs reports 500 as EREMOTEIO and 503 as EBUSY.
 _TRANSIENT = {
     getattr(errno, name)
     for name in (
@@ -37,7 +38,7 @@ _TRANSIENT = {
         "ENETUNREACH EPIPE EREMOTEIO ESTALE ETIMEDOUT"
     ).split()
 }
-# Libraries for object stores often leave out the number.
+# Object store libraries often leave out the errno.
 _ERRNO_OF_CLASS = {
     FileNotFoundError: errno.ENOENT,
     PermissionError: errno.EACCES,
@@ -46,44 +47,44 @@ _ERRNO_OF_CLASS = {
     NotADirectoryError: errno.ENOTDIR,
     ConnectionError: errno.ECONNRESET,
     TimeoutError: errno.ETIMEDOUT,
-    # Wrong addresses, missing packages and bugs are no failures of a network.
+    # Wrong addresses, missing packages and bugs are not network failures: a retry would not help.
     **dict.fromkeys((ValueError, TypeError, LookupError, AttributeError, NotImplementedError), errno.EINVAL),
     ImportError: errno.EINVAL,
 }
 _ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 408: errno.ETIMEDOUT, 429: errno.EAGAIN}
-# Missing rights, as google.auth, botocore and gcsfs (for 403) report them: without a status, `<class>: <message>`.
+# `<class>: <message>` of errors without a status that mean missing rights, from google.auth, botocore and gcsfs (403).
 _MISSING_RIGHTS = re.compile(r"\w*(Credentials|Reauth)\w*:|\w+: Forbidden|.*(invalid_grant|Anonymous caller)")
-# Packages that raise only what a network, or a server behind it, has caused.
+# Packages in which unknown errors are network or server failures.
 _NETWORK_PACKAGES = ("aiohttp", "botocore", "gcsfs", "google.api_core", "google.auth", "httpx", "requests", "urllib3")
 
 
 class StorageError(OSError):
-    """A failure of a disk, an object store, or the library that reaches it."""
+    """A disk, an object store, or its client library failed."""
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
 
     @property
     def transient(self) -> bool:
-        """Whether the same action may succeed later: not if rights, space or the file are missing."""
+        """Whether the same action may succeed later; not if rights, space or the file are missing."""
         return self.errno in _TRANSIENT
 
 
 class MissingFile(StorageError, FileNotFoundError):
-    """A file or folder that is not there."""
+    """A file or folder does not exist."""
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a command that ends with this error may succeed later, without any change."""
+    """Return whether the same command may succeed later after this error."""
     return isinstance(error, Unavailable) or (isinstance(error, StorageError) and error.transient)
 
 
 def retry(action: Callable[[], T], path: epath.PathLike) -> T:
-    """Run an action on `path`, and repeat it with growing waits while it fails in a way that may pass.
+    """Run an action on `path`, and repeat it with growing waits after transient errors.
 
     Raises:
-      Unavailable: it failed so each time.
-      StorageError: it failed in another way.
+      Unavailable: all attempts had transient errors.
+      StorageError: another error.
     """
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception(lambda error: isinstance(error, StorageError) and error.transient),
@@ -106,12 +107,13 @@ def retry(action: Callable[[], T], path: epath.PathLike) -> T:
 
 @contextlib.contextmanager
 def storage_errors(path: epath.PathLike) -> Iterator[None]:
-    """Turn whatever a file system raises about `path`, fsspec's own errors included, into `StorageError`."""
+    """Convert errors about `path` from a file system or fsspec to `StorageError`."""
     try:
         yield
     except (UserError, StorageError):
         raise
     except Exception as error:
+        # On a disk, other errors are bugs. Libraries for object stores raise classes of their own.
         if not is_remote(path) and not isinstance(error, OSError):
             raise
         number = _errno_of(error)
@@ -120,10 +122,14 @@ def storage_errors(path: epath.PathLike) -> Iterator[None]:
 
 
 def user_error(error: Exception, what: str, remedy: str) -> UserError:
-    """Return the error with which a command ends because of `error`, by whether the same command may succeed later.
+    """Convert a storage error to the error that ends a command, which determines the exit code.
+
+    Args:
+      what: what failed, the start of the message.
+      remedy: end of the message, unless a retry or free disk space is the remedy.
 
     Returns:
-      Unavailable if the failure may pass, RunFailed if a disk is full, UserError otherwise: `remedy` is for this one.
+      Unavailable for transient errors, RunFailed if the disk is full, UserError otherwise.
     """
     number = error.errno if isinstance(error, StorageError) else _errno_of(error, unknown=errno.EINVAL)
     message = f"{what}: {reason_of(error)}"
@@ -135,12 +141,13 @@ def user_error(error: Exception, what: str, remedy: str) -> UserError:
 
 
 def _errno_of(error: Exception, unknown: int = errno.EIO) -> int:
-    """Return the number of an error of a file system or of a library that reaches one.
+    """Return the errno of a file system error (local or fsspec).
 
     Args:
-      unknown: the number of an error that shows nothing: no number, no HTTP status, no known class or package.
+      unknown: errno to use if the error has no errno, no HTTP status, and no known class or package.
     """
-    if isinstance(error, OSError) and (error.errno or 0) > 0:  # a name that cannot be resolved has a negative number
+    # `socket.gaierror`, a host name that cannot be resolved, is an OSError with a negative errno.
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
         return error.errno
     holders = (error, getattr(error, "response", None))
     fields = (getattr(holder, name, None) for holder in holders for name in ("status", "code", "status_code"))
@@ -156,7 +163,7 @@ def _errno_of(error: Exception, unknown: int = errno.EIO) -> int:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the message of an error and of its direct cause in one line."""
+    """Return an error's message and its causes' messages in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -164,23 +171,23 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Return whether a path is a URL (`gs://...`), where nothing can be appended, renamed or locked."""
+    """Return whether a path is a URL (`gs://...`). Objects cannot be appended to, renamed or locked."""
     return "://" in os.fspath(path)
 
 
 def forget_listings(path: epath.PathLike) -> None:
-    """Drop the lists of files that epath keeps of an object store; another process may have changed it."""
+    """Drop epath's cached listings of an object store, since other processes may have changed it."""
     if is_remote(path):
         fsspec_backend.fs(path).invalidate_cache()
 
 
 def write_text(path: epath.PathLike, text: str) -> None:
-    """Write a local or remote file in UTF-8, all of it or nothing."""
+    """Write a local or remote UTF-8 file atomically."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: epath.PathLike, content: bytes) -> None:
-    """Write a local or remote file, all of it or nothing.
+    """Write a local or remote file atomically.
 
     Raises:
       StorageError: the file cannot be written; an existing one is unchanged.
@@ -194,7 +201,7 @@ def write_bytes(path: epath.PathLike, content: bytes) -> None:
 
 
 def read_bytes(path: epath.PathLike) -> bytes:
-    """Return the content of a local or remote file.
+    """Read a local or remote file.
 
     Raises:
       Unavailable: it could not be read for a minute.
@@ -210,7 +217,7 @@ def exists(path: epath.PathLike) -> bool:
 
 
 def names_in(folder: epath.PathLike) -> list[str]:
-    """Return the names in a local or remote folder as they are now, in order; empty without the folder.
+    """Return the current names in a local or remote folder, sorted; empty if the folder does not exist.
 
     Raises:
       Unavailable: it could not be listed for a minute.
@@ -220,24 +227,24 @@ def names_in(folder: epath.PathLike) -> list[str]:
 
 
 def list_names(folder: epath.PathLike) -> list[str]:
-    """Return what `names_in` returns, after one attempt, whose errors are those of the file system."""
+    """Like `names_in`, but with a single attempt; raises the file system's own errors."""
     try:
         if not is_remote(folder):
             return sorted(os.listdir(folder))
         store, place = _store_of(folder)
         if store is None:
             return sorted(path.name for path in epath.Path(folder).iterdir())
-        store.invalidate_cache()  # gcsfs keeps listings without expiry
+        store.invalidate_cache()  # gcsfs caches listings without expiry
         return sorted(PurePosixPath(path).name for path in store.ls(place, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def create(path: epath.PathLike, content: bytes) -> bool:
-    """Write a remote file unless it exists, in one step where the store can: S3 and Google Cloud Storage can.
+    """Write a remote file unless it exists; atomic on stores with conditional writes (S3, Google Cloud Storage).
 
     Returns:
-      Whether it was written.
+      Whether the file was written.
 
     Raises:
       StorageError: it cannot be written.
@@ -255,7 +262,7 @@ def create(path: epath.PathLike, content: bytes) -> bool:
 
 
 def read_now(path: epath.PathLike) -> bytes:
-    """Return the content of a remote file as it is now; empty without the file."""
+    """Return a remote file's current content, without caches; empty if it does not exist."""
     with storage_errors(path):
         store, place = _store_of(path)
         try:
@@ -268,7 +275,7 @@ def read_now(path: epath.PathLike) -> bytes:
 
 
 def modified(path: epath.PathLike) -> float | None:
-    """Return when a remote file was written, in seconds of the clock of its store; None if the store does not tell."""
+    """Return when a remote file was written, in seconds by the store's clock; None if unknown."""
     with storage_errors(path):
         store, place = _store_of(path)
         if store is None:
@@ -281,7 +288,7 @@ def modified(path: epath.PathLike) -> float | None:
 
 
 def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
-    """Return fsspec's file system of a URL and the path in it; None if TensorFlow alone reaches it."""
+    """Return (fsspec file system, path in it) for a URL; the file system is None if only TensorFlow can open it."""
     try:
         return url_to_fs(os.fspath(path))
     except ImportError:
@@ -290,10 +297,11 @@ def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a local file for writing; it replaces `path` when the block ends, and not if the block fails.
+    """Open a draft of a local file; it replaces `path` when the block ends, unless the block fails.
 
     After a power failure, `path` is the old file or the complete new one.
     """
+    # Flush before the rename: file systems may put the new name on disk before the content.
     draft = _draft(path)
     with storage_errors(path):
         file = open(draft, "wb")
@@ -310,10 +318,10 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Make an empty local folder; it becomes `path` when the block ends without an error.
+    """Create an empty local folder; it becomes `path` when the block ends without an error.
 
-    `path` does not exist, or is an empty folder. That one is filled in place, since it may be the current folder, a
-    link or a mount point, and is emptied if the block fails.
+    `path` must not exist, or be an empty folder. An empty folder is filled in place, since it may be the current
+    folder, a link or a mount point; if the block fails, it is emptied.
     """
     if path.is_dir() and not any(path.iterdir()):
         try:
@@ -334,20 +342,20 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def publish(folder: Path, path: Path) -> None:
-    """Rename a complete local folder to `path` once all of it is on disk, so that `path` survives a power failure."""
+    """Flush a complete local folder to disk and rename it to `path`, so that `path` survives a power failure."""
     flush_folder(folder)
     os.rename(folder, path)
     _flush(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
-    """Return once all files of a local folder are on disk."""
+    """Flush all files in a local folder to disk."""
     for path in (*folder.rglob("*"), folder):
         _flush(path)
 
 
 def remove_drafts(folder: Path, name: str = "") -> None:
-    """Remove the drafts of killed processes in a folder, or those of one name in it; the caller holds a lock."""
+    """Remove drafts that killed processes left in a folder, or only drafts of one name; the caller holds a lock."""
     for draft in folder.glob(f".{glob.escape(name) or '*'}.*.draft"):
         if draft.is_dir():
             shutil.rmtree(draft, ignore_errors=True)
@@ -356,12 +364,12 @@ def remove_drafts(folder: Path, name: str = "") -> None:
 
 
 def _draft(path: Path) -> Path:
-    """A name of its own, so that two processes that write the same file do not mix their content."""
+    """Return a unique draft path, so that two processes that write the same file do not mix their content."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.draft")
 
 
 def _flush(path: Path) -> None:
-    """Return once a file, or the list of files of a folder, is on disk."""
+    """Flush a file, or a folder's list of files, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -51,13 +51,13 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """The result of a call of `run`.
+    """The result of `run`.
 
     Attributes:
-      step: number of steps done.
-      finished: True if those are all steps.
+      step: steps done.
+      finished: whether all steps are done.
       figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
-      workdir: the folder of the run; for a URL a path of `etils.epath`.
+      workdir: the run's folder; an `etils.epath` path for a URL.
       pad_id: id of the padding token.
     """
 
@@ -79,19 +79,18 @@ def run(
     profile: range | None = None,
     on_event: str = "",
 ) -> Summary:
-    """Train in a workdir, from its newest checkpoint if it has one, and export the result.
+    """Train in a workdir, from its newest checkpoint if there is one, and export the result.
 
     Args:
-      config: the configuration of the run.
+      config: the configuration.
       workdir: folder for everything that the run writes; a second call with the same workdir resumes.
-      name: name of the configuration file, by which the reference curve is found.
-      longer: allows more steps in the last stage than when the workdir was started.
-      other_versions: allows other versions of JAX and the libraries that compute than at the last start.
-      should_stop: function that is called between steps, and between the batches of an evaluation; once it returns
-        True, the state is saved and the call returns. With several processes it must return the same in all of them:
-        see `processes.StopTogether`.
-      profile: steps, counted from 0, of which an xprof trace is written to `profile/`.
-      on_event: command that the writer runs at each event, see `Notifier`.
+      name: configuration file name, to find the reference curve.
+      longer: allow more steps in the last stage than when the workdir was started.
+      other_versions: allow other versions of JAX and other computing libraries than at the last start.
+      should_stop: called between steps and between evaluation batches. Once it returns True, the state is saved and
+        `run` returns. It must return the same in all processes, see `processes.StopTogether`.
+      profile: steps to trace with xprof, counted from 0; traces are written to `profile/`.
+      on_event: command that the writer process runs at each event, see `Notifier`.
 
     Raises:
       UserError: bad input; existing files are kept.
@@ -112,7 +111,7 @@ def run(
         locks.push(
             lambda _, error, __: watchdog.end(end_of(error), cli.code_for(error), reason(error)) if error else None
         )
-        writer.add(watchdog.heartbeat)  # at once: to open the data may take longer than a launcher waits for a sign
+        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
         elapsed = processes.together(lambda: Elapsed(files.elapsed))
         before = record.shared_record(files)
         if before is None:
@@ -123,7 +122,7 @@ def run(
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
         processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
-        with watchdog.state("starting", is_watched=False):  # to prepare a corpus takes minutes or a day
+        with watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
             feeds = open_feeds(config, before)
             processes.together(feeds.plan)
         config = feeds.config  # resolved
@@ -150,7 +149,7 @@ def run(
                 profile,
                 [locks.enter_context(tracker) for tracker in trackers],
             )
-        started.commit()  # a start that was refused until here has changed no file of the run
+        started.commit()  # up to here, a refused start has not changed any file of the run
         refusal.accept()
         if before is not None:
             writer.add(elapsed)
@@ -166,7 +165,7 @@ def run(
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
             processes.on_writer(lock.verify if lock else lambda: None)
             processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
-        if trained.failure:  # after the export, which may be all that is left of the run
+        if trained.failure:  # raised after the export, which may be all that is left of the run
             raise trained.failure
         watchdog.end("finished", cli.FINISHED)
         notify("finished", trained.step)
@@ -174,19 +173,19 @@ def run(
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
-    """Train with the seeds 0, 1, ..., each in its own workdir, and summarize their figures.
+    """Train with seeds 0, 1, ..., each in its own workdir, and summarize their figures.
 
-    A seed that has finished with the same settings is not started again: where machines are taken away often, no time
-    would be left for the later ones.
+    A seed that has finished with the same settings is skipped. Otherwise, with frequent preemptions, restoring and
+    exporting finished seeds could take all the time.
 
     Args:
       config: the configuration; its seed is replaced.
-      workdir: folder of `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
+      workdir: folder for `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
       seeds: number of seeds.
-      options: further arguments of `run`.
+      options: further arguments for `run`.
 
     Returns:
-      The summary of the last run, and the result of `over_seeds`, which is empty if a run was stopped.
+      (summary of the last run, result of `over_seeds`); the latter is empty if a run was stopped.
     """
     figures, should_stop = [], options.get("should_stop", lambda: False)
     for seed in range(seeds):
@@ -199,7 +198,7 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
         if not summary.finished:
             return summary, {}
         figures.append(summary.figures)
-        if seed < seeds - 1 and should_stop():  # the notice came too late for this run
+        if seed < seeds - 1 and should_stop():  # the signal came after the last step of this seed
             return dataclasses.replace(summary, finished=False), {}
     spread = over_seeds(figures)
     processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
@@ -211,7 +210,7 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
         export.write(folder, model)
         try:
             huggingface.write(folder / "hf", model)
-        except UserError as error:  # transformers has no class for the heads of this objective
+        except UserError as error:  # transformers has no class for this objective's heads
             print(f"{files.export / 'hf'} is not written: {error}")
     write_scores(files.scores, evaluation.all_scores)
     for heldout, part in evaluation.by_set.items():
@@ -221,14 +220,14 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     if config.pruning.kind:
         print(f"pruned    {describe_zeros(model.params)}")
     curves.draw(files.metrics, files.curves, name)
-    write_json(files.summary, {"finished": True, **model.numbers})  # last: a run is finished once all of it is written
+    write_json(files.summary, {"finished": True, **model.numbers})  # last: this marks the run as finished
 
 
 def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
-    """Return the commands to try with a finished run; a model that was fine-tuned may be shipped."""
+    """Return commands to try with a finished run."""
     root, copy, use, score, ship = str(files.path), [], [], [], []
     page, source = [command("report", root)], f"--from={root}"
-    if storage.is_remote(files.root):  # the commands below read disks
+    if storage.is_remote(files.root):  # the commands below read local files: copy the run first
         root, page, source = files.root.name, [], f"--from={files.root.name}/export"
         copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {files.export} {shlex.quote(root)}"]
     if isinstance(config.task.examples, LabeledFormat):
@@ -245,7 +244,7 @@ def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
         use = [masked] if is_masked else ["--do=embed", "The king is old."]
     exported, trust = f"{root}/export", " --trust-code" if config.foreign_kinds else ""
     scored = root
-    if copy:  # an export alone does not name the corpus of its run
+    if copy:  # only the export is copied, and it does not name the run's corpus
         scored, score = exported, score or ["--corpus=TEXTS"]
     lines = [command("evaluate", scored, *score), command("predict", exported, *use), *page, *ship]
     return copy + [f"{line}{trust}" for line in lines]
@@ -317,7 +316,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.distributed:
             processes.start(config.runtime.heartbeat_timeout)
         platform.configure(args.platform)
-    except Unexplained as error:  # for a launcher bad input is final, but here all of it has worked before
+    except Unexplained as error:
+        # Bad input is final for a launcher. A run that has trained before had good input, so a device has failed.
         if not has_trained(workdir):
             raise
         raise RunFailed(f"{error}; the run has trained before, so the same command may succeed again") from error
@@ -339,7 +339,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir: str, options: Any, again: str) -> int:
-    """Train all combinations of `--sweep`, print their results, and return the exit code."""
+    """Train all `--sweep` combinations, print their results, and return the exit code."""
 
     def load(chosen: tuple[str, ...]) -> tuple[Config, str]:
         settings = [*overrides, *chosen]
@@ -366,14 +366,15 @@ def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir
 
 
 def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:
-    """Print the result of a run, or of several with different seeds, and return the exit code."""
+    """Print the result of one run or of several seeds, and return the exit code."""
     if not summary.finished:
         again = command("train", *(sys.argv[1:] if argv is None else argv))
         print(f"stopped and saved at step {summary.step}; to resume: {again}")
         return STOPPED
     try:
         _print_results(summary, spread, config)
-    except Exception as error:  # all is trained and exported: no launcher may repeat it, or give up, for these lines
+    except Exception as error:
+        # Everything is trained and exported: a launcher must not repeat it, or give up, because of these lines.
         log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
     return cli.FINISHED
 

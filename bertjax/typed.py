@@ -1,4 +1,4 @@
-"""Build typed, frozen dataclasses from nested mappings; a wrong key or value is an error that names the right one."""
+"""Build typed, frozen dataclasses from nested mappings; errors name the nearest valid key or the expected type."""
 
 import ast
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 from bertjax.errors import UserError, quoted
 
-# {declared type of a field: function from the kind, or None if there is none, to the class to build}.
+# {declared field type: function from a kind (None if unset) to the class to build}.
 Unions = Mapping[type, Callable[[str | None], type]]
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
@@ -23,12 +23,12 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
     Args:
       expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, or a key of
         `unions`.
-      value: mappings, sequences and scalars.
+      value: nested mappings, sequences and scalars.
       path: dotted name of this value, for messages.
-      unions: functions from the `kind` of a mapping to its class.
+      unions: see `Unions`.
 
     Raises:
-      UserError: an unknown key (with the nearest known one), a value of the wrong type, or a number that is not finite.
+      UserError: an unknown key (with the nearest known one), a value with the wrong type, or a non-finite number.
     """
     origin = typing.get_origin(expected)
     if origin is types.UnionType:  # X | None
@@ -48,6 +48,7 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
         return {key: build(item, entry, _join(path, key), unions) for key, entry in _mapping(path, value).items()}
     if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
         return _finite(path, value)
+    # A bool is an int in Python: `seed=True` must not become seed 1.
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise _wrong_type(
             path, value, {int: "an integer", float: "a number", bool: "True or False"}.get(expected, "text")
@@ -75,6 +76,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
         fields.pop("kind", None)
     for key in fields:
         if key not in known:
+            # At the top level, a setting may only lack its section: `learning_rate` for `optimizer.learning_rate`.
             deeper = [] if path else paths_of(expected, key)
             nameable = known | {"kind"} if is_union else known
             hint = f"; did you mean {' or '.join(map(repr, deeper))}?" if deeper else _nearest(key, nameable)
@@ -84,11 +86,11 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
 
 
 def paths_of(expected: type, name: str, path: str = "") -> list[str]:
-    """Return the dotted paths of the settings called `name` in the dataclasses within a dataclass.
+    """Return the dotted paths of all settings called `name` in nested dataclasses.
 
     Args:
       expected: the outermost dataclass.
-      name: the last part of a path.
+      name: last part of the path.
       path: dotted name of `expected` itself.
     """
     paths = []
@@ -109,19 +111,18 @@ def paths_of(expected: type, name: str, path: str = "") -> list[str]:
 def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> list[str]:
     """Apply `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
 
-    A value that is not a Python literal is read as text. If a `kind` replaces another one, the settings of the old kind
-    are removed.
+    A value that is not a Python literal is taken as text. If `kind` changes, settings for the old kind are removed.
 
     Args:
       mapping: nested settings by name.
       assignment: `a.b.0.c=value`.
-      unions: names of the settings that are chosen by `kind`.
+      unions: names of settings that have a `kind`.
 
     Returns:
-      The names of the settings of an old kind that were removed.
+      Names of removed settings.
 
     Raises:
-      UserError: there is no `=`, or a list has no such index.
+      UserError: there is no `=`, or a list index is out of range.
     """
     path, equals, text = assignment.partition("=")
     if not equals or not path:
@@ -143,7 +144,7 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> li
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return the leaves in which two nested structures differ, as `a.b: old -> new`; fingerprints have 12 digits."""
+    """Return differing leaves of two nested structures as `a.b: old -> new`, with fingerprints cut to 12 digits."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         keys = [*old, *(key for key in new if key not in old)]
         return [line for key in keys for line in differences(old.get(key), new.get(key), _join(path, key))]

@@ -19,7 +19,7 @@ HANG_SECONDS = 1800  # as in tpu_pod.sh
 
 
 def started(proc: Path = Path("/proc")) -> float:
-    """Return the time at which process 1 of this container started, in seconds since 1970."""
+    """Return when process 1 in this container started, in seconds since 1970."""
     [boot] = [line.split()[1] for line in (proc / "stat").read_text().splitlines() if line.startswith("btime ")]
     # The name of the process, in parentheses, may contain spaces. The start is field 22 (proc(5)).
     ticks = (proc / "1" / "stat").read_text().rpartition(")")[2].split()[19]
@@ -27,14 +27,14 @@ def started(proc: Path = Path("/proc")) -> float:
 
 
 def is_alive(heartbeat: dict, start: float, now: float) -> bool:
-    """Return whether a heartbeat, or the start of the container, is recent enough."""
+    """Return whether a heartbeat, or the container's start, is recent enough."""
     is_training = heartbeat["state"] == "training" and heartbeat["time"] > start
     limit = HANG_SECONDS if is_training else 3 * HANG_SECONDS
     return now - max(heartbeat["time"], start) <= limit
 
 
 def newest(workdir: epath.Path) -> dict:
-    """Return the newest heartbeat of a run, or of its seeds."""
+    """Return the newest heartbeat in a workdir or in its seeds' workdirs."""
     files = [workdir / "heartbeat.json", *workdir.glob("seed=*/heartbeat.json")]
     return max((json.loads(file.read_text()) for file in files if file.exists()), key=lambda found: found["time"])
 

@@ -16,22 +16,22 @@ NO_EFFECT_ON_COST = ("steps", "epochs", "flops", "min_steps", "examples", "learn
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Consecutive steps with fixed shapes. Step count, learning rate and optimizer state carry over to the next stage.
+    """Consecutive steps with fixed shapes. Step count, schedule and optimizer state continue in the next stage.
 
     Attributes:
-      steps: number of steps, 1,000,000 by default; None until `epochs` or `flops` is resolved against the data.
+      steps: 1,000,000 by default; None until `epochs` or `flops` is resolved against the data.
       seq_len: T, tokens per row.
       batch: B, rows in the global batch, 32 by default; None until `examples` is resolved against the data.
       epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
-      flops: operations to execute, padding included, in place of `steps`; 0 if `steps` is set.
+      flops: FLOPs to execute, padding included, in place of `steps`; 0 if `steps` is set.
       min_steps: lower limit on the steps that `epochs` gives, so that a small file is read more often.
-      examples: mean number of examples in a global batch, in place of `batch`; several examples may share a row.
+      examples: mean examples per global batch, in place of `batch`; several examples may share a row.
       learning_rate: a new peak that the learning rate rises to in this stage; 0 continues the previous schedule.
       warmup_steps: steps until that peak.
-      tasks: names of the tasks that take turns in this stage; empty for all.
+      tasks: names of tasks that take turns in this stage; empty for all.
       layers: encoder depth in this stage, for progressive stacking; 0 for the full depth.
       frozen: regular expressions; parameters with a matching path, and their moments, do not change in this stage.
-      frozen_layers: number of lowest layers to freeze in this stage, together with the embeddings; 0 for none.
+      frozen_layers: how many of the lowest layers to freeze in this stage, with the embeddings; 0 for none.
       masking_rate: overrides `objective.masking.rate` in training, not in evaluations; 0 for no override.
     """
 
@@ -51,6 +51,7 @@ class Stage:
     masking_rate: float = 0.0
 
     def __post_init__(self):
+        # These defaults are not in the fields: None tells an open setting from a chosen one.
         if self.steps is None and not self.epochs and not self.flops:
             object.__setattr__(self, "steps", 1_000_000)
         if self.batch is None and not self.examples:
@@ -58,25 +59,25 @@ class Stage:
 
     @property
     def shape(self) -> "Stage":
-        """A copy without the fields in NO_EFFECT_ON_COST; the steps of stages with equal shapes cost the same."""
+        """A copy without the fields in NO_EFFECT_ON_COST; equal shapes mean equal cost per step."""
         without = {field.name: field.default for field in dataclasses.fields(self) if field.name in NO_EFFECT_ON_COST}
         return dataclasses.replace(self, **without)
 
     @property
     def open_settings(self) -> tuple[str, ...]:
-        """Settings that still have to be converted to steps and rows: `epochs` or `flops`, and `examples`."""
+        """Settings not yet converted to steps and rows: `epochs` or `flops`, and `examples`."""
         pairs = (("flops" if self.flops else "epochs", self.steps), ("examples", self.batch))
         return tuple(name for name, value in pairs if value is None)
 
     def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
-        """Return the tasks that take turns in this stage, in the order of the run's tasks."""
+        """Return the tasks that take turns in this stage, in the run's task order."""
         return tuple(task for task in tasks if task in self.tasks or not self.tasks)
 
     def check(self, name: str) -> None:
         """Check the range of every number.
 
         Args:
-          name: path of this stage in the configuration, such as `stages.0`.
+          name: configuration path of this stage, such as `stages.0`.
 
         Raises:
           UserError: a number is out of range.
@@ -118,12 +119,12 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Multiplier:
-    """A factor on the learning rate of some parameters.
+    """A learning rate factor for some parameters.
 
     Attributes:
       path: regular expression to search for in parameter paths, such as `encoder/embeddings/`.
       factor: multiplies the learning rate.
-      by_layer: L further factors, one for each layer in `encoder/layers/`; 0 freezes a layer.
+      by_layer: L further factors, one per layer in `encoder/layers/`; 0 freezes a layer.
     """
 
     path: str = ""
@@ -141,10 +142,10 @@ class OptimizerConfig:
         (`bertjax.training.resolve.fine_tuning_rate`).
       warmup_steps: steps until the peak.
       warmup_share: warm-up as a share of all steps, in place of `warmup_steps`.
-      schedule: shape of the learning rate, chosen by `kind` (`bertjax.training.schedules`).
-      b1: decay rate of the first moment.
-      b2: decay rate of the second moment.
-      epsilon: constant added to the root of the second moment.
+      schedule: learning rate schedule, chosen by `kind` (`bertjax.training.schedules`).
+      b1: first-moment decay rate.
+      b2: second-moment decay rate.
+      epsilon: added to the square root of the second moment.
       weight_decay: decoupled weight decay; biases and layer norms have none.
       bias_correction: correct the moments for their start at 0 (Kingma & Ba, 2015, arXiv 1412.6980). BERT's published
         optimizer does not.
@@ -215,7 +216,7 @@ class OptimizerConfig:
 
 
 def matches_any(patterns: Iterable[str], path: str) -> bool:
-    """Return whether any of the regular expressions matches somewhere in a path."""
+    """Return whether any regular expression matches somewhere in a path."""
     return any(re.search(pattern, path) for pattern in patterns)
 
 
@@ -258,7 +259,7 @@ class MeshConfig:
     """Number of devices along each mesh axis.
 
     Attributes:
-      data: number of replicas; 0 takes all devices that the other two axes leave.
+      data: replicas; 0 takes all devices that the other two axes leave.
       fsdp: shards of weights and optimizer state; 0 takes as many as the strategy can use, up to 16.
       tensor: shards of each matrix product.
     """
@@ -286,7 +287,7 @@ class RuntimeConfig:
     """Execution settings, which may change when a run is resumed.
 
     Attributes:
-      mesh: number of devices along each axis.
+      mesh: devices along each axis.
       strategy: weight sharding: `replicated`, `gathered` or `fsdp`, see `bertjax.training.parallel.strategy`. `auto` is
         fsdp from 50 million parameters on, and gathered for smaller models or if layers share weights.
       reduction: dtype in which gradients are summed over devices; `auto` is the activation dtype.
@@ -297,8 +298,8 @@ class RuntimeConfig:
       unroll: unroll the loop over layers instead of scanning it.
       remat: rematerialization in the backward pass: `none`, `dots` (recompute all but products with weights) or `full`;
         `auto` is dots on TPU and none elsewhere.
-      micro_tokens: maximum number of tokens (rows x T) that a device computes at once. Larger batches are split into
-        equal micro-batches, and their gradients are summed. 0 computes all rows at once.
+      micro_tokens: maximum tokens (rows x T) that a device computes at once. Larger batches are split into equal
+        micro-batches, and their gradients are summed. 0 computes all rows at once.
       steps_per_call: steps in one dispatch to the device; more than 1 helps if a step takes milliseconds.
       workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
@@ -306,9 +307,9 @@ class RuntimeConfig:
         `bertjax.training.run.trackers.base.Tracker`.
       gradient_norms: also log the gradient norm of each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
-      save_seconds: minimum number of seconds between two of these checkpoints; 0 for no limit. It allows a small
-        `save_every`, since checkpoints that come too early are left out.
-      keep: number of newest checkpoints to keep.
+      save_seconds: minimum seconds between two of these checkpoints; 0 for no limit. It allows a small `save_every`,
+        since checkpoints that come too early are left out.
+      keep: how many of the newest checkpoints to keep.
       keep_every: also keep the first checkpoint at or after each multiple of this many steps; 0 for none, None for
         10 x `save_every`.
       keep_best: also keep this many checkpoints that score best on held-out rows, by the objective's `best_metric`; a
@@ -375,9 +376,9 @@ class RuntimeConfig:
 
     @property
     def kept_every(self) -> int:
-        """The interval in steps at which checkpoints are kept for good; 0 for none."""
+        """Interval in steps between checkpoints that are never deleted; 0 for none."""
         return 10 * self.save_every if self.keep_every is None else self.keep_every
 
     def skipped_before(self, step: int) -> list[list[int]]:
-        """Return the entries of `skip_rows` that affect the first `step` steps."""
+        """Return the `skip_rows` entries that affect the first `step` steps."""
         return [list(steps) for steps in self.skip_rows if steps[0] < step]

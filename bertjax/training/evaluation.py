@@ -1,4 +1,4 @@
-"""Evaluation on held-out rows with fixed masks: sums over all of them, the objective's scores, and a few samples."""
+"""Evaluate held-out rows with fixed masks: metrics summed over all rows, task scores, and a few samples."""
 
 import copy
 import dataclasses
@@ -32,12 +32,12 @@ from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, scores_of, scores_of_records
 from bertjax.training.step import StepContext, shard_keys
 
-# The name of the held-out documents or file that every run has.
+# Name of the main held-out set, which every run has.
 HELDOUT = "heldout"
 
 
 def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
-    """Return {metric: (sum, weight)} of one batch, including the losses of the terms."""
+    """Return {metric: (sum, weight)} for a batch, including a loss per term."""
     layout, objective = context.layout, context.objective
 
     def of_shard(params, frozen, batch, keys):
@@ -47,7 +47,7 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
         weights = objective.all_weights(batch)
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
-    # Slots are not part of a model: a checkpoint and its export have the same scores.
+    # Slots are not exported. Fresh ones give a checkpoint and its export the same scores.
     frozen = with_slots(frozen, slots_of(objective, with_heads_of(params, context.own_heads)))
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
     keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # the same random draws in every evaluation
@@ -73,13 +73,13 @@ class Evaluation:
 
     Attributes:
       metrics: {metric: value}, named `<task>/<metric>` if there are several tasks.
-      baselines: the same metrics of simple baselines.
+      baselines: the same metrics for simple baselines.
       samples: examples with the model's best guesses.
-      predictions: the objective's predictions, if it makes any; each has its `task` if there are several.
-      scores: metrics by example of a labeled file, or by batch of held-out rows, named like the metrics.
-      further: the evaluations of further held-out files, by name.
-      rank: the value by which checkpoints are compared, lower is better: the `best_metric` of the first task's
-        objective, negative unless it is a loss. Infinity if no held-out row has it.
+      predictions: predictions of the objective, if it makes any; with several tasks, each has a `task`.
+      rank: value for comparing checkpoints, lower is better: the first task's `best_metric`, negated unless it is a
+        loss. Infinity if no held-out row has this metric.
+      scores: metrics per example (labeled files) or per batch (text), named like `metrics`.
+      further: {name: evaluation} for additional held-out sets.
     """
 
     metrics: dict[str, float]
@@ -92,22 +92,22 @@ class Evaluation:
 
     @property
     def by_set(self) -> dict[str, "Evaluation"]:
-        """The evaluation of each held-out set; the first one is `heldout`."""
+        """{held-out set: evaluation}; the first is `heldout`."""
         return {HELDOUT: self} | self.further
 
     @property
     def all_metrics(self) -> dict[str, float]:
-        """The metrics of all sets; those of a further file are named `<set>/<metric>`."""
+        """Metrics on all sets; metrics on further sets are named `<set>/<metric>`."""
         return self._of_all("metrics")
 
     @property
     def all_baselines(self) -> dict[str, float]:
-        """The baselines of all sets, named like the metrics."""
+        """Baselines on all sets, named like `all_metrics`."""
         return self._of_all("baselines")
 
     @property
     def all_scores(self) -> dict[str, Scores]:
-        """The scores of all sets, named like the metrics."""
+        """Scores on all sets, named like `all_metrics`."""
         return self._of_all("scores")
 
     def _of_all(self, field: str) -> dict[str, Any]:
@@ -116,10 +116,10 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates params of one program on the held-out rows of all of its tasks, and on further held-out files.
+    """Evaluates a program's params on all its tasks, and on further held-out sets.
 
     Args:
-      on_batch: called after every batch, in all processes after the same ones; an error of it ends the evaluation.
+      on_batch: called after every batch, in all processes after the same ones; its errors end the evaluation.
     """
 
     def __init__(self, program: Program, feeds: Feeds, on_batch: Callable[[], None] = lambda: None):
@@ -128,7 +128,7 @@ class Evaluator:
         self._further = {key: self._tasks[key[0]].on(feed, key[1]) for key, feed in feeds.further_heldout.items()}
 
     def __call__(self, params: dict) -> Evaluation:
-        """Evaluate all tasks; the rank is that of the first one."""
+        """Evaluate all tasks; the first one gives the rank."""
         evaluations = {name: evaluate(params) for name, evaluate in self._tasks.items()}
 
         def merged(field: str) -> dict[str, Any]:
@@ -163,10 +163,11 @@ class _TaskEvaluator:
         self._counts = self._store.unigram_counts("train")
 
     def on(self, feed: Feed, name: str) -> "_TaskEvaluator":
-        """Return an evaluator of the same task on other rows, with the same compiled functions.
+        """Return an evaluator for other rows that shares this one's compiled functions.
 
         Args:
-          name: the source of a corpus, or the further file of a labeled format, that the rows are from.
+          feed: the other rows.
+          name: where they come from: a corpus source, or a further file of a labeled format.
         """
         other = copy.copy(self)
         other._read_from(feed, name)
@@ -177,11 +178,11 @@ class _TaskEvaluator:
         self._rows = min(self._program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
 
     def __call__(self, params: dict, tuned_by: Mapping[str, float] = types.MappingProxyType({})) -> Evaluation:
-        """Evaluate all rows; the last batch is filled up with empty rows.
+        """Evaluate all rows; empty rows fill up the last batch.
 
         Args:
-          params: the params of the model.
-          tuned_by: metrics of the evaluation that has tuned what an objective leaves open.
+          params: model params.
+          tuned_by: metrics that hold tuned settings, such as a threshold, from the main held-out set.
         """
         objective = tuned(self._task.objective, tuned_by)
         totals: dict[str, np.ndarray] = {}
@@ -192,6 +193,7 @@ class _TaskEvaluator:
             arrays = put_global(batch, self._program.mesh)
             sums = jax.device_get(self._step(params, self._task.frozen, arrays))
             _add(totals, sums)
+            # Content identifies a batch, so that two runs can be compared batch by batch.
             by_batch.append((content_id(batch["tokens_BT"].tobytes()), sums))
             if has_baselines(objective):
                 _add(baselines, objective.baselines(batch, self._counts))
@@ -221,10 +223,10 @@ class _TaskEvaluator:
         return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
 
     def _bits_per_byte(self) -> float:
-        """Return the bits a byte of the held-out text for a loss of 1 nat a token, 0 without a corpus.
+        """Return the factor from nats per token to bits per byte of held-out text; 0 without a corpus.
 
-        A loss in bits per byte can be compared between vocabularies. Of a masked LM it is what the predicted tokens
-        cost, each with the others in view, and no code of the text.
+        Bits per byte are comparable between vocabularies. For a masked LM they are the cost of predicting each token
+        given all others, which is not a code length for the text.
         """
         if not isinstance(self._store, TokenStore):
             return 0.0
@@ -238,6 +240,7 @@ class _TaskEvaluator:
 
     def _batches(self):
         stage, shards = self._last_stage(), self._program.layout.shards
+        # A batch is as large as one micro-batch of training, so it fits into memory if training does.
         rows = -(-min(stage.batch, self._rows) // shards)
         batch = rows // count_micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
         for first in range(0, self._rows, batch):
@@ -249,7 +252,7 @@ class _TaskEvaluator:
         return next(stage for stage in reversed(config.stages) if self._task.name in stage.among(config.tasks))
 
     def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, Output]:
-        """Return the outputs of all rows in every process; each then computes the same scores."""
+        """Gather the outputs of all rows in every process, so that each computes the same scores."""
         return multihost_utils.process_allgather(self._outputs(params, arrays), tiled=True)
 
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
@@ -263,15 +266,15 @@ class _TaskEvaluator:
 
 
 def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
-    """Return the objective with the settings that an evaluation with these metrics has tuned, if they were None."""
+    """Return the objective with tuned settings from these metrics in place of its unset ones."""
     open_settings = [name for name in objective.tuned_settings if getattr(objective, name) is None and name in metrics]
     if not open_settings:
-        return objective  # a copy would lack what `bind` added
+        return objective  # a copy would lose what `bind` added
     return dataclasses.replace(objective, **{name: metrics[name] for name in open_settings})
 
 
 def tuned_config(config: Config, metrics: Mapping[str, float]) -> Config:
-    """Return the configuration with what an evaluation of all its tasks has tuned, such as a threshold."""
+    """Return the configuration with all settings that an evaluation has tuned, such as a threshold."""
     tasks = {
         name: dataclasses.replace(task, objective=tuned(task.objective, config.metrics_of(name, metrics)))
         for name, task in config.tasks.items()
@@ -280,17 +283,18 @@ def tuned_config(config: Config, metrics: Mapping[str, float]) -> Config:
 
 
 def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:
-    """Add to each total the sum, or the sums of alternatives, and the weight, which comes last."""
+    """Add each metric's sum (or sums over alternatives) and weight to its total; the weight comes last."""
     for name, part in parts.items():
         totals[name] = totals.get(name, 0.0) + np.append(*part).astype(np.float64)
 
 
 def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
+    # With several alternatives (a baseline per class, for example), the best one counts. No weight, no metric.
     return {name: float(max(sums) / weight) for name, (*sums, weight) in totals.items() if weight}
 
 
 def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
-    """Return the rank of an `Evaluation`; infinity if no held-out row has the metric, or if it is not finite."""
+    """Return `Evaluation.rank`; infinity if the metric is missing or not finite."""
     value = metrics.get(objective.best_metric, math.nan)
     if not math.isfinite(value):
         return math.inf
@@ -298,22 +302,21 @@ def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
 
 
 def _has_outputs(objective: Objective) -> bool:
-    """Return whether an objective scores or predicts from its outputs."""
+    """Return whether an objective computes scores or predictions from its outputs."""
     kind = type(objective)
     return kind.score is not Objective.score or kind.predictions is not Objective.predictions
 
 
 def has_baselines(objective: Objective) -> bool:
-    """Return whether the `baselines` of an objective are those of its own terms.
+    """Return whether an objective's `baselines` measure the same quantities as its terms.
 
-    A baseline is printed beside a metric of the model, so both must be the same quantity. A class that overrides how
-    its terms are computed inherits the baselines of other terms: the loss of a weighted sum over all tokens would stand
-    beside the cross entropy of masked ones. Such a class defines `baselines` too, also if they are those of its base:
-    `baselines = MaskedLM.baselines`.
+    Baselines are printed beside the model's metrics. A subclass that overrides its terms inherits baselines for other
+    terms: a loss over all tokens would be compared with a baseline over masked ones. Such a class must define
+    `baselines` as well, even if it keeps the inherited ones: `baselines = MaskedLM.baselines`.
     """
 
     def depth(name: str) -> int:
-        """Return how many classes are between an objective and the one that defines a method."""
+        """Return how far up the class hierarchy a method is defined; 0 for the class itself."""
         return next(index for index, cls in enumerate(type(objective).__mro__) if name in vars(cls))
 
     return depth("baselines") <= min(depth(name) for name in ("weights", "terms_of", "terms"))

@@ -190,11 +190,11 @@ class Feeds:
         return list(sources) if is_stated or len({source.weight for source in sources.values()}) > 1 else [""]
 
     def _draws(self, name: str, counts: Counts) -> float:
-        """Return a source's relative frequency: `weight` x rows^`smoothing`, or enough rows for its `token_share`."""
+        """Return a source's relative frequency: `weight` x rows^`smoothing`, or the rows for its `token_share`."""
         if not name:
             return 1.0
         source = self.config.data.named_sources[name]
-        # Turns count rows, and sources pack different numbers of tokens into a row: convert the share of the tokens.
+        # Turns count rows, and sources pack different numbers of tokens into a row: convert token shares to row shares.
         if source.token_share:
             return source.token_share * counts.rows / counts.tokens
         return source.weight * counts.rows**self.config.data.smoothing

@@ -1,4 +1,4 @@
-"""`init_from`: a new run that starts with the weights of another one and with a new optimizer state."""
+"""`init_from`: initialize a new run with another model's weights; the optimizer starts from scratch."""
 
 import dataclasses
 import hashlib
@@ -27,7 +27,7 @@ from bertjax.training.run.record import RunRecord
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
-# Settings that may differ from the source: the function that the weights compute does not depend on them.
+# Settings that may differ from the source, because they do not change what the weights compute.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation", "execution")
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class Source:
     """Initial weights.
 
     Attributes:
-      params: {path: float32 array} of the parameters that the new run has too; empty for a run that resumes.
-      fingerprint: fingerprint of these parameters, part of the identity of the run.
+      params: {path: float32 array} for parameters that the new run also has; empty for a run that resumes.
+      fingerprint: their fingerprint, part of the run's identity.
     """
 
     params: dict[str, np.ndarray]
@@ -47,14 +47,13 @@ class Source:
 
 
 def check(config: Config, resumed: RunRecord | None) -> None:
-    """Check `init_from` as far as that is possible before the data is prepared.
+    """Check `init_from` as far as possible before data is prepared, which may take hours.
 
     Args:
-      config: the configuration of the run.
-      resumed: the record of the run if it has a checkpoint, from which it starts.
+      resumed: record of the run if it resumes from a checkpoint.
 
     Raises:
-      UserError: it does not name a model, or nothing would train the task embedding that finished models use.
+      UserError: `init_from` does not name a model, or no task trains the task embedding that finished models use.
     """
     if config.init_from and not resumed:
         _ = SavedModel(config.init_from).settings
@@ -66,10 +65,10 @@ def check(config: Config, resumed: RunRecord | None) -> None:
 
 
 def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer) -> Source | None:
-    """Return the initial weights, or None for random initialization.
+    """Return initial weights, or None for random initialization.
 
-    A run with a checkpoint starts from that. It reads the weights only if `init_from` is another path than before, to
-    compare their content: the same model may be mounted elsewhere.
+    A run with a checkpoint starts from it. It reads the weights of `init_from` only if the path has changed, to compare
+    their content, since the same model may be mounted elsewhere.
 
     Raises:
       UserError: see `read`.
@@ -85,12 +84,12 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:
-    """Return the weights of `init_from` that the run has too.
+    """Return the weights of `init_from` that the run also has.
 
-    The encoder must be the same, except for layers that `init_layers` leaves out, for a segment table that the new
-    encoder does not have, and for activations that it begins to round. A head that the source lacks, or has in another
-    shape or for other classes (`class_heads`), is initialized from scratch with a warning. So is a missing pooler, as
-    in a checkpoint with only an MLM head, and one with another activation.
+    The encoder must be the same, with three exceptions: layers that `init_layers` leaves out, a segment table that the
+    new encoder lacks, and rounding of activations that it adds. Heads that are missing or have another shape or other
+    classes (`class_heads`) are initialized from scratch, with a warning. So is a pooler that is missing, as in a
+    checkpoint with only an MLM head, or has another activation.
 
     Raises:
       UserError: the source is not a model, or has another encoder or tokenizer.
@@ -108,6 +107,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     if model.encoder.pooler_activation != program.encoder.pooler_activation:
         source["encoder"].pop("pooler", None)
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
+    # Exports have no LoRA factors or pruning scores: these keep their initial values.
     ours = {path: shape for path, shape in ours.items() if not is_factor(path) and not is_score(path)}
     differing = [path for path in sorted(theirs | ours) if theirs.get(path) != ours.get(path)]
     missing = {path for path in differing if path.startswith(_POOLER) and path not in theirs}
@@ -135,17 +135,18 @@ def state_from(source: Source | None, program: Program) -> State:
         values = source.params.get(path)
         if values is None:
             return leaf
+        # Each process fills only its own shards, so nothing is sent between hosts.
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, values.__getitem__)
 
     state |= {"params": map_with_path(fill, state["params"])}
-    if "slots" in state:  # which may be copies of params
+    if "slots" in state:  # slots may hold copies of params, so they are computed from the new ones
         layout = jax.tree.map(lambda leaf: leaf.sharding, program.abstract_state["slots"])
         state |= {"slots": jax.jit(program.init_slots, out_shardings=layout)(state["params"])}
     return state
 
 
 def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
-    """Warn if a head reads a frozen pooler that nothing has trained: its bias is still what it was initialized with."""
+    """Warn if a head reads a frozen pooler that was never trained: its bias is still at its initial zeros."""
     bias = params.get(f"{_POOLER}bias")
     is_random = bias is None or not np.any(bias)
     is_frozen = matches_any(config.optimizer.frozen, f"{_POOLER}kernel")
@@ -174,7 +175,7 @@ def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
 
 
 def _with_layers(model: Export, chosen: tuple[int, ...]) -> dict:
-    """Return parameters with the chosen layers, in their order, or with all layers if none is chosen."""
+    """Return parameters with only the chosen layers, in this order; all layers if none is chosen."""
     params = jax.tree.map(lambda leaf: leaf, model.params)  # a copy of the dicts, not of the arrays
     layers, groups = model.encoder.layers, model.encoder.sharing_groups
     if not chosen:
@@ -197,7 +198,7 @@ def _with_layers(model: Export, chosen: tuple[int, ...]) -> dict:
 
 
 def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
-    """Return the settings that differ from the source and change what the weights compute."""
+    """Return settings that differ from the source and change what the weights compute."""
     ours = program.encoder
     free = {
         *_FREE,

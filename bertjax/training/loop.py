@@ -1,4 +1,4 @@
-"""The training loop: dispatches chunks of steps; between them it logs, evaluates, saves, and stops if asked to."""
+"""The training loop: dispatch chunks of steps; between them log, evaluate, save, and stop on request."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ from bertjax.training.run.writer import LogWriter
 from bertjax.training.stage_flops import of_stage
 from bertjax.training.state import State, grow
 
-# Batches that are made in advance.
+# Batches made in advance: the host prepares the next ones while the device computes.
 _PREFETCH = 2
 
 log = logging.getLogger(__name__)
@@ -51,11 +51,11 @@ class Trained:
     """The result of the loop.
 
     Attributes:
-      step: number of steps done, or of steps that are saved if the loop has stopped.
-      state: the state after all steps that were done.
-      evaluation: the evaluation after the last step; None if the loop has stopped.
-      figures: the results, see `summary_of`; empty if the loop has stopped.
-      failure: the error of the last save, if the state could not be saved.
+      step: steps done; if the loop was stopped, steps that are saved.
+      state: state after the steps done.
+      evaluation: evaluation after the last step; None if the loop was stopped.
+      figures: results, see `summary_of`; empty if the loop was stopped.
+      failure: error of the last save, if the state could not be saved.
     """
 
     step: int
@@ -66,7 +66,7 @@ class Trained:
 
 
 class _Stopping(Exception):
-    """The run is asked to stop. The argument is whether the newest state is due to be evaluated, by the next start."""
+    """A request to stop. The argument is whether the next start must evaluate the newest state."""
 
 
 class Loop:
@@ -75,17 +75,16 @@ class Loop:
     The constructor restores the state and opens the files of the workdir; `run` trains.
 
     Args:
-      program: the model, the tasks and the devices.
-      feeds: the batches.
+      program: model, tasks and devices.
+      feeds: training and held-out batches.
       workdir: locked by the caller.
-      meta: recorded with every checkpoint.
+      meta: metadata for every checkpoint.
       create_state: returns the state at step 0.
-      should_stop: called between chunks, and between the batches of an evaluation; if it returns True, the loop saves
-        the state and stops.
-      elapsed: wall time of all starts of the run.
+      should_stop: called between chunks and between evaluation batches; once it returns True, the loop saves and stops.
+      elapsed: wall time over all starts.
       writer: writes the logs.
-      watchdog: limits and reports what the loop is doing.
-      lock: the lock of the workdir, if this process holds one that can be lost.
+      watchdog: limits and reports each activity.
+      lock: lock of the workdir, if this process holds one that can be lost.
       profile: steps to trace.
     """
 
@@ -134,8 +133,8 @@ class Loop:
         totals = Totals(**meta_before["totals"]) if restored else Totals()
         scores = processes.from_writer(lambda: read_scores(workdir.evaluations, self._start), "evaluations")
         self._checkpoints.scores = dict(scores)
-        # A state is saved before it is evaluated. A start that ended in between has left the evaluation, and the line
-        # of metrics that it belongs to, to this one.
+        # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and
+        # writes its line of metrics.
         is_due = meta_before.get("evaluation_is_due", False)
         self._owes_evaluation = is_due and self._start not in self._checkpoints.scores
         self._log = processes.together(  # a damaged file of the writer is an error in every process
@@ -150,8 +149,8 @@ class Loop:
             self._checkpoints, self._runtime.save_every, self._runtime.save_seconds, self._log, watchdog
         )
         self._spikes = SpikeReport(self._log, meta_before.get("spikes"), processes.is_writer(), watchdog.notify)
-        # The newest metrics of each task that was trained since the last line of metrics.jsonl.
-        has_line = is_due and not self._owes_evaluation  # which an evaluation has written after the save
+        # Newest metrics of each task trained since the last line of metrics.jsonl.
+        has_line = is_due and not self._owes_evaluation  # the evaluation after the save has written this line
         self._recent: dict[str, float] = {} if has_line else dict(meta_before.get("recent", {}))
         self._last: tuple[int, dict[str, float]] | None = None
         if self._owes_evaluation:
@@ -165,14 +164,13 @@ class Loop:
 
         Raises:
           RunFailed: too many non-finite steps in a row, or checkpoints cannot be written.
-          FailedAgain: the start before has failed at the same step, from the same checkpoint.
+          FailedAgain: the previous start failed at the same step from the same checkpoint.
           Unavailable: the lock of the workdir is lost.
         """
         try:
             return self._run()
         except Exception as error:
-            # One of several processes that fails by itself must not wait for the others, nor one that lost the lock
-            # complete a save.
+            # Complete a running save only if no other process is needed for it and this one still owns the workdir.
             if isinstance(error, NotFinite) or (jax.process_count() == 1 and not isinstance(error, Unavailable)):
                 self._saving.close()
             judged = self._failures.judge(self._taken + 1, error)
@@ -198,7 +196,7 @@ class Loop:
                     evaluation, failure = self._between_chunks(bar, first, step)
                 self._take(bar, leave=0)
                 self._flush()
-                if evaluation is None:  # an earlier start had finished the run
+                if evaluation is None:  # all steps were done before this start
                     evaluation = self._evaluate(step)
             except _Stopping as stopping:
                 is_stopping = True
@@ -215,7 +213,7 @@ class Loop:
         return Trained(step, self._state, evaluation, self._figures(step, evaluation), failure)
 
     def _between_chunks(self, bar: tqdm, first: int, step: int) -> tuple[Evaluation | None, NotSaved | None]:
-        """Log, save and evaluate after the chunk from `first` to `step` is dispatched; return what is new of both.
+        """Log, save and evaluate after the chunk from `first` to `step`; return (evaluation, save error) if there are.
 
         Raises:
           _Stopping: the run is asked to stop.
@@ -232,8 +230,8 @@ class Loop:
         saves = may_be_best or step in self._runtime.keep_at or self._is_save_due(first, step)
         if evaluates or saves:
             self._take(bar, leave=0)
-        if saves:  # before the evaluation, in which a machine that is taken away would lose the steps
-            if not evaluates:  # the line of an evaluated step has its evaluation
+        if saves:  # before the evaluation: a preemption during it must not lose these steps
+            if not evaluates:  # an evaluated step has one line, which also holds the evaluation
                 self._flush()
             failure = self._save(step, step == self._timetable.steps, evaluation_is_due=evaluates)
         if evaluates:
@@ -241,7 +239,7 @@ class Loop:
         return evaluation, failure
 
     def _figures(self, step: int, evaluation: Evaluation) -> dict[str, Any]:
-        """Return the results after `step` steps, as in `summary.json`."""
+        """Return results after `step` steps, as in `summary.json`."""
         totals = self._log.totals
         goodput = goodput_of(totals, self._elapsed.seconds)
         goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self._program.mesh)
@@ -249,9 +247,9 @@ class Loop:
         return summary_of(evaluation, totals, step, goodput, parameters)
 
     def _stop(self, bar: tqdm, step: int, owes_evaluation: bool) -> tuple[int, NotSaved | None]:
-        """Save the state, or finish the save of one of the last steps; return (the step that is saved, its failure)."""
+        """Save the state, or finish a save that started a few steps ago; return (saved step, its error)."""
         if step == self._start and not self._is_new:
-            return step, None  # the checkpoint that was restored
+            return step, None  # nothing is trained: the restored checkpoint is this state
         if finished := self._saving.finish_recent(step):
             return finished
         self._take(bar, leave=0)
@@ -260,7 +258,7 @@ class Loop:
         return step, self._save(step, is_last=True, evaluation_is_due=owes_evaluation)
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
-        """Dispatch chunk after chunk; yield (steps before, steps after) as soon as one is dispatched."""
+        """Dispatch chunk after chunk; yield (steps before, steps after) once each is dispatched."""
         make = LocalBatches(self._timetable.at, self._feeds.train, *batch_shards(self._program.mesh))
         batches = iterate(make, self._start, self._timetable.steps, self._runtime.workers, _PREFETCH)
         step, compiled = self._start, set()
@@ -278,7 +276,7 @@ class Loop:
             shapes = (spec.stage, spec.task, end - step)
             if shapes in compiled:
                 self._state, metrics = chunk(*arguments)
-            else:  # the first call returns when the program is compiled, every later one at once
+            else:  # dispatch is asynchronous, but the first call for these shapes waits for the compiler
                 compiled.add(shapes)
                 with self._log.spending("compile"), self._watchdog.state("compiling"):
                     self._state, metrics = chunk(*arguments)
@@ -288,9 +286,9 @@ class Loop:
         batches.close()
 
     def _grow(self, step: int) -> None:
-        """Let the encoder grow if the step that follows `step` steps trains a deeper one than the step before.
+        """Grow the encoder if the next step trains a deeper one than the step before.
 
-        A checkpoint of the end of a stage is the state that the stage has trained, as its evaluation is.
+        Growing waits for that step, so the checkpoint and evaluation at the end of a stage have the depth it trained.
         """
         program = self._program.at(self._timetable.at(step).stage)
         if program is not self._program_of(step):
@@ -299,7 +297,7 @@ class Loop:
             log.info("from step %d on the encoder has %d layers", step, program.encoder.layers)
 
     def _due(self, every: int, first: int, step: int) -> bool:
-        """Whether the chunk contains a multiple of `every`, or ends the run."""
+        """Return whether the chunk contains a multiple of `every`, or ends the run."""
         return step // every > first // every or step == self._timetable.steps
 
     def _is_save_due(self, first: int, step: int) -> bool:
@@ -307,7 +305,7 @@ class Loop:
         return due and (step == self._timetable.steps or self._saving.may_save())
 
     def _take(self, bar: tqdm, leave: int) -> None:
-        """Count and log the steps whose metrics have arrived, except the newest one, which may still be evaluated."""
+        """Count and log all steps that have arrived; the newest one's line waits, as an evaluation may join it."""
         taken = self._queue.take(leave)
         for step, metrics in taken:
             self._flush()
@@ -339,7 +337,7 @@ class Loop:
         self._log.write_samples(step, [dataclasses.asdict(sample) for sample in evaluation.samples])
         bar.write(show_samples(step, evaluation))
         self._newest.add(self._figures(step, evaluation))
-        # The score says that the evaluation is done: the line of metrics is written before it.
+        # A score marks an evaluation as done, so its line of metrics must be on disk first.
         self._log.flush()
         score = evaluation.rank if math.isfinite(evaluation.rank) and self._may_be_best(step) else None
         self._log.write_score(step, score)
@@ -350,7 +348,7 @@ class Loop:
         """Evaluate the state after `step` steps.
 
         Raises:
-          _Stopping: the run is asked to stop. Nothing is recorded: a part of the held-out rows has another mean.
+          _Stopping: the run is asked to stop. Nothing is recorded, since the mean over some rows is not the metric.
         """
         program = self._program_of(step)
         if program.encoder.layers not in self._evaluators:
@@ -360,20 +358,20 @@ class Loop:
 
     def _between_eval_batches(self) -> None:
         self._watchdog.beat()
-        # A preempted machine may give 30 seconds, and an evaluation may take minutes. All processes ask at each batch,
-        # so they stop at the same one.
+        # A preemption gives as little as 30 s, and an evaluation may take minutes. All processes ask at every batch, so
+        # they stop at the same one.
         if self._should_stop():
             raise _Stopping(True)
 
     def _program_of(self, step: int) -> Program:
-        """Return the program of the state after `step` steps: that of the last one of them."""
+        """Return the program that trained the last of `step` steps."""
         return self._program.at(self._timetable.at(max(step - 1, 0)).stage)
 
     def _save(self, step: int, is_last: bool, evaluation_is_due: bool = False) -> NotSaved | None:
-        """Start to save the state. The last state is waited for, and what has failed is returned.
+        """Start saving the state. With `is_last`, wait for the save and return its error.
 
         Args:
-          evaluation_is_due: whether this state is evaluated next; a start that resumes does so if this one does not.
+          evaluation_is_due: whether this state is evaluated next, by a resumed run if not by this start.
         """
         meta = {
             **self._meta,
@@ -392,7 +390,7 @@ class Loop:
         return None
 
     def _may_be_best(self, step: int) -> bool:
-        """Whether a state is compared with others: while weights are pruned, none is."""
+        """Return whether a state may rank as best: not before pruning has ended, since it is denser than the result."""
         return self._program.config.pruning.has_ended(step, self._timetable.steps)
 
 

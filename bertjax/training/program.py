@@ -1,7 +1,7 @@
 """A run's model, tasks, optimizer and mesh, shared by the loop, evaluation and ahead-of-time compilation.
 
-They depend on the configuration, the vocabulary size and the devices, but not on a corpus. Abstract devices of an
-absent TPU are enough to compute shapes and to compile.
+They follow from the configuration, the vocabulary size and the devices; no corpus is needed. To compute shapes and to
+compile, abstract devices are enough, such as those that describe an absent TPU.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class Program:
 
     Attributes:
       config: the configuration.
-      vocab_size: V, size of the tokenizer's vocabulary, without padding.
+      vocab_size: V, the tokenizer's vocabulary size, without padding.
       devices: devices for the mesh; `jax.devices()` by default.
       layers: encoder depth, if it differs from the configured one (progressive stacking); 0 for the configured one.
     """
@@ -120,7 +120,7 @@ class Program:
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
         return Layout(
             mesh=mesh,
-            # The first matching rule applies: an objective's own rules override the encoder's.
+            # The first matching rule applies, so an objective's own rules override the encoder's.
             rules=(
                 *COUNT_RULES,
                 *(rule for objective in objectives for rule in objective.sharding_rules),
@@ -207,7 +207,7 @@ class Program:
         return {name: own for name, own in slots.items() if own}
 
     def _init_params(self, models: dict[str, Model]) -> Callable[[jax.Array], dict]:
-        """Return a function from a key to all tasks' params. Tasks share params with equal paths."""
+        """Return a function from a key to all tasks' params. Equal paths are shared between tasks."""
 
         def init(key: jax.Array) -> dict:
             params: dict = {}
@@ -228,13 +228,13 @@ class Program:
         return add_factors(config.lora, scored, key, config.frozen)
 
     def merged(self, state: State) -> dict:
-        """Return the params of an ordinary model: LoRA merged, pruned, rounded."""
+        """Return an ordinary model's params: LoRA merged, pruned, rounded."""
         params = state["params"]
         return params if self.to_model_params.is_identity else self._merge(params, state["step"])
 
     @property
     def to_model_params(self) -> ModelParams:
-        """The function from trained params and the step to the params that models run with."""
+        """Function from (trained params, step) to the params that models run with."""
         config = self.config
         steps = sum(stage.steps or 0 for stage in config.stages)
         return ModelParams(config.lora, config.pruning, config.quantization, steps)

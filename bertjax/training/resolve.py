@@ -1,4 +1,4 @@
-"""Open the data of a run, and resolve the settings that depend on it."""
+"""Open the data of a run, and resolve settings that depend on it."""
 
 import dataclasses
 import functools
@@ -32,11 +32,11 @@ from bertjax.training.run.record import RunRecord
 def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
     """Open the data of a run in every process, and resolve its configuration.
 
-    For labeled examples these are the names of the classes. Steps, rows of a batch, warm-up, evaluations and weights of
-    tasks are resolved if they are given as epochs, examples, shares and None.
+    With labeled examples, class names come from the files. Epochs become steps, examples become rows per batch, and a
+    warm-up share becomes warm-up steps. Evaluation intervals and task weights are filled in if they are unset.
 
     Args:
-      before: the record of the run if it resumes.
+      before: record of the run if it resumes.
 
     Returns:
       The feeds; their `config` has no open settings.
@@ -47,26 +47,26 @@ def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
     if isinstance(config.task.examples, LabeledFormat):
         return processes.together(lambda: _labeled_feeds(config), "labeled-files")
     feeds = Feeds(config, open_store(config.data, before))
-    if feeds.store.origin:  # process 0 makes the plans and uploads them, the others fetch them
+    if feeds.store.origin:  # a remote store: process 0 makes and uploads the plans, the others fetch them
         processes.on_writer(feeds.plan, "plan")
     return processes.together(lambda: resolve(feeds), "resolve")
 
 
 def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
-    """Open the token store of a run in every process, or make it.
+    """Open the token store of a run in every process, or prepare it.
 
-    A run that resumes with the same settings of its data opens its own store and does not read the corpus. Otherwise
-    process 0 reads the corpus to find the store. Without a store each process prepares the corpus, except for a store
-    under a URL: that is prepared by process 0 and fetched by the others.
+    A run that resumes with the same data settings opens its own store and does not read the corpus. Otherwise process 0
+    reads the corpus to find the store. If there is none, each process prepares the corpus; a remote store is prepared
+    by process 0 and fetched by the others.
 
     Raises:
-      UserError: there is neither the store nor the corpus, or one of them cannot be read.
+      UserError: both the store and the corpus are missing, or one of them cannot be read.
     """
     if store := _store_of(data, before):
         return store
     spec = processes.from_writer(lambda: _spec(data, before), "corpus")
 
-    @functools.cache
+    @functools.cache  # process 0 may run it twice: alone for a remote store, then together with the others
     def opened() -> TokenStore:
         if not processes.is_writer() and not remote.exists(path_of(data, spec)) and spec_of(data) != spec:
             raise UserError(f"{corpora(data)} here differs from what process 0 sees; use the same corpus for all")
@@ -78,7 +78,7 @@ def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
 
 
 def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
-    """Return the store of a run that resumes, None if there is no such run or a process does not find its store."""
+    """Return the store of a resumed run; None if the run is new or any process cannot find its store."""
     if before is None or _content(before.config.data) != _content(data):
         return None
     fingerprint = before.identity["data"]["store_fingerprint"]
@@ -95,7 +95,7 @@ def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
 
 
 def _content(data: DataConfig) -> DataConfig:
-    """Return settings that are equal if they name the same content: without places of stores, and processes."""
+    """Return data settings without store locations and worker counts; equal results name the same content."""
     return dataclasses.replace(data, store=DataConfig.store, cache_dir=DataConfig.cache_dir, workers=None)
 
 
@@ -125,20 +125,21 @@ def _labeled_feeds(config: Config) -> Feeds:
                 )
             objective = dataclasses.replace(task.objective, classes=source.classes)
             task = dataclasses.replace(task, examples=source.format)
+            # Class weights follow from the class counts of the training file.
             if isinstance(objective, Classification):
                 objective = objective.weighted(source.format.class_counts(source.train))
+            # `dataclasses.replace` drops what was bound to the objective: bind its opened teacher again.
             objective = objective.copy_with(bound_teacher=task.objective.bound_teacher)
             tasks[name] = dataclasses.replace(task, objective=objective)
     return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
 
 
 def labeled_files(config: Config, tokenizer: Tokenizer, is_trained: bool = False) -> LabeledSource | LabeledSources:
-    """Return the labeled files of the only task, or of all tasks.
+    """Return the labeled files of all tasks; with one task, its files alone.
 
     Args:
-      config: the configuration.
-      tokenizer: the tokenizer of the model.
-      is_trained: whether the classes are those of the configuration, which a run has resolved, and not of the files.
+      tokenizer: tokenizer of the model.
+      is_trained: take class names from the configuration, which a run has resolved, instead of the files.
     """
     sources = {
         name: LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes if is_trained else ())
@@ -160,17 +161,16 @@ def _tokenizer_of(config: Config) -> Tokenizer:
 
 
 def fine_tuning_rate(width: int) -> float:
-    """Return a peak learning rate for fine-tuning an encoder of a width D: 5e-5 x (768 / D), rounded to two digits.
+    """Return the peak learning rate for fine-tuning an encoder of width D: 5e-5 x (768 / D), with two digits.
 
-    5e-5 is the highest rate at which BERT base was fine-tuned (Devlin et al., 2019, appendix A.3). Narrower encoders
-    need higher ones: ELECTRA has 3e-4 for a width of 256, and 1e-4 for 768 (Clark et al., 2020, arXiv 2003.10555, table
-    7).
+    5e-5 is the highest rate in BERT base's fine-tuning (Devlin et al., 2019, appendix A.3). Narrower encoders need
+    higher rates: ELECTRA uses 3e-4 at width 256 and 1e-4 at width 768 (Clark et al., 2020, arXiv 2003.10555, table 7).
     """
     return float(f"{5e-5 * 768 / width:.1e}")
 
 
 def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
-    """Raise UserError if a [CLS] that comes last has no segment embedding, or leaves a first token unpredicted."""
+    """Raise UserError if the model cannot use a tokenizer that puts [CLS] last, as XLNet's does."""
     if tokenizer.cls_last and any(isinstance(task.objective, CausalLM) for task in config.tasks.values()):
         raise UserError(
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last, and objective.kind=causal "
@@ -185,7 +185,7 @@ def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
 
 
 def resolve(feeds: Feeds) -> Feeds:
-    """Return the feeds with a configuration whose steps, rows, warm-up, rates and weights follow from their data."""
+    """Return feeds with a resolved configuration: steps, rows, warm-up, learning rate, task weights, evaluations."""
     config = feeds.config
     _check_layout(config, feeds.store.tokenizer)
     stages, rows, rows_of = list(config.stages), 0, {}
@@ -196,17 +196,20 @@ def resolve(feeds: Feeds) -> Feeds:
         for task, feed in zip(stage.among(config.tasks), of_stage):
             rows_of[task] = float(sum(source.plans[0].counts.rows for source in feed.sources))
         if stage.examples:
+            # Packing puts several examples into a row: convert with the mean number of examples per row.
             examples = sum(counts.examples for counts in plans)
             stage = dataclasses.replace(stage, batch=max(1, round(stage.examples * rows / examples)))
         if stage.epochs:
             steps = max(stage.min_steps, math.ceil(stage.epochs * rows / stage.batch))
             stage = dataclasses.replace(stage, steps=steps)
         stages[index] = stage
+    # Without a weight, a task gets turns in proportion to its rows, so that all tasks finish their epochs together.
     tasks = {
         name: task if task.weight is not None else dataclasses.replace(task, weight=rows_of[name])
         for name, task in config.tasks.items()
     }
     config = dataclasses.replace(config, tasks=tasks, stages=tuple(stages))
+    # A FLOPs budget needs the batch and the task weights, so it is converted last.
     stages = [_with_steps(config, index, feeds.store.tokenizer.vocab_size) for index in range(len(stages))]
     steps = sum(stage.steps for stage in stages)
     optimizer = dataclasses.replace(config.optimizer, warmup_steps=config.optimizer.warmup(steps))
@@ -220,7 +223,7 @@ def resolve(feeds: Feeds) -> Feeds:
 
 
 def _with_steps(config: Config, index: int, vocab_size: int) -> Stage:
-    """Return a stage with the steps that its budget of FLOPs allows."""
+    """Return a stage with the number of steps that its FLOPs budget allows."""
     stage = config.stages[index]
     if not stage.flops:
         return stage

@@ -19,7 +19,7 @@ class StepSpec:
       stage: index into `stages`.
       task: task name.
       seq_len: T.
-      rows: B of the global batch.
+      rows: B, rows in the global batch.
       first: ordinal of the batch's first row in the endless row sequence for this task and T.
     """
 
@@ -32,10 +32,10 @@ class StepSpec:
 
 @dataclasses.dataclass(frozen=True)
 class Timetable:
-    """The stages of a run, and the tasks that take turns in them.
+    """A run's stages, and the tasks that take turns in them.
 
     Attributes:
-      weights: {task: relative share of the steps}.
+      weights: {task: relative share of steps}.
       overfit: whether every step trains on the first step's rows.
       skipped: pairs (first, last) of steps. From step `first` on, the rows of the next `last` - `first` steps are left
         out.
@@ -48,7 +48,7 @@ class Timetable:
 
     @property
     def steps(self) -> int:
-        """Number of steps in the whole run."""
+        """Steps in the whole run."""
         return sum(stage.steps for stage in self.stages)
 
     def at(self, step: int) -> StepSpec:
@@ -69,11 +69,11 @@ class Timetable:
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
     def rows(self, task: str, seq_len: int) -> int:
-        """Return the number of rows with `seq_len` tokens that a task reads in the whole run."""
+        """Return how many rows with `seq_len` tokens a task reads in the whole run."""
         return self._rows(self.steps, task, seq_len)
 
     def _rows(self, step: int, task: str, seq_len: int) -> int:
-        """Return the number of rows with `seq_len` tokens that a task reads in the first `step` steps, without skips.
+        """Return how many rows with `seq_len` tokens a task reads in the first `step` steps, without skips.
 
         The last stage counts as endless, so that a run that is extended later has skipped the same rows.
         """
@@ -88,12 +88,12 @@ class Timetable:
         return rows
 
     def edge_after(self, step: int, steps_per_call: int, others: Collection[int] = ()) -> int:
-        """Return the end of the dispatch that starts at `step`.
+        """Return where the dispatch that starts at `step` ends.
 
-        It is the next multiple of `steps_per_call`, or the first earlier step at which the stage or the task changes or
-        that is in `others`.
+        It ends at the next multiple of `steps_per_call`, or earlier: where the stage or the task changes, or at a step
+        in `others`.
         """
-        # Dispatches are aligned to multiples of `steps_per_call`, whatever step a resumed run starts from.
+        # Align dispatches to multiples of `steps_per_call`, so that a resumed run has the same ones as before.
         index, within = stage_at(self.stages, step)
         left = self.stages[index].steps - within
         end = min((step // steps_per_call + 1) * steps_per_call, step + left, *(x for x in others if x > step))
@@ -108,12 +108,12 @@ class Timetable:
 
 @functools.cache
 def _turns_of(shares: tuple[float, ...]) -> Turns:
-    """Return a cached `Turns`, since each instance computes a table."""
+    """Return cached `Turns`, since each instance computes a table of 4,096 turns."""
     return Turns(shares)
 
 
 def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
-    """Return (index of the stage that trains a step, step number within the stage)."""
+    """Return (index of the stage that trains a step, step within the stage)."""
     for index, stage in enumerate(stages):
         if step < stage.steps:
             return index, step

@@ -1,4 +1,4 @@
-"""What happens once at each start of a run: its record is compared, its plan is printed, and its record is written."""
+"""Check a start against the record in its workdir, print the plan, and write the new record."""
 
 import contextlib
 import dataclasses
@@ -29,15 +29,15 @@ from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """A start that fits its workdir, in which it has written nothing yet.
+    """A start that matches its workdir and has not written to it yet.
 
     Attributes:
       files: the workdir.
-      run_record: the record of the run.
-      tokenizer: its tokenizer.
-      resumes: whether the workdir holds the run already.
-      longer: whether more steps in the last stage than before are allowed.
-      meta: the metadata of every checkpoint.
+      run_record: written by `commit`.
+      tokenizer: written by `commit`.
+      resumes: whether the workdir already holds the run.
+      longer: whether the last stage may have more steps than before.
+      meta: metadata stored with every checkpoint.
     """
 
     files: Workdir
@@ -48,10 +48,10 @@ class Start:
     meta: dict[str, Any]
 
     def commit(self) -> None:
-        """Write the record, and the line of this start; call it when nothing else can refuse the start any more.
+        """Write the record and this start's line. Call it once nothing can refuse the start anymore.
 
         Raises:
-          UserError: processes have other workdirs; nothing is written.
+          UserError: the processes have different workdirs; nothing is written.
         """
         check_shared(self.files)
         processes.on_writer(self._write)
@@ -59,16 +59,17 @@ class Start:
     def _write(self) -> None:
         modules = foreign_modules(self.run_record.config)
         record.write_record(self.files, self.run_record, self.tokenizer)
+        # A killed start may have left half a line; appending to it would damage the new line as well.
         cut_jsonl(self.files.starts, last_step=math.inf)
         append_jsonl(self.files.starts, start_record(self.resumes, self.longer, modules))
         write_json(self.files.versions, versions.installed())
 
 
 def claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | None:
-    """Lock a workdir until the end of `locks`; see `Workdir.locked`.
+    """Lock a workdir until `locks` closes; see `Workdir.locked`.
 
     Raises:
-      UserError: a run is to be continued with more steps, and there is none.
+      UserError: `longer` is set and the workdir has no run to continue.
     """
     lock = locks.enter_context(files.locked())
     if longer and not storage.exists(files.config):
@@ -79,19 +80,21 @@ def claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | 
 def check_start(
     files: Workdir, settings: Config, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
 ) -> Start:
-    """Compare a start with the record of the run, if there is one, and print what the run is about to do.
+    """Compare a start with the record in the workdir, if there is one, and print the run's plan.
 
     Args:
       files: the workdir.
-      settings: the configuration as the user gave it.
-      program: the run, its configuration resolved.
-      feeds: its data.
-      source: what its parameters start from; None for random ones.
-      longer: whether more steps in the last stage than before are allowed.
+      settings: configuration as the user wrote it.
+      program: the run with its resolved configuration.
+      feeds: the run's data.
+      source: initial parameters; None for random ones.
+      longer: whether the last stage may have more steps than before.
 
     Raises:
-      UserError: the settings or the data differ from those that the workdir was started with.
+      UserError: settings or data differ from the ones that the workdir was started with.
     """
+    # Settings alone do not determine the result: plans, frozen parameters (a teacher, for example), initial weights and
+    # resources such as a lexicon are compared by content.
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
     frozen = processes.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
     if frozen:

@@ -37,8 +37,8 @@ class Trial(NamedTuple):
 
     Attributes:
       folder: workdir, relative to the sweep's folder.
-      config: configuration of the run.
-      name: name of the reference curve.
+      config: the configuration.
+      name: reference curve to compare with.
     """
 
     folder: str
@@ -54,8 +54,8 @@ class Result:
       folder: relative to the sweep's folder.
       metric: development set metric to rank by.
       values: one metric value per finished seed.
-      baseline: metric of a constant prediction, the most frequent class; None without classes.
-      failures: reasons of failed runs.
+      baseline: metric if the most frequent class is always predicted; None without classes.
+      failures: why runs failed.
       task_changes: differences between its held-out task and the first combination's, such as
         `objective.masking.rate: 0.15 -> 0.4`; empty if there are none.
     """
@@ -69,7 +69,7 @@ class Result:
 
     @property
     def held_out_task(self) -> tuple[str, ...]:
-        """Key of comparable results: only results with the same key are ranked together."""
+        """Key for comparable results: only results with equal keys are ranked together."""
         return (self.metric, *self.task_changes)
 
     @property
@@ -118,7 +118,7 @@ def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]
     Args:
       sweeps: as in `combinations`.
       seeds: number of seeds; 0 uses only the configured seed.
-      load: returns the configuration and the name of its reference curve for given overrides.
+      load: returns (configuration, reference curve name) for given overrides.
     """
     trials = []
     for folder, chosen in combinations(sweeps).items():
@@ -138,9 +138,9 @@ def run_all(
     """Train all unfinished trials, and wait for trials that other processes are training.
 
     Args:
-      root: folder of the sweep.
+      root: the sweep's folder.
       base: configuration without the swept values. It must not change between starts.
-      trials: all runs of the sweep.
+      trials: all runs.
       train: trains a trial in a workdir and returns whether it finished.
       should_stop: called between runs; True ends the sweep.
 
@@ -148,7 +148,7 @@ def run_all(
       {folder of a failed run: reason}; None if the sweep was stopped.
 
     Raises:
-      UserError: the folder holds a sweep of another configuration, or the first trial has bad input.
+      UserError: the folder holds a sweep with another configuration, or the first trial has bad input.
       Unavailable: storage or a device did not answer for some trials. This does not depend on their settings: the same
         command trains them later.
     """
@@ -199,7 +199,7 @@ def run_all(
 
 
 def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
-    """Return the results of all combinations, best first, and write `seeds.json` for combinations with several seeds.
+    """Return results for all combinations, best first, and write `seeds.json` for combinations with several seeds.
 
     With several held-out tasks, results are grouped by task, and each group is sorted.
     """
@@ -216,6 +216,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
         figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
         metric = _metric_of_first_task(config_of[runs[0]]) if figures else ""
         values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
+        # `majority_accuracy` is the baseline of both `accuracy` and `token_accuracy`.
         task_name, slash, own = metric.rpartition("/")
         majority = f"{task_name}{slash}majority_{own.removeprefix('token_')}"
         baseline = figures[0]["baseline"].get(majority) if figures else None
@@ -247,7 +248,7 @@ def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
     """Return a line with the best combination for each held-out task that several combinations share.
 
     Args:
-      root: folder of the sweep.
+      root: the sweep's folder.
       results: as `results_of` returns them.
     """
     tasks = tasks_of(results)
@@ -275,7 +276,7 @@ def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
 
 
 def print_results(results: Sequence[Result], console: Console | None = None) -> None:
-    """Print a table with a line for each combination, best first, and a section for each held-out task."""
+    """Print a table with one line per combination, best first, and one section per held-out task."""
     metric, tasks = next((result.metric for result in results if result.metric), ""), tasks_of(results)
     table = Table(title=f"development set: {metric}")
     for column in ("", "mean", "deviation", "baseline", "runs", *["held-out task"] * (len(tasks) > 1)):
@@ -292,7 +293,7 @@ def print_results(results: Sequence[Result], console: Console | None = None) -> 
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas outside of brackets and quotes."""
+    """Split at commas outside brackets and quotes, so that a value may be a list."""
     parts, expected = [""], []
     for character in text:
         if expected and character == expected[-1]:
@@ -324,6 +325,7 @@ def _metric_of_first_task(config: Config) -> str:
 
 
 def _wait(should_stop: Callable[[], bool]) -> None:
+    # Short naps: a signal sets a flag but does not end a `sleep` (PEP 475).
     until = time.monotonic() + _SECONDS_BETWEEN_ROUNDS
     while time.monotonic() < until and not should_stop():
         time.sleep(0.2)

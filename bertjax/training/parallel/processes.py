@@ -1,4 +1,4 @@
-"""Several processes that train one run: how they start, agree with each other, and end.
+"""Coordinate the processes of a run: start them, agree on values and failures, and end together.
 
 Every process runs the same program on the same steps. Only process 0, the writer, writes and prints. An action that may
 fail in one process runs through `together`, so that no process waits for one that has ended.
@@ -23,18 +23,18 @@ from bertjax.errors import RunFailed, Unexplained, UserError
 
 T = TypeVar("T")
 
-# The preparation of a corpus may take hours. The heartbeat detects processes that die meanwhile.
+# Preparing a corpus may take days, so barriers wait long. JAX's heartbeat detects processes that die in the meantime.
 _PATIENCE_MILLISECONDS = 7 * 24 * 3600 * 1000
 # The last two are bertjax's own, for clusters that JAX does not detect.
 _COORDINATOR, _PROCESSES, _PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
-# Messages of Gloo, which computes between CPUs, and of the coordination service.
+# Messages of Gloo, the library for collectives between CPUs, and of JAX's coordination service.
 _SIGNS_OF_A_LOST_PEER = ("Gloo", "Barrier failed", "heartbeat timeout", "UNAVAILABLE")
 
 _gathered = 0
-# The key under which this process stored its last value.
+# Key under which this process stored its last value.
 _stored = ""
-# Whether every process knows of the same failure, or has agreed to stop.
+# Whether all processes know of the same failure, or have agreed to stop; `leave` then ends them together.
 _all_fail = _all_stop = False
 
 
@@ -49,15 +49,16 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def start(heartbeat_timeout: int) -> None:
-    """Connect to the other processes of the run; call it before anything computes.
+    """Connect to the other processes of the run. Call it before anything computes.
 
     Args:
       heartbeat_timeout: seconds without a heartbeat after which a process counts as dead and the others end.
 
     Raises:
       Unexplained: the processes cannot find each other.
-      UserError: their variables of the environment are incomplete.
+      UserError: only some of the environment variables are set.
     """
+    # JAX finds the processes on TPU VMs, GKE, Slurm and Open MPI; elsewhere the user sets all three variables.
     explicit = {}
     if _PROCESSES in os.environ or _PROCESS in os.environ:
         missing = [name for name in (_COORDINATOR, _PROCESSES, _PROCESS) if name not in os.environ]
@@ -98,24 +99,25 @@ def check_started() -> None:
 
 
 def gather(value: Any, purpose: str) -> list[Any]:
-    """Return the values of all processes in order, as JSON, through the coordination service.
+    """Return the values of all processes in order, sent as JSON through JAX's coordination service.
 
     Args:
-      value: what this process contributes.
-      purpose: what the value is, such as `restore-30`; all processes must gather for the same purpose.
+      value: this process's value.
+      purpose: name of the exchange, such as `restore-30`; it must be the same in all processes.
 
     Raises:
-      RunFailed: another process gathers for another purpose, as it is at another step.
+      RunFailed: another process gathers for another purpose, because it is at another step.
     """
     global _gathered, _stored
     if jax.process_count() == 1:
         return [value]
+    # The coordination service, not a device collective: a process whose devices have failed can still report it.
     _gathered += 1
     client, folder, before = global_state.client, f"bertjax/{_gathered}/", _stored
     _stored = f"{folder}{jax.process_index():08d}/{purpose}"
     client.key_value_set(_stored, json.dumps(value))
     client.wait_at_barrier(f"bertjax-{_gathered}", _PATIENCE_MILLISECONDS)
-    if before:  # every process has read it, or it would not be at this barrier
+    if before:  # every process has read the last value, or it would not have reached this barrier
         client.key_value_delete(before)
     values = sorted(client.key_value_dir_get(folder))
     for other, (name, _) in enumerate(values):
@@ -129,14 +131,14 @@ def gather(value: Any, purpose: str) -> list[Any]:
 
 
 def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserError | None]]:
-    """Run an action in every process; return its result in this one, and the error of each, None if it has none.
+    """Run an action in every process; return its result here, and each process's error or None.
 
     Args:
-      action: raises a UserError or an OSError if it fails.
-      purpose: what the action does, see `gather`.
+      action: raises UserError or OSError if it fails.
+      purpose: name of the exchange, see `gather`.
 
     Raises:
-      Exception: the action raised another error here, a defect; the other processes see a `RunFailed`.
+      Exception: the action raised another error here, which is a bug; the other processes see a `RunFailed`.
     """
     result, own, failure = None, None, None
     try:
@@ -153,15 +155,14 @@ def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserE
 
 
 def together(action: Callable[[], T], purpose: str = "action") -> T:
-    """Run an action in every process and return its result in this one; if it fails in one process, all of them raise.
+    """Run an action in every process and return its result here; if it fails in any process, all of them raise.
 
     Args:
-      action: what to run.
-      purpose: what the action does, see `gather`.
+      purpose: name of the exchange, see `gather`.
 
     Raises:
-      UserError: the action raised a UserError or an OSError here, or any error in another process; it has the class
-        of the error of the first process that failed.
+      UserError: the action raised UserError or OSError here, or any error in another process. Its class is that of the
+        first failed process.
       Exception: the action raised another error here.
     """
     if jax.process_count() == 1:
@@ -172,7 +173,7 @@ def together(action: Callable[[], T], purpose: str = "action") -> T:
 
 
 def raise_first(failures: Sequence[UserError | None]) -> None:
-    """Raise the first error of a list that is the same in every process, if it has one."""
+    """Raise the first error in a list, if there is one; the list must be the same in every process."""
     for failure in failures:
         if failure is not None:
             _end_together()
@@ -189,7 +190,7 @@ def on_writer(action: Callable[[], Any], purpose: str = "writing") -> None:
 
 
 def from_writer(action: Callable[[], T], purpose: str) -> T:
-    """Run an action only in process 0, and return its result, which must be JSON, in all processes.
+    """Run an action only in process 0, and return its JSON result in all processes.
 
     Raises:
       UserError: the action raised a UserError or an OSError.
@@ -199,7 +200,7 @@ def from_writer(action: Callable[[], T], purpose: str) -> T:
 
 
 def _class_of(error: Exception) -> type[UserError]:
-    """Return the class of bertjax.errors that an error has, or that has its exit code."""
+    """Return an error's class if it is one of bertjax.errors, else the class with the same exit code."""
     kind = getattr(errors, type(error).__name__, None)
     return kind if type(error) is kind else type(cli.error_of(cli.code_for(error), ""))
 
@@ -217,13 +218,13 @@ def _end_together() -> None:
 
 
 class StopTogether:
-    """Returns whether to stop. Every process calls it between chunks, and all get the same answer at the same chunk.
+    """Returns whether to stop. Every process calls it between chunks, and all stop after the same chunk.
 
-    SIGTERM or Ctrl-C in one process stops all of them; JAX finds the next chunk that no process has passed yet.
+    SIGTERM or Ctrl-C in one process stops all of them: JAX finds the next chunk that no process has passed yet.
 
-    JAX has one counter for all callers in a process, and agrees once. So nothing else may ask it: Orbax would, with the
-    training step, at each save. With the signal in between, a run that has resumed at step 500,000 would stop 500,000
-    chunks later.
+    JAX keeps one counter per process for all callers and agrees only once, so nothing else may call it. Orbax would,
+    with the training step, at each save (`checkpoint._Manager` prevents this). If the signal came in between, a run
+    resumed at step 500,000 would stop 500,000 chunks later.
     """
 
     def __init__(self):
@@ -242,15 +243,15 @@ class StopTogether:
         self._interrupts += 1
         if self._interrupts > 1:
             raise KeyboardInterrupt
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # JAX's notifier handles SIGTERM only
 
 
 def leave(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`, after leaving the other processes.
+    """Run an entry point, leave the other processes, and return the exit code.
 
-    All processes end together if the run went well, if they have agreed to stop, or if all of them know that it cannot
-    start. A process that fails alone ends at once, also with exit code 75, if it has lost the lock. The others may wait
-    for it in the middle of a step, or complete a save, and JAX aborts a process that waits for them too long.
+    All processes end together if the run finished, if they agreed to stop, or if all know that it cannot start. A
+    process that fails alone, or has lost the lock (exit code 75), exits at once: the others may wait for it in the
+    middle of a step or complete a save, and JAX aborts a process that waits for them too long.
     """
     try:
         exit_code = run()
@@ -260,6 +261,7 @@ def leave(run: Callable[[], int]) -> int:
         traceback.print_exc()
         exit_code = cli.FAILED
     if global_state.client is not None:
+        # `os._exit` skips JAX's shutdown barrier, at which this process would wait for peers that never come.
         if exit_code == cli.FINISHED or (exit_code == cli.STOPPED and _all_stop) or _all_fail:
             jax.distributed.shutdown()
         else:
@@ -271,7 +273,7 @@ def leave(run: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def noticing_lost_peers() -> Iterator[None]:
-    """Turn errors of computations and of the coordination service that follow the end of another process into one line.
+    """Turn errors that follow from the end of another process into one line.
 
     Raises:
       RunFailed: another process has ended.

@@ -1,4 +1,4 @@
-"""TensorBoard event files with scalars, without TensorFlow."""
+"""Write TensorBoard event files with scalars, without TensorFlow."""
 
 import collections
 import logging
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 
 
 class Events:
-    """Event files for one start of a run, a new file every 4 MiB. Steps wait in memory until `LogWriter` writes them.
+    """Event files for one start, a new file every 4 MiB. Steps wait in memory until `LogWriter` writes them.
 
     Args:
       path: folder for the files.
-      restored_step: step that this start continues from; TensorBoard drops later steps of earlier starts.
+      restored_step: step that this start continues from; TensorBoard drops later steps from earlier starts.
     """
 
     def __init__(self, path: epath.Path, restored_step: int):
@@ -86,7 +86,7 @@ class Events:
             self._lost = True
 
     def _header(self, number: int) -> bytes:
-        """Return the first records of a file: the format version, and in the first file the step of this start."""
+        """Return a file's first records: the format version, and in the first file this start's step."""
         header = _framed(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if number == 0:
             # On a START record, TensorBoard discards events of this step and later ones from files that it read before.
@@ -101,7 +101,7 @@ def _event(wall_time: float, step: int, scalars: dict[str, float]) -> Event:
 
 
 def _framed(event: Event) -> bytes:
-    """Frame an event as a TFRecord: length, data, and a masked CRC-32C of each."""
+    """Frame an event as a TFRecord: length, data, and a masked CRC-32C after each."""
     data = event.SerializeToString()
     length = struct.pack("<Q", len(data))
     return b"".join((length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))))

@@ -1,4 +1,4 @@
-"""Array fingerprints: of full arrays, to verify checkpoints, and of each device's copy, to detect corruption."""
+"""Array fingerprints: full arrays to verify checkpoints, each device's copy to detect corruption."""
 
 import collections
 import functools
@@ -17,7 +17,7 @@ from bertjax.training.param_paths import path_of
 
 
 def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
-    """Hash an array to uint32: the sum of its words after mixing each with its position. Flips and swaps change it.
+    """Hash an array to uint32: mix each word with its position and sum. Flips and swaps change the sum.
 
     The mix is a bijection for each position (MurmurHash3's finalizer), so changing one word always changes the sum.
     """
@@ -31,7 +31,7 @@ def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
 
 
 def _words(leaf: jax.Array) -> jax.Array:
-    """Return the bits of each element as one or more uint32; slots of an objective may have any dtype."""
+    """Return each element's bits as one or more uint32; an objective's slots may have any dtype."""
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if jnp.iscomplexobj(leaf):
@@ -60,7 +60,7 @@ def check_replicas(state: Any, step: int) -> None:
 
     Args:
       state: a tree of arrays.
-      step: number of steps that led to the state.
+      step: step of the state, for messages.
 
     Raises:
       RunFailed: a device's copy differs from the others, or another process is at another step.
@@ -99,7 +99,7 @@ def check_replicas(state: Any, step: int) -> None:
 
 @functools.cache
 def _on_each_device(mesh: Mesh, specs: tuple[P, ...]) -> Callable[..., jax.Array]:
-    """Return a function from arrays to uint32 [device, array], the fingerprints of each device's shards."""
+    """Return a function from arrays to the fingerprints of each device's shards, uint32 [device, array]."""
 
     def local(*shards: jax.Array) -> jax.Array:
         return jnp.stack([_leaf_fingerprint(shard) for shard in shards])[None]

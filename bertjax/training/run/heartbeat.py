@@ -1,4 +1,4 @@
-"""`heartbeat.json`: a run's current state, for `bertjax.status` and for launchers that restart hanging runs."""
+"""`heartbeat.json`: the state of a run, for `bertjax.status` and for launchers that restart hanging runs."""
 
 import json
 import math
@@ -17,13 +17,13 @@ State = Literal[*"starting restoring compiling training evaluating saving export
 class Heartbeat:
     """A run's last sign of life, {`step`, `time`, `state`, `steps`, `started`}, and its end.
 
-    `LogWriter` writes it every ten seconds. `time` is the run's last report, not the time of writing: a hanging run
-    stops reporting, but its writer thread still writes. `started` is the time of this start, so that readers can
-    recognize a file from an earlier start.
+    `LogWriter` writes it every ten seconds. `time` is when the run last reported, not when the file was written: a
+    hanging run stops reporting, but its writer thread still writes. Readers recognize a file from an earlier start by
+    `started`.
 
     Args:
       path: JSON file.
-      steps: number of steps in the run.
+      steps: steps in the whole run.
     """
 
     def __init__(self, path: epath.Path, steps: int = 0):
@@ -34,7 +34,7 @@ class Heartbeat:
         self._written_time, self._due = 0.0, -math.inf
 
     def beat(self, step: int | None = None, state: State | None = None) -> None:
-        """Report a sign of life, with the number of steps done and the current state; None keeps the previous value."""
+        """Report a sign of life, with the steps done and the current state; None keeps the previous value."""
         if step is not None:
             self._step = step
         if state is not None:
@@ -42,7 +42,7 @@ class Heartbeat:
         self._time = time.time()
 
     def end(self, exit_code: int, failure: str = "") -> None:
-        """Record this start's exit code and the reason of its failure."""
+        """Record this start's exit code and why it failed."""
         self._end = {"exit_code": exit_code} | ({"failure": failure} if failure else {})
 
     def write(self, everything: bool) -> None:

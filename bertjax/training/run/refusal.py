@@ -1,4 +1,4 @@
-"""What a start that is refused leaves behind: the files as they were."""
+"""Restore the heartbeat after a refused start, so that a mistyped flag does not make a run look failed."""
 
 import contextlib
 
@@ -8,15 +8,15 @@ from bertjax.training.run.workdir import Workdir
 
 
 class Refusal:
-    """Takes back the signs of life of a start that ends with bad input before it is accepted.
+    """Restores `heartbeat.json` if a start ends with bad input before it is accepted.
 
-    A start writes `heartbeat.json` as soon as it holds the lock, since it may need an hour to open its data. A mistyped
-    flag must not make a run that has finished look failed: the file of the earlier start is written again. Without a
-    run, `elapsed.json` goes as well.
+    A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour. If the start
+    is refused, the heartbeat of the previous start is written back. If there was no run, both `heartbeat.json` and
+    `elapsed.json` are removed.
 
     Args:
       files: the workdir, locked by the caller.
-      active: False in processes that write nothing.
+      active: False in processes that do not write.
     """
 
     def __init__(self, files: Workdir, active: bool):
@@ -29,10 +29,11 @@ class Refusal:
         return self
 
     def accept(self) -> None:
-        """From now on, an error is one of the run."""
+        """Accept the start: later errors belong to the run and stay in its heartbeat."""
         self._active = False
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
+        # An outage or a failed run is not a refusal: `bertjax.status` must show it.
         if not (self._active and isinstance(error, UserError)) or isinstance(error, RunFailed | Unavailable):
             return
         with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(self._files.root):

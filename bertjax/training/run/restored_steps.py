@@ -1,4 +1,4 @@
-"""How the steps that a checkpoint has trained fit the settings of a start that restores it."""
+"""Check a restored checkpoint against the settings of the start that restores it."""
 
 import logging
 from collections.abc import Collection
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], workdir: Workdir) -> None:
-    """Raise UserError unless the steps before `step` have skipped the rows that the settings skip."""
+    """Raise UserError if the settings skip other rows before `step` than the checkpoint was trained with."""
     if runtime.skipped_before(step) != skipped:
         raise UserError(
             f"checkpoint {step} was trained with runtime.skip_rows={skipped}, and the settings differ before that "
@@ -21,7 +21,7 @@ def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int
 
 
 def warn_of_missed(keep_at: Collection[int], step: int, saved: Collection[int]) -> None:
-    """Warn of steps before `step` whose checkpoints are to be kept and do not exist."""
+    """Warn about steps in `keep_at` that the run has passed without saving a checkpoint."""
     if missed := [kept for kept in keep_at if kept < step and kept not in saved]:
         log.warning(
             "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",

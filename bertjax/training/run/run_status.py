@@ -1,4 +1,4 @@
-"""Run status from the files in a workdir. Monitors call it often, so it imports neither JAX nor Orbax."""
+"""Read a run's status from its workdir. Monitors call it often, so it imports neither JAX nor Orbax."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ _WARNINGS = 3
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
-    """Status of a run. Unknown values are None.
+    """Run status. Unknown values are None.
 
     Attributes:
       workdir: path or URL.
@@ -38,13 +38,13 @@ class RunStatus:
       steps: steps in the whole run.
       seconds_per_step: mean over the last 50 logged steps, evaluations and saves included.
       eta_seconds: estimated seconds until the last step; 0 if the run is finished.
-      checkpoint: step of the newest checkpoint.
+      checkpoint: step of the newest complete checkpoint.
       checkpoint_age_seconds: seconds since it was completed.
       losses: newest training and held-out losses, named as in `metrics.jsonl`; None for a non-finite one.
       goodput: share of wall time, over all starts, that went into steps that are in a checkpoint.
       starts: number of starts.
-      last_start: time of the last start.
-      exit_code: exit code of the last start; None if it is alive, or died without a last sign, as after `kill -9`.
+      last_start: when the last start began.
+      exit_code: exit code of the last start; None if it is alive or died without a last sign, as after `kill -9`.
       failure: why the last start failed or was stopped; None without a failure, or after a request to stop.
       warnings: newest spikes, non-finite losses, the last failure at a step, and damaged checkpoints.
     """
@@ -73,7 +73,7 @@ class RunStatus:
 
 
 def read_status(path: epath.PathLike) -> RunStatus:
-    """Return the status of the run in a workdir.
+    """Return the status of the run in `path`.
 
     Raises:
       UserError: there is no run, or a file is damaged.
@@ -127,7 +127,7 @@ def _optional_json(path: epath.Path, *keys: str) -> dict[str, Any] | None:
 
 
 def _steps(workdir: Workdir, heartbeat: dict | None) -> int | None:
-    """Return the number of steps; `config.json` has it as soon as the data are prepared."""
+    """Return the steps in the run; `config.json` has them as soon as the data are prepared."""
     if heartbeat and heartbeat.get("steps"):
         return heartbeat["steps"]
     record = _optional_json(workdir.config, "config")
@@ -170,7 +170,7 @@ def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:
 
 
 def _tail(path: epath.Path) -> list[dict]:
-    """Return the last records of a JSON Lines file, without a line that is being written now.
+    """Return a JSON Lines file's last records, without a line that is being written now.
 
     A run that was copied from an object store to a disk has segments older than the file. A run that was copied the
     other way has a file older than its segments.

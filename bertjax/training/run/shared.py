@@ -1,4 +1,4 @@
-"""Whether all processes of a run have the same workdir."""
+"""Check that all processes of a run share one workdir."""
 
 import time
 import uuid
@@ -15,10 +15,10 @@ _LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0
 
 
 def check_shared(workdir: Workdir) -> None:
-    """Raise UserError, in every process, unless all of them see a file that process 0 writes and then removes.
+    """Raise UserError in every process unless all see a file that process 0 writes and then removes.
 
-    Its name is new each time, since a client of NFS remembers what a file had in it. If the process is killed, the next
-    start removes it as a draft.
+    The file has a new name each time, because an NFS client caches known files. The name ends in `.draft`, so the next
+    start removes the file if this process is killed.
     """
     if jax.process_count() == 1:
         return
@@ -33,7 +33,7 @@ def check_shared(workdir: Workdir) -> None:
 
 def wait_for(mark: epath.Path, workdir: Workdir) -> None:
     """Raise UserError if a file does not appear within a minute."""
-    # A client of NFS may remember for half a minute (acdirmin, nfs(5)) what a folder had in it.
+    # An NFS client may cache the listing of a folder for half a minute (acdirmin, nfs(5)).
     for _ in range(_LOOKS):
         if storage.exists(mark):
             return

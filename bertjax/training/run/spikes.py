@@ -1,4 +1,4 @@
-"""Detect loss spikes and divergence, and report the rows of the batch."""
+"""Detect loss spikes and divergence, and report which rows the batch had."""
 
 import dataclasses
 import logging
@@ -22,8 +22,8 @@ class RunningMean:
     Attributes:
       count: finite losses so far.
       lowest: lowest mean; None before the horizon.
-      lowest_deviation: standard deviation of single losses at that time.
-      high_since: first step of the current period in which the mean is far above its lowest value; None outside of one.
+      lowest_deviation: `deviation` at that time.
+      high_since: first step since which the mean has been far above its lowest value; None if it is not.
     """
 
     count: int = 0
@@ -64,11 +64,11 @@ class SpikeDetector:
 
     @property
     def high_since(self) -> int | None:
-        """The step since which a loss has had a mean far above its minimum; None if no loss has."""
+        """First step since which the mean of some loss has been far above its minimum; None if none is."""
         return min((mean.high_since for mean in self._means.values() if mean.high_since is not None), default=None)
 
     def find(self, step: int, losses: dict[str, float], stage: int = 0) -> dict[str, tuple[float, float]]:
-        """Return {name: (loss, deviations above the mean)} for losses of a step that spike or are not finite.
+        """Return {name: (loss, deviations above the mean)} for losses that spike or are not finite.
 
         A spike enters the running mean clipped at the threshold. A single spike hardly moves the mean, but a lasting
         change of the loss does. Each stage has its own row length and tasks, so means start again with each stage. A
@@ -112,7 +112,7 @@ class SpikeDetector:
 
 
 class SpikeReport:
-    """Logs loss spikes, and writes them to `spikes.jsonl` with the rows of their batches.
+    """Logs loss spikes, and writes them to `spikes.jsonl` with their batch rows.
 
     All processes track the losses, because they must keep and delete the same checkpoints. Only the writer reports.
 
@@ -138,12 +138,13 @@ class SpikeReport:
         return self._detector.high_since
 
     def check(self, step: int, metrics: dict[str, float], spec: StepSpec, feed: Feed) -> None:
-        """Report loss spikes in the metrics of a step that trained on `spec` from `feed`."""
+        """Report loss spikes in a step's metrics; the step trained on `spec` from `feed`."""
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
         high_before = self.high_since
         spikes = self._detector.find(step, losses, spec.stage)
         if not self._reports:
             return
+        # Warn once per divergence, at its first step: later checkpoints may all be bad, so earlier ones are held.
         if self.high_since is not None and high_before is None:
             log.warning("a mean loss is far above its lowest value; the checkpoints up to step %d are kept", step)
             self._notify("diverged", step)

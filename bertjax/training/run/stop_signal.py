@@ -1,4 +1,4 @@
-"""A run that is asked to stop, by SIGTERM or Ctrl-C."""
+"""Signal handlers that stop a run: SIGTERM and Ctrl-C."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ _SAME_REQUEST_SECONDS = 5.0
 
 
 def stop_signal() -> Callable[[], bool]:
-    """Return a function that is True after SIGTERM or Ctrl-C.
+    """Install the handlers and return a function that is True after the first SIGTERM or Ctrl-C.
 
-    A second Ctrl-C ends the process at once, and so does a SIGTERM that comes more than five seconds after the first
-    signal. An earlier one is taken for the same request: shells and process groups often deliver it twice.
+    A second Ctrl-C ends the process at once. So does a SIGTERM more than five seconds after the first signal. An
+    earlier one counts as the same request, because shells and process groups often deliver a signal twice.
     """
     first: list[float] = []
     interrupts = 0
@@ -25,7 +25,7 @@ def stop_signal() -> Callable[[], bool]:
         interrupts += signum == signal.SIGINT
         if not first:
             first.append(now)
-            # Not print: the signal may interrupt one.
+            # Not `print`: the signal may have interrupted one, which holds the lock of the buffer.
             os.write(2, b"\nstopping after this step; repeat the signal to leave without saving\n")
             return
         is_meant = interrupts > 1 if signum == signal.SIGINT else now - first[0] > _SAME_REQUEST_SECONDS

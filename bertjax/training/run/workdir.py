@@ -1,4 +1,4 @@
-"""The workdir of a run: the paths of its files, its lock, and its JSON files."""
+"""A run's workdir: file paths, the lock, and reading and writing JSON files."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """Paths of a run."""
+    """Paths in the workdir of a run."""
 
     root: epath.Path
 
@@ -33,7 +33,7 @@ class Workdir:
         """Return the workdir at a path, which need not exist.
 
         Raises:
-          UserError: the path cannot be the name of a folder, or is a URL of a kind that is not known.
+          UserError: the path cannot be a folder name, or is a URL with an unknown scheme.
         """
         name = os.fspath(path)
         if re.search(r"[\x00-\x1f\x7f]", name):
@@ -47,7 +47,7 @@ class Workdir:
 
     @property
     def path(self) -> Path | epath.Path:
-        """The workdir for the user's code: `pathlib` cannot hold a URL."""
+        """The workdir as `pathlib.Path` for user code; URLs stay `epath`, since `pathlib` cannot hold them."""
         return self.root if is_remote(self.root) else Path(self.root)
 
     @property
@@ -100,7 +100,7 @@ class Workdir:
 
     @property
     def evaluations(self) -> epath.Path:
-        """The score of each evaluation, by which `runtime.keep_best` keeps checkpoints."""
+        """Evaluation scores, by which `runtime.keep_best` ranks checkpoints."""
         return self.root / "evaluations.jsonl"
 
     @property
@@ -116,10 +116,10 @@ class Workdir:
         return self.root / "checkpoints"
 
     def saved_steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, in order, without the help of Orbax.
+        """Return the steps of complete checkpoints in order, without importing Orbax.
 
-        On a disk, Orbax renames a checkpoint when it is complete. A bucket cannot rename a folder: there the name is
-        final from the first file on, and the last file is a mark (`CommitFileTemporaryPath` of Orbax 0.12.8).
+        On a disk, Orbax renames a checkpoint when it is complete. A bucket cannot rename folders, so the name is final
+        from the first file on, and a mark is written last (`CommitFileTemporaryPath` in Orbax 0.12.8).
 
         Raises:
           StorageError: the folder cannot be read.
@@ -157,6 +157,7 @@ class Workdir:
           UserError: it cannot be written.
           Unavailable: its disk or object store does not answer.
         """
+        # Only the holder of the lock may remove drafts: a live process may still be writing its own.
         with ExitStack() as stack:
             try:
                 lock = stack.enter_context(self._lock())
@@ -184,10 +185,10 @@ class Workdir:
 
 
 def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
-    """Read a JSON object with these keys.
+    """Read a JSON object that must have these keys.
 
     Raises:
-      UserError: the file is not such an object.
+      UserError: the file is not a JSON object, or lacks a key.
       StorageError: it cannot be read.
     """
     content = storage.read_bytes(path)
@@ -203,26 +204,26 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Write a JSON file, all of it or nothing, with the content of `bertjax.errors.json_text`."""
+    """Write a JSON file atomically, as formatted by `bertjax.errors.json_text`."""
     text = json_text(value, indent=2) + "\n"
     storage.retry(lambda: storage.write_text(path, text), path)
 
 
 def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:
-    """Return whether a `summary.json` is of the end of a run of `steps` steps.
+    """Return whether `summary.json` was written at the end of a run with `steps` steps.
 
-    The summary of a run that goes on is that of its newest evaluation. Before its first evaluation, an extended run
-    still has the summary of its earlier end. Older versions of bertjax wrote the file at the end only, without
+    While a run trains, the file has the results of its newest evaluation. An extended run keeps the summary from its
+    earlier end until it is evaluated again. Older versions of bertjax wrote the file only at the end, without
     `finished`.
     """
     return bool(summary) and summary.get("finished", True) and summary.get("steps") == steps
 
 
 def has_finished(files: Workdir) -> bool:
-    """Return whether a run has done all steps of its newest start.
+    """Return whether a run has done all steps in its newest configuration.
 
     Raises:
-      UserError: a file of the run is damaged.
+      UserError: a file in the workdir is damaged.
       StorageError: a file cannot be read.
     """
     if not (storage.exists(files.config) and storage.exists(files.summary)):
@@ -232,13 +233,13 @@ def has_finished(files: Workdir) -> bool:
 
 
 def has_trained(path: epath.PathLike) -> bool:
-    """Return whether a workdir, or that of the first of several seeds, has a checkpoint."""
+    """Return whether a workdir, or its first seed's workdir, has a checkpoint."""
     root = Workdir.at(path).root
     return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0"))
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
-    """Write one record per line, all of them or nothing; the folder is created."""
+    """Write one record per line, atomically; the folder is created."""
     storage.retry(lambda: path.parent.mkdir(parents=True, exist_ok=True), path)
     storage.retry(lambda: storage.write_bytes(path, _encoded(records)), path)
 
@@ -260,14 +261,14 @@ def append_jsonl(path: epath.Path, record: dict) -> None:
 
 @contextmanager
 def local_folder(folder: epath.Path) -> Iterator[Path]:
-    """Provide a local folder to write the files of `folder`: itself, or for a URL one that is copied there on exit."""
+    """Yield a local folder to write into: `folder` itself, or for a URL a scratch folder that is uploaded on exit."""
     if not is_remote(folder):
         yield Path(folder)
         return
     with tempfile.TemporaryDirectory() as scratch:
         yield Path(scratch)
         files = [path for path in Path(scratch).rglob("*") if path.is_file()]
-        # JSON files refer to the others, and the manifest of an export, in its root, to all of them.
+        # JSON files refer to other files, and an export's manifest, in its root, to all of them: upload these last.
         for path in sorted(files, key=lambda path: (path.suffix == ".json", path.parent == Path(scratch))):
             target = folder / path.relative_to(scratch).as_posix()
             storage.retry(functools.partial(target.parent.mkdir, parents=True, exist_ok=True), target)
@@ -275,18 +276,18 @@ def local_folder(folder: epath.Path) -> Iterator[Path]:
 
 
 def segment(path: epath.Path, number: int) -> epath.Path:
-    """Return the path of one segment of a file of JSON lines on an object store: `metrics-00012.jsonl`."""
+    """Return the path of a numbered segment of a JSON Lines file on an object store: `metrics-00012.jsonl`."""
     return path.with_name(f"{path.stem}-{number:05}{path.suffix}")
 
 
 def next_segment(path: epath.Path) -> int:
-    """Return the number of the first segment that does not exist yet."""
+    """Return the number for the next new segment."""
     segments = _segments(path)
     return int(segments[-1].stem[-5:]) + 1 if segments else 0
 
 
 def parts_of(path: epath.Path) -> list[epath.Path]:
-    """Return the files that hold a file of JSON lines, oldest first: the file, if it exists, and its segments."""
+    """Return all parts of a JSON Lines file, oldest first: the file, if it exists, and its segments."""
     return [part for part in [path] if storage.exists(part)] + _segments(path)
 
 
@@ -296,7 +297,7 @@ def _segments(path: epath.Path) -> list[epath.Path]:
 
 
 def read_jsonl(path: epath.Path) -> list[dict]:
-    """Return the records of a file and of its segments, without a last line that a kill cut short; empty without both.
+    """Return the records in a file and its segments, empty if none exist; a truncated last line is dropped.
 
     Raises:
       UserError: another line is not a JSON object.
@@ -304,7 +305,7 @@ def read_jsonl(path: epath.Path) -> list[dict]:
     """
     parts = parts_of(path)
     records = [record for part in parts for record in _records(part, storage.read_bytes(part))]
-    # A run that was copied from an object store and continued on a disk has segments that are older than the file.
+    # A run that was copied from an object store and continued on a disk has segments older than the file.
     return sorted(records, key=_step) if len(parts) > 1 else records
 
 
@@ -313,7 +314,7 @@ def _step(record: dict) -> float:
 
 
 def _records(path: epath.Path, content: bytes) -> list[dict]:
-    *lines, _ = content.split(b"\n")  # bytes: the cut may be inside a character
+    *lines, _ = content.split(b"\n")  # split bytes, not text: a kill may cut a line inside a UTF-8 character
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -331,7 +332,7 @@ def _content(path: epath.Path) -> bytes:
 
 
 def cut_jsonl(path: epath.Path, last_step: float) -> None:
-    """Drop a line that was cut short, and the records after a step, which a resumed run writes again."""
+    """Drop a truncated last line and all records after a step, which a resumed run writes again."""
     for part in [path, *reversed(_segments(path))]:
         before = _content(part)
         kept = [record for record in _records(part, before) if _step(record) <= last_step]
@@ -341,4 +342,4 @@ def cut_jsonl(path: epath.Path, last_step: float) -> None:
         elif after != before:
             storage.retry(functools.partial(storage.write_bytes, part, after), part)
         if kept and part != path:
-            break  # the segments before it have earlier steps only
+            break  # older segments have earlier steps only
