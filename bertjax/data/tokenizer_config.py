@@ -7,7 +7,8 @@ from bertjax.errors import UserError
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
 NORMALIZERS = ("nfc", "nfkc")
-# Settings that have an effect with some kinds only.
+LEAST_COVERAGE = 0.98  # checked in SentencePiece's trainer_interface.cc
+# Fields of a tokenizer that have an effect with some kinds only.
 ONLY_FOR = {
     "lowercase": ("wordpiece",),
     "byte_fallback": SENTENCEPIECE_KINDS,
@@ -60,6 +61,11 @@ class TokenizerConfig:
         if not 0.0 < self.character_coverage <= 1.0:
             raise UserError(
                 f"data.tokenizer.character_coverage={self.character_coverage} must be above 0 and at most 1"
+            )
+        if self.kind in SENTENCEPIECE_KINDS and not self.model and self.character_coverage < LEAST_COVERAGE:
+            raise UserError(
+                f"data.tokenizer.character_coverage={self.character_coverage} is below {LEAST_COVERAGE}, the least "
+                "that SentencePiece accepts; raise it, or choose kind=wordpiece"
             )
         for field in dataclasses.fields(self):
             kinds, value = ONLY_FOR.get(field.name, (self.kind,)), getattr(self, field.name)

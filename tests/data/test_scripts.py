@@ -10,6 +10,7 @@ from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.config import DataConfig
 from bertjax.data.examples import Vocabulary
 from bertjax.data.formats import FORMATS, KINDS
+from bertjax.data.framing import special_tokens
 from bertjax.data.inspect.report import report
 from bertjax.data.masking import KINDS as MASKING_KINDS
 from bertjax.data.masking import MASKINGS, mask
@@ -54,12 +55,20 @@ def planned(store: TokenStore, kind: str) -> Plan:
     return open_or_make(store, Spec("train", FORMATS.class_of(kind)(), SEQ_LEN, seed=0))
 
 
+def beyond_half_a_row(store: TokenStore) -> float:
+    """Return the share of tokens that half a row has no room for, even if it starts with their sentence.
+
+    A segment of a pair has half a row on average. In Korean decisions sentences are long, and it is 36%.
+    """
+    lengths = np.diff(store.split("train").sentences).astype(np.int64)
+    return np.maximum(lengths - (SEQ_LEN - special_tokens(2)) // 2, 0).sum() / lengths.sum()
+
+
 @each_script
 @pytest.mark.parametrize("kind", KINDS)
 def test_formats_keep_the_text_and_even_labels(store_of, name, kind):
     plan = planned(store_of(name), kind)
-    # Sentences of the Korean decisions are long.
-    most_lost = 0.0 if kind not in PAIRS else 0.46 if name == "hangul" else 0.3
+    most_lost = 0.0 if kind not in PAIRS else max(0.3, beyond_half_a_row(store_of(name)) + 0.1)
     assert plan.counts.lost_tokens <= most_lost * plan.counts.split_tokens
     if kind in PAIRS and len(FORMATS.class_of(kind).relations) == 2:
         shares = plan.examples.label_counts() / len(plan.examples)
@@ -122,7 +131,7 @@ def sentences_of(name: str) -> list[str]:
 
 @functools.cache
 def trained(name: str, kind: str) -> Tokenizer:
-    pieces = 783 if (kind, name) == ("wordpiece", "han") else PIECES[name]  # Chinese words are single characters
+    pieces = 397 if (kind, name) == ("wordpiece", "han") else PIECES[name]  # Chinese words are single characters
     return tokenizer.train(sentences_of(name), TokenizerConfig(kind=kind, vocab_size=pieces))
 
 

@@ -1,5 +1,6 @@
 """Decontamination: drop documents that share a passage with evaluation files."""
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -22,10 +23,13 @@ class Decontamination(Filter):
     here the document is dropped. Words are lower-cased and without punctuation, see `text.ngrams`. Evaluation texts
     with fewer than `ngram` words are not compared.
 
+    In scripts without spaces, two characters (Chinese, Japanese) or four (Thai and others) count as a word: 13 Thai
+    characters are three words, which unrelated texts share. Each evaluation text determines the length of its n-grams.
+
     Attributes:
       against: evaluation files, each any corpus, see `bertjax.data.sources.parts`.
       text_field: field or column that holds their text.
-      ngram: words per n-gram; in scripts without spaces each character counts as a word.
+      ngram: words per n-gram.
     """
 
     kind: str = dataclasses.field(default="decontamination", init=False)
@@ -48,19 +52,27 @@ class Decontamination(Filter):
         return f"shares {self.ngram} words with evaluation files" if self._shares(document.text) else None
 
     def _shares(self, text: str) -> bool:
-        hashes = self._hashes(text)
-        # `searchsorted` returns len for hashes above all others; clamped, the comparison below rejects them.
-        places = np.minimum(np.searchsorted(self._evaluation, hashes), len(self._evaluation) - 1)
-        return bool(len(self._evaluation) and (self._evaluation[places] == hashes).any())
+        for scale, evaluation in self._evaluation.items():
+            hashes = self._hashes(text, scale)
+            # `searchsorted` returns len for hashes above all others; clamped, the comparison below rejects them.
+            places = np.minimum(np.searchsorted(evaluation, hashes), len(evaluation) - 1)
+            if (evaluation[places] == hashes).any():
+                return True
+        return False
 
     @functools.cached_property
-    def _evaluation(self) -> np.ndarray:
-        """Hashes of every n-gram in the evaluation files: sorted uint64."""
-        texts = (text.text for corpus in self.against for text in sources.documents(corpus, self.text_field))
-        return np.unique(np.concatenate([np.zeros(0, np.uint64), *map(self._hashes, texts)]))
+    def _evaluation(self) -> dict[int, np.ndarray]:
+        """Hashes of every n-gram in the evaluation files, by `ngrams.words_a_word` of their text: sorted uint64."""
+        hashes = collections.defaultdict(list)
+        for corpus in self.against:
+            for document in sources.documents(corpus, self.text_field):
+                scale = ngrams.words_a_word(document.text)
+                hashes[scale].append(self._hashes(document.text, scale))
+        every = {scale: np.unique(np.concatenate(of_texts)) for scale, of_texts in hashes.items()}
+        return {scale: known for scale, known in every.items() if len(known)}
 
-    def _hashes(self, text: str) -> np.ndarray:
+    def _hashes(self, text: str, scale: int) -> np.ndarray:
         words, counts = ngrams.word_hashes([text])
-        if counts[0] < self.ngram:
+        if counts[0] < scale * self.ngram:
             return np.zeros(0, np.uint64)
-        return ngrams.ngram_hashes(words, counts, self.ngram)[0]
+        return ngrams.ngram_hashes(words, counts, scale * self.ngram)[0]

@@ -8,6 +8,7 @@ import numpy as np
 
 from bertjax.data.filters.base import Filter
 from bertjax.data.sources import Document
+from bertjax.data.text import unicode
 
 DUPLICATE_LINES = 0.30
 DUPLICATE_LINE_CHARACTERS = 0.20
@@ -23,7 +24,8 @@ class GopherRepetition(Filter):
     """Keeps documents that repeat few lines, paragraphs and word n-grams.
 
     The first occurrence does not count as a repetition. White space separates words and does not count as characters.
-    A word in two repeated n-grams counts once.
+    A word in two repeated n-grams counts once. In scripts without spaces an n-gram has 2n characters (Chinese and
+    Japanese) or 4n (Thai and others), about as much text as n English words.
     """
 
     kind: str = dataclasses.field(default="gopher_repetition", init=False)
@@ -37,11 +39,11 @@ class GopherRepetition(Filter):
                 return f"more than {DUPLICATE_LINES:.0%} of the {what} are repeated"
             if sum(map(len, repeated)) > DUPLICATE_LINE_CHARACTERS * sum(map(len, parts)):
                 return f"more than {DUPLICATE_LINE_CHARACTERS:.0%} of the characters are in repeated {what}"
-        words = text.split()
+        words = unicode.words(text)
         numbers: dict[str, int] = {}
         ids_W = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
         characters_W = np.fromiter(map(len, words), np.int64, len(words))
-        return _repeats_ngrams(ids_W, characters_W)
+        return _repeats_ngrams(ids_W, characters_W, unicode.characters_a_word(words))
 
 
 def _repeated(parts: Sequence[str]) -> list[str]:
@@ -50,34 +52,44 @@ def _repeated(parts: Sequence[str]) -> list[str]:
     return [part for part in parts if part in seen or seen.add(part)]
 
 
-def _repeats_ngrams(ids_W: np.ndarray, characters_W: np.ndarray) -> str | None:
+def _repeats_ngrams(ids_W: np.ndarray, characters_W: np.ndarray, scale: int) -> str | None:
     """Return the reason to drop a text with these words, or None.
 
     Args:
       ids_W: word ids, equal for equal words: int64 [words].
       characters_W: characters per word: int64 [words].
+      scale: an n-gram has scale * n of these words; a power of two.
     """
     total = characters_W.sum()
     ends = np.concatenate([[0], np.cumsum(characters_W)])
-    grams = ids_W
+    # Number each n-gram by the pair (number of its first part, number of the rest): exact, unlike a hash.
+    unigrams, size = ids_W, 1
+    while size < scale:
+        unigrams, size = np.unique(_pairs(unigrams, unigrams, size), return_inverse=True)[1], 2 * size
+    grams = unigrams
     for n in range(2, max(DUPLICATE_NGRAMS) + 1):
-        # Number each n-gram by the pair (number of its first n - 1 words, last word): exact, unlike a hash.
-        pairs = grams[: len(ids_W) - n + 1] * len(ids_W) + ids_W[n - 1 :]
+        pairs = _pairs(grams, unigrams, scale * (n - 1))
         if not len(pairs):
             return None
         _, first, grams, counts = np.unique(pairs, return_index=True, return_inverse=True, return_counts=True)
         if len(counts) == len(pairs):
             return None  # if no n-gram repeats, no longer one does
         if n in TOP_NGRAM:
-            lengths = ends[first + n] - ends[first]
+            lengths = ends[first + scale * n] - ends[first]
             top = np.flatnonzero(counts == counts.max())  # if several are most frequent, the longest decides
             if counts.max() * lengths[top].max() > TOP_NGRAM[n] * total:
                 return f"one {n}-gram has more than {TOP_NGRAM[n]:.0%} of the characters"
-        elif characters_W[_covered(np.setdiff1d(np.arange(len(pairs)), first), n, len(ids_W))].sum() > (
+        elif characters_W[_covered(np.setdiff1d(np.arange(len(pairs)), first), scale * n, len(ids_W))].sum() > (
             DUPLICATE_NGRAMS[n] * total
         ):
             return f"more than {DUPLICATE_NGRAMS[n]:.0%} of the characters are in repeated {n}-grams"
     return None
+
+
+def _pairs(first: np.ndarray, second: np.ndarray, distance: int) -> np.ndarray:
+    """Return a number for each pair of an n-gram and the one `distance` words later; int64."""
+    second = second[distance:]
+    return first[: len(second)] * (second.max(initial=0) + 1) + second
 
 
 def _covered(starts: np.ndarray, n: int, words: int) -> np.ndarray:

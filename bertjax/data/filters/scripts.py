@@ -22,9 +22,10 @@ class Scripts(Filter):
     Attributes:
       at_least: {script: minimum share of letters}.
       at_most: {script: maximum share of letters}.
-      most_symbols: maximum share of symbols (not letters, marks, digits or punctuation) among characters that are not
+      most_symbols: maximum share of symbols (not letters, digits or punctuation) among all characters except marks and
         white space.
-      fewest_letters: minimum share of letters among characters that are not white space.
+      fewest_letters: minimum share of letters among the same characters. A mark is part of its letter: half of Burmese
+        and 40% of Hindi are marks.
     """
 
     kind: str = dataclasses.field(default="scripts", init=False)
@@ -52,7 +53,8 @@ class Scripts(Filter):
         # Count distinct characters first: there are few, and each needs a look-up of its name.
         kinds: collections.Counter[str] = collections.Counter()
         for character, number in collections.Counter(unicodedata.normalize("NFKC", document.text)).items():
-            kinds[kind_of(character)] += number
+            if unicodedata.category(character)[0] != "M":
+                kinds[kind_of(character)] += number
         symbols, others, _ = (kinds.pop(name, 0) for name in ("SYMBOL", "OTHER", "SPACE"))
         letters = sum(kinds.values())
         characters = max(1, letters + symbols + others)

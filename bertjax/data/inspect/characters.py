@@ -51,24 +51,32 @@ class Characters:
     def save(self, folder: Path) -> None:
         storage.write_text(folder / NAME, json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1))
 
-    def lines(self) -> list[str]:
-        """Return lines for the terminal, with the flag that would keep the missing characters."""
+    def lines(self, can_keep: bool) -> list[str]:
+        """Return lines for the terminal.
+
+        Args:
+          can_keep: whether the tokenizer is trained with `keep`, so that the lines end with the flag for it.
+        """
         lines = []
-        if not self.missing and not self.removed:
+        if not self.missing and not self.removed and not self.unknown:
             lines.append(f"characters: every one of the {self.distinct:,} has a piece")
         if self.missing:
+            lines.append(f"characters: {self._listed(self.missing)} become {self.becomes}{self._counted(self.missing)}")
             listed = list(self.missing)[:_LISTED]
             flag = shlex.quote(f"--config.data.tokenizer.keep={''.join(filter(str.isprintable, listed))}")
-            lines += [
-                f"characters: {self._listed(self.missing)} become {self.becomes}{self._counted(self.missing)}",
-                f"  to keep these: {flag}; to keep all: --config.data.tokenizer.character_coverage=1",
-            ]
+            if can_keep:
+                lines.append(f"  to keep these: {flag}; to keep all: --config.data.tokenizer.character_coverage=1")
         if self.removed:
             lines.append(
                 f"characters: {self._listed(self.removed)} are removed by the tokenizer{self._counted(self.removed)}"
             )
         if self.unknown:
-            lines.append(f"characters: {self.unknown:.3%} of the text became [UNK], with the rest of their words")
+            # A character may have a piece and still be lost: with a word that is too long, or only inside words.
+            why = "with the rest of their words" if self.missing else "although each of them alone has a piece"
+            line = f"characters: {self.unknown:.3%} of the text became [UNK], {why}"
+            if self.too_long:
+                line += f"; {self.too_long:.3%} is in words of more than {self.longest_word} characters"
+            lines.append(line)
         return lines
 
     def _listed(self, characters: dict[str, int]) -> str:
@@ -138,8 +146,9 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
         block = sentences[first : first + step * _BLOCK : step]
         looked_at += sum(len(sentence) - sentence.count(" ") for sentence in block)
         with_unknown = [text for text, ids in zip(block, tokenizer.encode(block)) if tokenizer.unk_id in ids]
-        for ids, spans in tokenizer.encode_with_offsets(with_unknown):
-            unknown += int(np.diff(spans[np.array(ids) == tokenizer.unk_id], axis=1).sum())
+        for text, (ids, spans) in zip(with_unknown, tokenizer.encode_with_offsets(with_unknown), strict=True):
+            lost = spans[np.array(ids) == tokenizer.unk_id].tolist()
+            unknown += sum(stop - start - text.count(" ", start, stop) for start, stop in lost)
         for text in with_unknown:
             if limit and too_long_run.search(text):
                 too_long += sum(len(word) for word in tokenizer.words(text) if len(word) > limit)

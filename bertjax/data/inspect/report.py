@@ -8,6 +8,7 @@ from bertjax.data.inspect import cleaning, damage, lengths, vocabulary
 from bertjax.data.inspect.characters import load as load_characters
 from bertjax.data.preparation import ledger
 from bertjax.data.store import SPLITS, TokenStore
+from bertjax.data.tokenizer_config import ONLY_FOR
 
 MOST_UNK = 0.01
 # The report warns above these shares of characters that the tokenizer removes, and of documents that one filter drops.
@@ -64,8 +65,9 @@ def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
     if tokenizer.byte_ids:
         share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
         lines.append(f"byte pieces: {share:.3%} of the training tokens")
-    characters = load_characters(Path(store.path))
-    return lines + (characters.lines() if characters else [])
+    characters, trained = load_characters(Path(store.path)), store.manifest["spec"].get("tokenizer")
+    can_keep = isinstance(trained, dict) and trained.get("kind") in ONLY_FOR["keep"]
+    return lines + (characters.lines(can_keep) if characters else [])
 
 
 def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:

@@ -82,9 +82,9 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
     """
     tokenizer = store.tokenizer
     hidden = tokenizer.special_ids | tokenizer.byte_ids
-    pieces = {i: piece for i, piece in _pieces(tokenizer).items() if i not in hidden}
-    is_wordpiece = any(piece.startswith(_WORDPIECE) and len(piece) > len(_WORDPIECE) for piece in pieces.values())
-    forms = {i: _form(piece, is_wordpiece) for i, piece in pieces.items()}
+    kind = _kind(tokenizer)  # not guessed from the pieces: Markdown has pieces like ####, and Maltese has the letter Ġ
+    is_wordpiece = kind == "WordPiece"
+    forms = {i: _form(piece, kind) for i, piece in _pieces(tokenizer, kind).items() if i not in hidden}
     fixed = len(hidden), int(counts_V[sorted(hidden)].sum())
     # WordPiece needs each character at the start of a word and within one.
     learned = [i for i, form in forms.items() if len(form.removeprefix(WORD_START * is_wordpiece)) > 1]
@@ -94,18 +94,24 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
     return [*table, Row(tokenizer.vocab_size, int(counts_V.sum()), _rare(counts_V[list(forms)]))]
 
 
-def _pieces(tokenizer: Tokenizer) -> dict[int, str]:
-    """Return the pieces by id. Byte-level BPE pieces are spelled in the letters that stand for its bytes."""
-    if tokenizer.MODEL_FILE == "tokenizer.json" and tokenizer.description["model"]["type"] == "BPE":
+def _kind(tokenizer: Tokenizer) -> str:
+    """Return `WordPiece`, `BPE` (byte-level) or `Unigram`, which stands for all kinds of SentencePiece."""
+    is_json = tokenizer.MODEL_FILE.endswith(".json")
+    return tokenizer.description["model"]["type"] if is_json else "Unigram"
+
+
+def _pieces(tokenizer: Tokenizer, kind: str) -> dict[int, str]:
+    """Return the pieces by id; byte-level BPE spells its bytes as letters."""
+    if kind == "BPE":
         return {i: piece for piece, i in tokenizer.description["model"]["vocab"].items()}
     return {i: tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
 
 
-def _form(piece: str, is_wordpiece: bool) -> str:
-    """Return a piece in SentencePiece's spelling: U+2581 marks the start of a word."""
-    if is_wordpiece:
+def _form(piece: str, kind: str) -> str:
+    """Return a piece in SentencePiece's spelling: U+2581 in front of the start of a word, nothing within one."""
+    if kind == "WordPiece":
         return piece.removeprefix(_WORDPIECE) if piece.startswith(_WORDPIECE) else WORD_START + piece
-    return piece.replace(_BYTE_LEVEL, WORD_START)
+    return piece.replace(_BYTE_LEVEL, WORD_START) if kind == "BPE" else piece
 
 
 def _smaller(forms: dict[int, str], counts_V: np.ndarray, removed: Sequence[int], fixed: tuple[int, int]) -> Row:

@@ -19,7 +19,7 @@ from bertjax.errors import UserError, shorten
 
 LONGEST_NAME = 80
 # Raise it when the same corpus and settings would give another store.
-VERSION = 3
+VERSION = 4
 
 
 def spec_of(config: DataConfig) -> dict[str, Any]:

@@ -315,6 +315,10 @@ def unit_of(record: Mapping[str, Any], field: str, where: str) -> str:
     """
     if not field:
         return ""
-    if record.get(field) in (None, ""):
-        raise no_field(where, field, [name for name in record if record[name] not in (None, "")], GROUP_FIELD)
+    if _is_missing(record.get(field)):
+        raise no_field(where, field, [name for name in record if not _is_missing(record[name])], GROUP_FIELD)
     return str(record[field])
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)  # pandas writes NaN

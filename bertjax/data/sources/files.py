@@ -112,7 +112,7 @@ def embedded(name: str, text_field: str) -> list[Part]:
 
 def _format(name: str, text_field: str) -> Format | None:
     """Return the reader for a file name, or None for other kinds."""
-    stem, suffix = os.path.splitext(name)
+    stem, suffix = os.path.splitext(name.lower())
     if suffix == ".parquet":
         return Parquet(text_field)
     kind = os.path.splitext(stem)[1] if suffix in COMPRESSIONS else suffix
@@ -143,7 +143,14 @@ def _local(corpus: str) -> Iterator[epath.Path]:
     elif os.path.lexists(path):  # literal names first: `corpus[1].txt` is a file before it is a pattern
         yield epath.Path(path)
     else:
-        yield from (epath.Path(match) for match in glob.glob(path, recursive=True) if not os.path.isdir(match))
+        matches = glob.glob(path, recursive=True)
+        folders = list(filter(os.path.isdir, matches))
+        if folders and "**" not in path:  # which matches folders on its way to their files
+            read_them = "end it with /** to read the files in them"
+            if len(folders) == len(matches):
+                raise UserError(f"corpus {corpus!r} matches folders only; {read_them}")
+            _report(f"corpus {corpus!r}: {len(folders):,} folders left out; {read_them}")
+        yield from (epath.Path(match) for match in matches if not os.path.isdir(match))
 
 
 def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[epath.Path]:

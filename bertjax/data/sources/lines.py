@@ -139,7 +139,7 @@ def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int
     with open_file(path) as file:
         try:
             unreported = 0  # progress is reported per MiB, because lines may be very short
-            stream = _decompressed(file, path.suffix)
+            stream = _decompressed(file, path.suffix.lower())
             # Bounded, so that a file without line ends cannot exhaust memory.
             read = functools.partial(stream.readline, LONGEST_BYTES + 1)
             for number, line in enumerate(iter(read, b""), start=1):
@@ -171,7 +171,7 @@ def _too_long(what: str, size: int, remedy: str) -> UserError:
 
 def _undecodable(path: epath.Path, error: Exception) -> UserError:
     """Return the error for an undecodable archive: wrong format, cut short, damaged, or too large a window."""
-    kind, reason = path.suffix[1:], reason_of(error)
+    kind, reason = path.suffix[1:].lower(), reason_of(error)
     if kind == "zst" and "too much memory" in reason:
         # Archives of this kind are sound, and skipping one would lose all of its documents: always an error.
         return UserError(
@@ -181,7 +181,7 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
     # The magic bytes tell a wrong suffix from damage.
     with path.open("rb") as file:
         head = file.read(8)
-    starts = _STARTS.get(path.suffix, b"")
+    starts = _STARTS.get(path.suffix.lower(), b"")
     if starts and head and not head.startswith(starts):
         other = next((name for name, mark in _STARTS.items() if head.startswith(mark)), "")
         looks = f"it starts like a {other} file" if other else "its first bytes are not those of the format"

@@ -78,9 +78,9 @@ def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str)
         raise no_field(str(part.path), field, schema.names)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
-    if not any(is_kind(value) for is_kind in (types.is_string, types.is_large_string, types.is_string_view)) and not (
-        types.is_binary(value) or types.is_large_binary(value)
-    ):
+    is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
+    is_bytes = types.is_binary(value) or types.is_large_binary(value) or types.is_binary_view(value)
+    if not is_text and not is_bytes:
         raise UserError(f"{part.path}: column {field!r} is of type {kind}, not text; set data.text_field")
     if group_field and group_field not in schema.names:
         raise no_field(str(part.path), group_field, schema.names, GROUP_FIELD)

@@ -80,6 +80,11 @@ def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     return mix(np.add.reduceat(codes[inside] * powers[places], starts)), counts_D
 
 
+def words_a_word(text: str) -> int:
+    """Return how many words of this module make up about one English word, see `unicode.characters_a_word`."""
+    return 1 if unicode.SYLLABLE_MARK in text else unicode.characters_a_word(unicode.words(text))
+
+
 def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Hash every n-gram in D texts.
 

@@ -14,8 +14,9 @@ from bertjax.data.text import unicode
 # Between a stop and a space any of these closes: German closes with the mark that opens in English, and Danish with «.
 CLOSERS = "\"'”’»“‘«‹›)]}」』】〉》）］"
 OPENERS = "\"'“‘„‚«»‹›([{「『【〈《（［"
-_CLOSERS, _OPENERS = re.escape(CLOSERS), re.escape(OPENERS)
-SURE = re.compile(rf"(?:[{unicode.SURE_TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP})\Z")
+# Invisible characters may stand anywhere between a stop and the next sentence.
+_CLOSERS, _OPENERS = re.escape(CLOSERS) + unicode.INVISIBLE, re.escape(OPENERS) + unicode.INVISIBLE
+SURE = re.compile(rf"(?:[{unicode.SURE_TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|::)\Z")
 # All white space except the space itself and what `str.splitlines` splits at.
 OTHER_SPACES = "\t\x1f\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u202f\u205f\u3000"
 # The word before a full stop is searched within this many characters, which keeps very long lines linear in time.
@@ -34,8 +35,12 @@ INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|[A-HJ-Z]")
 # German abbreviates with two or three single letters, each with a space after it: "z. B.", "d. h.", "v. Chr.".
 LETTER_FOLLOWS, LETTER_PRECEDES = re.compile(r"[^\W\d_]\.|Chr\."), re.compile(r"\b[^\W\d_]\. \Z")
 # Without capital letters nothing marks an initial, so from Hebrew and Arabic to the Indic scripts any single letter
-# before a dot is taken for a title or an initial. The longer ones are Hindi's and Bengali's "Dr." and "Prof.".
-SINGLE_LETTER = re.compile(rf"[{_OPENERS}]*(?:[\u05d0-\u0dff]|डॉ|डा|पं|प्रो|মো|ডা|অধ্যা)")
+# before a dot is taken for a title or an initial. The longer ones are Hindi's and Bengali's "Dr." and "Prof.". Thai and
+# Lao end no sentence with a dot: it follows abbreviations, which have consonants only ("พ.ศ.", "10.30น.").
+_CONSONANTS = "\u0e01-\u0e2e\u0e81-\u0eae"
+ABBREVIATION = re.compile(
+    rf"[{_OPENERS}]*(?:[\u05d0-\u0dff]|डॉ|डा|पं|प्रो|মো|ডা|অধ্যা|[\d.:]{{0,8}}[{_CONSONANTS}][{_CONSONANTS}.]{{0,9}})"
+)
 NUMBER = re.compile(r"\d+(?:\.\d+)*")
 LIST_MARKER = re.compile(r"\d+(?:\.\d+)*|[A-Za-z]|[IVXLC]+|[ivxlc]+")
 KOREAN_LIST_MARKERS = frozenset("가나다라마바사아자차카타파하ㄱㄴㄷㄹㅁㅂㅅㅇㅈㅊㅋㅌㅍㅎ")
@@ -52,7 +57,9 @@ _NOT_ABBREVIATION = "".join(
     if words
 )
 CERTAIN = {
-    ".": re.compile(rf"\.{_BEGINS}(?<=[^\W\d_][^\W\d_]\.)(?<![IVXLCivxlc][IVXLCivxlc]\.){_NOT_ABBREVIATION} "),
+    ".": re.compile(
+        rf"\.{_BEGINS}(?<=[^\W\d_][^\W\d_{_CONSONANTS}]\.)(?<![IVXLCivxlc][IVXLCivxlc]\.){_NOT_ABBREVIATION} "
+    ),
     "!": re.compile(rf"!{_BEGINS} "),
     "?": re.compile(rf"\?{_BEGINS} "),
 }
@@ -70,13 +77,17 @@ DOUBTFUL = tuple(
 # All stops, for texts that have other marks than these four. Indic verses put their number between two dandas, Tibetan
 # writes its mark twice with a space between, and French has a space before the closing guillemet.
 _GREEK_QUESTION = rf"[{unicode.GREEK_QUESTION_MARKS}](?:(?<=[{unicode.GREEK}].)|(?<=[{unicode.GREEK}][\u0300-\u0345].))"
+_COLONS = rf":(?:(?<=[{unicode.ARMENIAN}]:)|(?<=[{unicode.ETHIOPIC}]:):)"
 STOP = re.compile(
-    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION})[{unicode.TERMINALS}]*"
+    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION}|{_COLONS})[{unicode.TERMINALS}]*"
     rf"(?:(?<=[।॥]) ?\d{{1,4}} ?[।॥]+)?(?:(?<=[།༎]) ?[།༎]+)*[{_CLOSERS}]*(?: »(?=[ \n]|\Z))?"
 )
 # Cheap test for stops that `DOUBTFUL` cannot find. A character class is searched ten times as fast as an alternation.
 OTHER_STOP = re.compile(rf"[{unicode.OTHER_TERMINALS}\u1361\u037e»]")
-GREEK_QUESTION = re.compile(_GREEK_QUESTION)
+LETTER_AND_STOP = re.compile(rf"{_GREEK_QUESTION}|{_COLONS}")
+# Chinese and Japanese text from the web has ASCII marks, and no space after them. A dot there may join parts of a name.
+_UNSPACED = unicode.UNSPACED
+ASCII_BETWEEN_UNSPACED = re.compile(rf"[!?](?<=[{_UNSPACED}].)[!?]*[{_CLOSERS}]*(?=[{_UNSPACED}])")
 # A space between two Thai or Lao sentences. Around shorter runs it separates names and numbers, or single words.
 SPACE_OF_SENTENCE = re.compile(rf"(?<=[{unicode.ENDED_BY_SPACE}]{{10}}) (?=[{unicode.ENDED_BY_SPACE}]{{10}})")
 
@@ -110,8 +121,8 @@ def split(text: str, splitter: str) -> list[str]:
 
 def _doubtful_ends(text: str) -> Iterator[int]:
     """Yield the offsets where a sentence ends inside a line, judging each stop by the rules."""
-    has_others = not text.isascii() and (OTHER_STOP.search(text) or GREEK_QUESTION.search(text))
-    stops = (STOP,) if has_others else DOUBTFUL
+    has_others = not text.isascii() and any(stop.search(text) for stop in (OTHER_STOP, LETTER_AND_STOP))
+    stops = (STOP,) if has_others or ASCII_BETWEEN_UNSPACED.search(text) else DOUBTFUL
     start = 0
     for stop in sorted(itertools.chain.from_iterable(stop.finditer(text) for stop in stops), key=re.Match.start):
         end = stop.end()
@@ -124,16 +135,16 @@ def _doubtful_ends(text: str) -> Iterator[int]:
 
 def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
     """Return whether `stop`, which is not at the end of its line, ends the sentence that starts at `start`."""
-    text, end = stop[0], stop.end()
-    mark = text.rstrip(CLOSERS + " ")
+    text, end = stop[0].rstrip(unicode.INVISIBLE), stop.end()
+    mark = text.rstrip(CLOSERS + unicode.INVISIBLE + " ")
     if SURE.search(mark):
         return True
     # A wide full stop is also a decimal point, so it ends no sentence before a digit or a Latin letter.
     if mark[-1] in unicode.WIDE_FULL_STOPS:
         return not line[end].isalnum() or not unicodedata.normalize("NFKC", line[end]).isascii()
     if line[end] != " ":
-        return False
-    following = line[end + 1 : end + WINDOW].lstrip(OPENERS)
+        return bool(ASCII_BETWEEN_UNSPACED.match(line, stop.start()))
+    following = line[end + 1 : end + WINDOW].lstrip(OPENERS + unicode.INVISIBLE)
     if text != mark:  # «Where?» — she asked.
         following = following.lstrip("—– ")
     if unicode.is_lower(following[:1]) or (mark != text and QUOTATIVE.match(following)):
@@ -144,7 +155,7 @@ def _ends(line: str, start: int, stop: re.Match[str]) -> bool:
 def _is_not_full_stop(line: str, start: int, end: int, following: str) -> bool:
     """Return whether the dot at `end` belongs to an abbreviation, initial, date or list number."""
     word = line[max(start, end - WINDOW) : end].rpartition(" ")[2]
-    if SINGLE_LETTER.fullmatch(word):
+    if ABBREVIATION.fullmatch(word):
         return True
     if not word.isalnum():
         word = BETWEEN_WORDS.split(word)[-1]

@@ -223,7 +223,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """Split a text into words as the model sees them: normalized, punctuation separate."""
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
         normalized = normalizer.normalize_str(text) if normalizer else text
-        return [word for word, _ in splitter.pre_tokenize_str(normalized)]
+        return [word for word, _ in splitter.pre_tokenize_str(normalized)] if splitter else [normalized]
 
     def parts(self, word: str) -> list[int]:
         """Encode one of `words`; a leading ## marks the rest of a word."""
@@ -253,6 +253,8 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _continuing_pieces(self, word: str) -> list[int]:
         """Encode the rest of a word with WordPiece: longest match first, from left to right."""
+        if self.longest_word and len(word) > self.longest_word:
+            return [self.unk_id]
         prefix, ids, start = self.description["model"]["continuing_subword_prefix"], [], 0
         while start < len(word):
             fitting = (stop for stop in range(len(word), start, -1) if prefix + word[start:stop] in self._ids)

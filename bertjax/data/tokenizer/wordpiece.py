@@ -39,7 +39,9 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> HuggingFaceToken
     normalize = pipeline.normalizer.normalize_str
     kept = set(normalize(kept_characters(config))) - {" "}
     alphabet = sorted({*_alphabet(map(normalize, sentences), config.character_coverage), *kept})
-    continuing = [c for c in alphabet if len(pipeline.pre_tokenizer.pre_tokenize_str(f"a{c}")) == 1]
+    # Normalized first, because the normalizer puts the spaces around ideographs. They never continue a word, and a ##
+    # piece for each would take half of a Chinese vocabulary.
+    continuing = [c for c in alphabet if len(pipeline.pre_tokenizer.pre_tokenize_str(normalize(f"a{c}"))) == 1]
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=tokenizers_library.MIN_FREQUENCY,

@@ -123,6 +123,42 @@ def test_c4_and_gopher_keep_sentences_of_every_script(name):
     assert reason(GopherQuality(fewest_stop_words=0, shortest_mean_word=2), text) is None
 
 
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_repetition_is_found_in_every_script_and_only_there(name):
+    texts = scripts.texts(name, 40)
+    pages = ["\n".join(texts[first : first + 6])[:6000] for first in range(0, 36, 6)]
+    assert [reason(GopherRepetition(), page) for page in pages] == [None] * 6
+    phrase = pages[0][:60].rsplit(" ", 1)[0] + " "
+    assert reason(GopherRepetition(), pages[0] + phrase * (len(pages[0]) // len(phrase)))
+
+
+def test_a_real_text_without_spaces_is_not_taken_for_repetition():
+    """The first articles of the Universal Declaration of Human Rights in Thai, which repeat their formulas."""
+    text = (
+        "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ต่างมีเหตุผลและมโนธรรม "
+        "และควรปฏิบัติต่อกันด้วยเจตนารมณ์แห่งภราดรภาพ\n"
+        "ทุกคนย่อมมีสิทธิและอิสรภาพบรรดาที่กำหนดไว้ในปฏิญญานี้ โดยปราศจากความแตกต่างไม่ว่าชนิดใด ๆ "
+        "ดังเช่น เชื้อชาติ ผิว เพศ ภาษา ศาสนา ความคิดเห็นทางการเมืองหรือทางอื่น\n"
+        "ทุกคนมีสิทธิในการดำเนินชีวิต ในเสรีภาพและในความมั่นคงแห่งร่างกาย\n"
+        "บุคคลใด ๆ จะถูกยึดเป็นทาส หรือต้องภาระจำยอมไม่ได้ ความเป็นทาสและการค้าทาสเป็นห้ามขาดทุกรูป\n"
+        "ทุกคนมีสิทธิที่จะได้รับการยอมรับว่าเป็นบุคคลในกฎหมาย ไม่ว่า ณ ที่ใด ๆ"
+    )
+    assert reason(GopherRepetition(), text) is None
+    assert "-gram" in reason(GopherRepetition(), text + "ทุกคนมีสิทธิในการดำเนินชีวิต" * 8)
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_marks_are_part_of_their_letters(name):
+    text = "\n".join(scripts.texts(name, 40)[:6])
+    assert reason(Scripts(fewest_letters=0.8), text) is None
+    assert reason(Scripts(fewest_letters=0.8), text[:200] + "12345 " * 20) == "less than 80% letters"
+
+
+def test_c4_reads_past_invisible_characters_and_colons_that_are_full_stops():
+    text = "שלום לכם חברים יקרים.\u200f\nԵս գնում եմ տուն հիմա:\nሰላም ለሁሉ ነው ዛሬ::"
+    assert C4().rewrite(text) == (text, 0)
+
+
 @pytest.mark.parametrize(
     "text, why",
     [
@@ -176,6 +212,16 @@ def test_decontamination_drops_documents_that_share_13_words(tmp_path):
     rule = Decontamination(against=(str(tmp_path / "eval.jsonl"),))
     assert reason(rule, f"Before. {', '.join(WORDS[5:18]).upper()} after") == "shares 13 words with evaluation files"
     assert reason(rule, " ".join(WORDS[5:17])) is None and reason(rule, "it is too short for that") is None
+
+
+@pytest.mark.parametrize("name", scripts.SCRIPTS)
+def test_decontamination_tells_a_copy_from_the_same_language(name, tmp_path):
+    evaluation, *others = scripts.texts(name, 40)
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"text": evaluation}))
+    rule = Decontamination(against=(str(tmp_path / "eval.jsonl"),))
+    assert [reason(rule, text) for text in others[:20]] == [None] * 20
+    passage = max(evaluation.split("\n"), key=len)
+    assert reason(rule, f"{others[0]}\n{passage}") == "shares 13 words with evaluation files"
 
 
 def test_evaluation_files_are_identified_by_content(tmp_path):

@@ -115,6 +115,7 @@ def test_words_that_are_too_long_for_wordpiece_are_named(prepared):
     share = float(warning.split()[1].rstrip("%")) / 100
     assert share > 0.9 and "100 characters" in warning and "kind=unigram" in warning
     assert "character_coverage" not in warning and "[UNK]; raise" not in text
+    assert "every one of" not in text and "became [UNK], although each of them alone has a piece; 100" in text
     assert "its size cannot be judged while" in text and "data.tokenizer.vocab_size=" not in text
     assert "warning:" not in prepared(documents, kind="unigram", vocab_size=400)
 
@@ -127,6 +128,16 @@ def test_characters_that_vanish_are_listed(prepared):
     pointed = [text.replace("\u05d0", "\u05d0\u05b8") for text in scripts.made("hebrew", 80)]
     text = prepared(pointed, kind="wordpiece", vocab_size=300, lowercase=True)
     assert "U+05B8" in text and "warning: the tokenizer removes" in text and "data.tokenizer.lowercase" in text
+
+
+def test_the_flag_that_keeps_characters_is_named_where_it_has_an_effect(prepared, tmp_path):
+    documents = [*scripts.made("cyrillic", 60), "\u2460 \u2468"]
+    assert "--config.data.tokenizer.keep=" in prepared(documents, kind="unigram", vocab_size=400)
+    text = prepared(documents, kind="byte_bpe", vocab_size=300)
+    assert "become bytes" in text and "tokenizer.keep" not in text
+    tokenizer.train(documents[:-1], TokenizerConfig(kind="char", vocab_size=400)).save(tmp_path)
+    text = prepared(documents, model=str(tmp_path))
+    assert "become bytes" in text and "tokenizer.keep" not in text
 
 
 def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
@@ -143,6 +154,20 @@ def test_damaged_text_is_shown(prepared):
     text = prepared([*documents[20:], *(" ".join(text.split()) for text in spoiled)], kind="char", vocab_size=500)
     [warning] = [line for line in text.splitlines() if line.startswith("warning")]
     assert "look like text of one encoding that was read in another" in warning and "\u00d0" in warning
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
+def test_pieces_of_markdown_are_not_those_of_wordpiece(kind, sentences_of_english):
+    text = sentences_of_english[:300] + ["### Title ####", "## Title", "x####y"] * 50
+    tokens = tokenizer.train(text, TokenizerConfig(kind=kind, vocab_size=700))
+    assert any(tokens.piece(i).startswith("###") for i in range(700))
+    plain = tokenizer.train(sentences_of_english[:300], TokenizerConfig(kind=kind, vocab_size=700))
+    ratios = []
+    for each, sentences in ((tokens, text), (plain, sentences_of_english[:300])):
+        counts_V = np.bincount(each.encode_flat(sentences)[0], minlength=700)
+        half, whole = vocabulary.rows(SimpleNamespace(tokenizer=each), counts_V)[-2:]
+        ratios.append(half.tokens / whole.tokens)
+    assert ratios[0] == pytest.approx(ratios[1], rel=0.1)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "wordpiece", "unigram"])

@@ -27,7 +27,7 @@ def write(folder, *names):
     """Files whose one text is their own name."""
     for name in names:
         path = folder / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".parquet":
             pyarrow.parquet.write_table(pyarrow.table({"text": [name]}), path)
         else:
@@ -47,6 +47,22 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
     assert texts(f"{tmp_path}/**/*.txt") == ["a/z.txt", "b.txt"]
 
 
+def test_a_glob_of_folders_says_how_to_read_them(tmp_path, capsys):
+    write(tmp_path, "wiki/AA.txt/a.txt", "wiki/AB/b.txt")
+    assert "matches folders only; end it with /** to read" in error_of(tmp_path / "wiki" / "*")
+    assert texts(tmp_path / "wiki" / "**") == ["wiki/AA.txt/a.txt", "wiki/AB/b.txt"] and not capsys.readouterr().err
+    write(tmp_path, "wiki/c.txt")
+    assert texts(tmp_path / "wiki" / "*") == ["wiki/c.txt"]
+    assert "2 folders left out; end it with /** to read" in capsys.readouterr().err
+
+
+def test_suffixes_in_capital_letters(tmp_path):
+    write(tmp_path, "A.TXT")
+    (tmp_path / "B.TXT.GZ").write_bytes(gzip.compress(b"b"))
+    (tmp_path / "C.JSONL").write_text('{"text": "c"}')
+    assert texts(tmp_path) == ["A.TXT", "b", "c"]
+
+
 def test_links_to_folders_are_followed_and_circles_end(tmp_path):
     write(tmp_path, "corpus/a.txt", "other/b.txt")
     (tmp_path / "corpus" / "link").symlink_to(tmp_path / "other")
@@ -58,7 +74,7 @@ def test_links_to_folders_are_followed_and_circles_end(tmp_path):
 
 
 def test_files_of_other_kinds_are_counted_in_one_line(tmp_path, capsys):
-    write(tmp_path, "a.txt", "b.raw.gz", "c.raw.gz", "README.md", "Makefile", "d.csv", "e.tsv", "f.TXT")
+    write(tmp_path, "a.txt", "b.raw.gz", "c.raw.gz", "README.md", "Makefile", "d.csv", "e.tsv", "f.CSV")
     for _ in range(2):
         assert texts(tmp_path) == ["a.txt"]
     kinds = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet files are read"

@@ -7,6 +7,7 @@ import pytest
 from bertjax.data.sources import Document
 from tests.data.sources.reading import error_of, read, skipping, texts
 
+KINDS = ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "dictionary"]
 TEXTS = [f"Text {number}.\nSecond é line." for number in range(1000)]
 
 
@@ -15,10 +16,10 @@ def write(path, column, **options):
     pyarrow.parquet.write_table(table, path, **options)
 
 
-@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "binary", "large_binary", "dictionary"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_text_columns(tmp_path, kind):
     type = pyarrow.dictionary("int32", "string") if kind == "dictionary" else getattr(pyarrow, kind)()
-    column = pyarrow.array(TEXTS, pyarrow.string())
+    column = pyarrow.array([text.encode() for text in TEXTS] if "binary" in kind else TEXTS)
     write(tmp_path / "a.parquet", column.cast(type), row_group_size=300)
     assert read(tmp_path, "body") == [Document("a.parquet", number, text) for number, text in enumerate(TEXTS, 1)]
 

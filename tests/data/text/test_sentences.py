@@ -56,6 +56,9 @@ SCRIPTS = {
     "Hebrew": "הוא בא.|האם היא הלכה?|כן. א. ב. יהושע".replace("כן. ", "כן.|"),
     "Amharic": "ሰላም ነው።|እንዴት ነህ፧|ደህና፡፡|እሺ",
     "Armenian": "Բարեւ ձեզ։|Ինչպե՞ս եք։|Լավ։",
+    "Armenian with colons": "Ես գնում եմ տուն:|Նա ասաց. այո, ժամը 10:30 է:|Լավ է:",
+    "Hebrew with right-to-left marks": "שלום לך.\u200f|מה שלומך?\u200f|ד. כהן.\u200f|טוב.",
+    "English with zero-width spaces": "One ends.\u200b|\u200bTwo ends.\xad|Mr.\u200b Smith came.",
     "Georgian": "გამარჯობა ყველას.|როგორ ხარ?|კარგად.",
     "Greek": "Γεια σου.|Τι κάνεις;|Είμαι καλά· ευχαριστώ.|Εσύ;|Καλά.",
     "Greek in NFD": unicodedata.normalize("NFD", "Πού;|Εδώ.|Εκεί;|Ναι."),
@@ -65,6 +68,7 @@ SCRIPTS = {
     "Tibetan": "བཀྲ་ཤིས་བདེ་ལེགས། །|ཁྱེད་རང་བདེ་པོ་ཡིན་པས།|ཡིན།",
     "Thai": "นี่คือประโยคแรกของเรา|และนี่คือประโยคที่สองของเราทุกคน|ประโยคนี้มี นาย สมชาย อยู่ด้วย",
     "Thai with spaces between words": "ผม ไป ตลาด กับ เพื่อน แล้ว กลับ บ้าน",
+    "Thai abbreviations": "เวลา 10.30 น. ตำรวจ กทม. 10240 จับ ดร. สมชาย และ พล.ต.อ. สมหญิง เมื่อ พ.ศ. 2567",
     "Lao": "ນີ້ແມ່ນປະໂຫຍກທໍາອິດ|ແລະນີ້ແມ່ນປະໂຫຍກທີສອງ",
     "German": "„Das ist gut.“|Dann kam er am 3. Oktober z. B. zu Fuß.|»Wirklich?«|Im 19. Jahrhundert, d. h. Peter.",
     "French": "« Bonjour. »|Puis il partit.|« Ça va ? »|« Oui ! » dit-elle.",
@@ -81,7 +85,14 @@ def test_sentences_of_other_scripts(marked):
 
 @pytest.mark.parametrize(
     "marked",
-    ["वह आया।|वह गया।।|हाँ", "يا سلام؟|نعم", "是的．|不，３．１４。|ｶﾅ｡|ｗｗｗ．ａ．ｃｎ", "Բարեւ։|Այո", "ያ፡ነው፡፡|እሺ"],
+    [
+        "वह आया।|वह गया।।|हाँ",
+        "يا سلام؟|نعم",
+        "是的．|不，３．１４。|ｶﾅ｡|ｗｗｗ．ａ．ｃｎ",
+        "Բարեւ։|Այո",
+        "ያ፡ነው፡፡|እሺ::|አዎ",
+        "你好!|你是谁??|我是乔治.布什,Yahoo!的人.他说“好!”|然后走了",
+    ],
 )
 def test_marks_that_only_end_sentences_need_no_space(marked):
     assert split(marked.replace("|", ""), "punctuation") == marked.split("|")
@@ -102,7 +113,7 @@ def test_lines_are_kept_whole():
     assert split("One. Two.\n\nThree.", "line") == ["One. Two.", "Three."]
 
 
-TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028।॥२།;α»«አ፡ๆก'))
+TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028।॥२།;α»«አ፡ๆก:ա中\u200f'))
 
 
 @given(TEXT, st.sampled_from(SPLITTERS))
@@ -127,7 +138,24 @@ def test_regular_expressions_find_the_ends_that_the_rules_find(text):
 
 
 @pytest.mark.parametrize(
-    "unit", ["1. ", "a.", ".", "word ", "(a. ", "Well. ", "\u2019Well. So it is. ", "।", "॥ १ ", "། ", "α; ", "ก", " »"]
+    "unit",
+    [
+        "1. ",
+        "a.",
+        ".",
+        "word ",
+        "(a. ",
+        "Well. ",
+        "\u2019Well. So it is. ",
+        "।",
+        "॥ १ ",
+        "། ",
+        "α; ",
+        "ก",
+        " »",
+        "中!",
+        "ա: ",
+    ],
 )
 def test_time_is_linear_in_a_long_line(unit):
     """A quadratic one takes a hundred times as long on ten times the line, on any machine."""

@@ -14,15 +14,36 @@ from bertjax.data.text import unicode
         ("ที่นี่ ok", ["ที่", "นี่", "ok"]),
         ("में \u200d हूँ।", ["में", "\u200d", "हूँ।"]),
         ("", []),
+        ("น้ำ กำลัง", ["น้ำ", "กำ", "ลั", "ง"]),  # a vowel that is a letter of its own to Python
+        ("ﾊﾞｽ", ["ﾊﾞ", "ｽ"]),
+        ("የሰው፡ልጅ፡ሁሉ፡፡ አበበ", ["የሰው፡", "ልጅ፡", "ሁሉ፡፡", "አበበ"]),  # the Ethiopic word separator
     ],
 )
 def test_words(text, words):
     assert unicode.words(text) == words
     assert "".join(unicode.spaced_words(text)) == text
     assert [word.strip() for word in unicode.spaced_words(text)] == words
+    assert not text or unicode.count_words(" ".join(text.split())) == len(words)
 
 
-@pytest.mark.parametrize("text", ["東", "ไ", "ក", "က", "か", "ｶ", "𠮷", "ག"])
+@pytest.mark.parametrize(
+    "text, characters",
+    [
+        ("all human beings are born free 自由", 1),
+        ("모든 인간은 자유로운 존재로 태어났으며", 1),
+        ("सभी मनुष्य जन्मजात स्वतन्त्रता", 1),
+        ("人人生而自由，在尊严 UN", 2),
+        ("すべての人間は、生れながらにして自由", 2),
+        ("มนุษย์ทั้งหลายเกิดมามีอิสระ", 4),
+        ("အားလုံးသည် တူညီလွတ်လပ်သော", 4),
+        ("", 1),
+    ],
+)
+def test_characters_that_make_up_a_word(text, characters):
+    assert unicode.characters_a_word(unicode.words(text)) == characters
+
+
+@pytest.mark.parametrize("text", ["東", "ไ", "ក", "က", "か", "ｶ", "𠮷", "ག", "፡"])
 def test_the_bytes_of_a_character_without_spaces_start_a_unit(text):
     assert unicode.starts_unspaced(text) and unicode.byte_starts_unspaced(text.encode())
     assert unicode.byte_starts_unspaced((text + "a").encode())

@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 from bertjax.data import tokenizer
 from bertjax.data.examples import Vocabulary
 from bertjax.data.inspect.characters import characters_of
+from bertjax.data.text import unicode
+from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import SPECIALS
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.errors import UserError
+from tests.data import scripts
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 
@@ -210,6 +213,7 @@ def test_too_small_a_vocabulary(sentences, kind, size):
         ({"kind": "words"}, "kind='words' is unknown; choose one of unigram, bpe, char, wordpiece, byte_bpe"),
         ({"lowercase": True}, "lowercase=True has no effect with kind=unigram; remove it, or choose one of wordpiece"),
         ({"kind": "wordpiece", "byte_fallback": False}, "byte_fallback=False has no effect with kind=wordpiece"),
+        ({"kind": "bpe", "character_coverage": 0.95}, "character_coverage=0.95 is below 0.98, the least that"),
         ({"kind": "byte_bpe", "character_coverage": 1.0}, "character_coverage=1.0 has no effect with kind=byte_bpe"),
     ],
 )
@@ -235,3 +239,14 @@ def test_kept_characters_are_pieces(kind, in_file, tmp_path):
 
     assert set(missing(config)) == {"甲", "乙"}
     assert missing(dataclasses.replace(config, **keep)) == {}
+
+
+@pytest.mark.parametrize("kind", ["unigram", "byte_bpe"])
+def test_words_between_ethiopic_separators_are_words(kind):
+    """Traditional text has U+1361 and no space between words; a word would be a whole sentence."""
+    texts = [text.replace(" ", "\u1361") for text in scripts.made("ethiopic", 40)]
+    sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
+    tokens = tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=450))
+    ids, _ = tokens.encode_flat(sentences)
+    words = len(ids) - np.count_nonzero(Vocabulary.of(tokens).continues_word[ids])
+    assert words == pytest.approx(sum(map(unicode.count_words, sentences)), rel=0.2)

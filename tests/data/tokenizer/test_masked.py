@@ -41,6 +41,13 @@ def test_many_masks_and_none(trained, kind):
     assert tokens.mask_id not in tokens.encode(["a [MASK]"])[0]
 
 
+def test_a_long_word_after_a_mask_is_unknown_as_elsewhere(trained):
+    """In time that does not grow with its length: a text without spaces is one word."""
+    tokens, word = trained["wordpiece"], "the" * 20_000
+    assert tokens.encode([word]) == [[tokens.unk_id]]
+    assert tokens.encode_masked([f"[MASK]{word}"]) == [[tokens.mask_id, tokens.unk_id]]
+
+
 def test_a_symbol_with_another_spelling_answers_to_both(tmp_path, trained):
     description = json.loads(trained["byte_bpe"].model.decode().replace("[MASK]", "<mask>"))
     (tmp_path / "tokenizer.json").write_text(json.dumps(description), encoding="utf-8")

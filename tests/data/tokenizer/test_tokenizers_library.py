@@ -8,6 +8,8 @@ import pytest
 import tokenizers
 
 from bertjax.data import tokenizer
+from bertjax.data.inspect.characters import characters_of
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.errors import UserError
 
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
@@ -121,6 +123,14 @@ def test_one_that_must_read_special_symbols_out_of_texts(tmp_path, trained):
     description = json.loads(trained["wordpiece"].model) | {"pre_tokenizer": {"type": "WhitespaceSplit"}}
     with pytest.raises(UserError, match=r"reads the text '\[PAD\]' as its special symbol; split punctuation"):
         tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
+
+
+def test_without_a_pre_tokenizer_a_text_is_a_word(tmp_path, trained):
+    description = json.loads(trained["wordpiece"].model) | {"pre_tokenizer": None}
+    tokens = HuggingFaceTokenizer(json.dumps(description).encode())
+    assert tokens.words("of the same") == ["of the same"]
+    found = characters_of(["of the same"], tokens)
+    assert found.unknown == 1 and found.missing == {}
 
 
 def test_a_missing_library_is_named(tmp_path, monkeypatch, trained):

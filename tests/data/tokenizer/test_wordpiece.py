@@ -42,6 +42,15 @@ def test_ideographs_are_separated_and_hangul_is_not(vocab):
     assert pieces(tokens, "\uc81c1\uc870(\u4eba\u4eba)") == ["\uc81c1", "##\uc870", "(", "\u4eba", "\u4eba", ")"]
 
 
+def test_ideographs_take_one_piece_each():
+    """Spaces are put around them, so a piece inside a word would never be used."""
+    text = ["".join(chr(0x4E00 + (7 * i * i + j) % 60) for j in range(20)) + " abc가나" for i in range(40)]
+    tokens = tokenizer.train(text, TokenizerConfig(kind="wordpiece", vocab_size=80))
+    pieces = {tokens.piece(i) for i in range(tokens.vocab_size)}
+    assert {"\u4e00", "##b", "##나"} <= pieces and not {f"##{chr(0x4E00 + i)}" for i in range(60)} & pieces
+    assert not any(tokens.unk_id in ids for ids in tokens.encode(text))
+
+
 @pytest.mark.parametrize("lowercase, expected", [(False, ["[UNK]", "caf\u00e9"]), (True, ["the", "cafe"])])
 def test_lower_case_and_accents(vocab, lowercase, expected):
     tokens = tokenizer.from_model(vocab, lowercase)
