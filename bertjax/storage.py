@@ -303,7 +303,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-        _flush(path.parent)
+        flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -337,13 +337,13 @@ def publish(folder: Path, path: Path) -> None:
     """Rename a complete local folder to `path` once all of it is on disk, so that `path` survives a power failure."""
     flush_folder(folder)
     os.rename(folder, path)
-    _flush(path.parent)
+    flush(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
     """Return once all files of a local folder are on disk."""
     for path in (*folder.rglob("*"), folder):
-        _flush(path)
+        flush(path)
 
 
 def remove_drafts(folder: Path, name: str = "") -> None:
@@ -360,7 +360,7 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.draft")
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Return once a file, or the list of files of a folder, is on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
