@@ -7,8 +7,9 @@
 Arms, each in a process of its own, so that its counters are its own:
 
 - `rows`: batches of 256 random rows of a store of --gb gigabytes that is not in the page cache, read as training reads
-  them (`Feed.batch`). A row of `doc_sentences` without packing is at three places: in rows, ranges and tokens. A row of
-  `segment_pairs` has two segments, often from two documents, and room for short examples beside. Bytes are those that
+  them (`Feed.batch`). A row of `doc_sentences` or `full_sentences` without packing is at three places: in rows, ranges
+  and tokens. A row of `segment_pairs` has two segments, often from two documents, and room for short examples beside.
+  Bytes are those that
   the kernel fetched from the disk for this process (Linux, `read_bytes` of /proc/self/io). The same again without
   `store.at_random`.
 - `planning`: the plan of a block of sentences, and of the same block with one line of 1 MB without a full stop; seconds
@@ -39,6 +40,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
 from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed
@@ -93,6 +95,7 @@ def write_store(folder: Path, sentences: int, long_line: int = 0) -> TokenStore:
 
 FORMATS = {
     "doc_sentences": Spec("train", DocSentences(), SEQ_LEN, seed=0, row_examples=1),
+    "full_sentences": Spec("train", FullSentences(), SEQ_LEN, seed=0, row_examples=1),
     "segment_pairs": Spec("train", SegmentPairs(), SEQ_LEN, seed=0),
 }
 

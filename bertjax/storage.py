@@ -311,7 +311,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-        _flush(path.parent)
+        flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -345,13 +345,13 @@ def publish(folder: Path, path: Path) -> None:
     """Flush a complete local folder to disk and rename it to `path`, so that `path` survives a power failure."""
     flush_folder(folder)
     os.rename(folder, path)
-    _flush(path.parent)
+    flush(path.parent)
 
 
 def flush_folder(folder: Path) -> None:
     """Flush all files in a local folder to disk."""
     for path in (*folder.rglob("*"), folder):
-        _flush(path)
+        flush(path)
 
 
 def remove_drafts(folder: Path, name: str = "") -> None:
@@ -368,7 +368,7 @@ def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.draft")
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Flush a file, or a folder's list of files, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

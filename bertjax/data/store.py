@@ -144,7 +144,7 @@ class TokenStore:
     def by_source(self, name: str) -> list[Split]:
         """Return a split source by source.
 
-        A source with a single document is joined to the one before: a random partner needs another document.
+        A source with a single document is joined to a neighbor, because a random partner needs another document.
         """
         whole, edges = self.split(name), [0]
         for _, stop in self.manifest["sources"][name].values():

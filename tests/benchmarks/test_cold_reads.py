@@ -15,6 +15,6 @@ def test_every_arm_runs_and_its_line_is_kept(tmp_path, monkeypatch, capsys):
     out = tmp_path / "lines.jsonl"
     cold_reads.main(["--gb=0.01", "--rows=300", "--mb=1", f"--out={out}", f"--folder={tmp_path}"])
     lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [line["arm"] for line in lines] == ["rows"] * 4 + ["planning"] * 6 + ["documents"] * 6
+    assert [line["arm"] for line in lines] == ["rows"] * 6 + ["planning"] * 6 + ["documents"] * 6
     assert min(line["seconds"] for line in lines) > 0
     assert "random rows of `segment_pairs`, a cold store of 0.01 GB, advice: yes" in capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.formats.base import document_runs
-from bertjax.data.formats.runs import RunFormat, document_edges, pieces
+from bertjax.data.formats.runs import RunFormat, Runs, document_edges, pieces
 from bertjax.data.store import Split
 
 
@@ -18,8 +18,8 @@ class DocSentences(RunFormat):
     kind: str = dataclasses.field(init=False, default="doc_sentences")
     across: ClassVar[bool] = False
 
-    def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
+    def _at_tokens(self, split: Split, room: int) -> Iterator[Runs]:
         for part, start, stop in document_runs(split):
             edges = document_edges(part, start, stop)
-            begin, end, _ = pieces(edges[:-1], edges[1:], room)
-            yield np.stack([begin, end, np.zeros_like(begin)], axis=1)
+            begin, end, document = pieces(edges[:-1], edges[1:], room)
+            yield begin, end, np.zeros_like(begin), start + document

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.formats.base import document_runs
-from bertjax.data.formats.runs import RunFormat, document_edges
+from bertjax.data.formats.runs import RunFormat, Runs, document_edges
 from bertjax.data.store import Split
 
 
@@ -18,7 +18,7 @@ class FullSentences(RunFormat):
     kind: str = dataclasses.field(init=False, default="full_sentences")
     across: ClassVar[bool] = True
 
-    def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
+    def _at_tokens(self, split: Split, room: int) -> Iterator[Runs]:
         """Concatenate all documents, with a separator after each, and cut every `room` positions.
 
         A separator next to a cut is dropped, because the example already has [CLS] or [SEP] there. Such an example is
@@ -46,5 +46,6 @@ class FullSentences(RunFormat):
             begins = np.concatenate([[begin], token])
             begin_documents = np.concatenate([[begin_document], next_document])
             begin, begin_document = begins[-1], begin_documents[-1]
-            ranges = np.stack([begins[:-1], token, last_document - begin_documents[:-1]], axis=1)
-            yield ranges[token > begins[:-1]]
+            is_filled = token > begins[:-1]
+            separators = last_document - begin_documents[:-1]
+            yield tuple(each[is_filled] for each in (begins[:-1], token, separators, begin_documents[:-1]))

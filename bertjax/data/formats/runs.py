@@ -1,5 +1,6 @@
 """Base class for full sentences and doc sentences: runs of text that fill rows, each token in exactly one example."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterator
@@ -16,6 +17,9 @@ from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.errors import UserError
 
 CUTS = ("tokens", "sentences")
+# Consecutive examples, int64 [E] each: start, stop, number of separators, and index of the document of the first token
+# among those of the split.
+Runs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +33,7 @@ class RunFormat(TextFormat):
       across: whether an example continues with the next document, after a [SEP].
     """
 
+    version: ClassVar[int] = 3
     is_random: ClassVar[bool] = False
     cut: str = "tokens"
     across: ClassVar[bool]
@@ -39,7 +44,11 @@ class RunFormat(TextFormat):
             raise UserError(f"examples.cut={self.cut!r} is unknown; choose one of {', '.join(CUTS)}")
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
-        """Yield one pass; `ranges` int64 [E, 3]: start, stop, and how many [SEP] are between documents. Not random.
+        """Yield one pass; `ranges` int64 [E, 4]: start, stop, the number of [SEP] between documents, and a place.
+
+        The place of a single separator is its token, the end of the first document. Otherwise it is the index of the
+        document in which the example starts. So a cold row costs no search through the offsets of a split, which would
+        read 20 pages from disk: most rows have one separator at most, and need no offset at all. Not random.
 
         Raises:
           UserError: `seq_len` cannot hold a token.
@@ -48,18 +57,23 @@ class RunFormat(TextFormat):
         if seq_len < self.shortest:
             raise UserError(f"seq_len={seq_len} cannot hold a sentence; use at least {self.shortest}")
         make = self._at_sentences if self.cut == "sentences" else self._at_tokens
-        for ranges in make(split, room):
+        documents, origin = np.asarray(split.documents), split.range[0] if split.range else 0
+        for starts, stops, separators, document in make(split, room):
+            # A copy of the split has maps of its own, so that the pages read for one block are freed before the next.
+            first_end = np.asarray(copy.copy(split).sentences)[documents[document + 1]]
+            place = np.where(separators == 1, first_end, origin + document)
+            ranges = np.stack([starts, stops, separators, place], axis=1)
             yield Block(ranges, lost_tokens=0, repeated_tokens=0)
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "RunExamples":
         return RunExamples(store, split, ranges, Vocabulary.of(store.tokenizer))
 
-    def _at_tokens(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Yield ranges for examples that end when the row is full."""
+    def _at_tokens(self, split: Split, room: int) -> Iterator[Runs]:
+        """Yield examples that end when the row is full."""
         raise TypeError(f"{type(self).__name__} has no _at_tokens()")
 
-    def _at_sentences(self, split: Split, room: int) -> Iterator[np.ndarray]:
-        """Yield ranges for examples that end after whole sentences; each has as many as fit.
+    def _at_sentences(self, split: Split, room: int) -> Iterator[Runs]:
+        """Yield examples that end after whole sentences; each has as many as fit.
 
         A separator counts as the last token in the document before it. If an example may continue in the next block, it
         is left to that block.
@@ -81,7 +95,7 @@ class RunFormat(TextFormat):
             else:
                 begin = bounds[documents[stop]]
             last = following[first] - 1
-            yield np.stack([starts[first], stops[last], document[last] - document[first]], axis=1)
+            yield starts[first], stops[last], document[last] - document[first], document[first] - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +107,12 @@ class RunExamples(StoredExamples):
         return at_random(self._source.sentences), at_random(self._source.documents)
 
     def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
-        start, stop, separators = ranges.T
+        start, stop, separators, _ = ranges.T
         return stop - start + special_tokens(1 + separators)
 
     def take(self, indices: np.ndarray) -> Ragged:
         ranges = self._ranges[indices]
-        start, stop, separators = ranges.T
+        start, stop, separators, _ = ranges.T
         frame = Frame.of(self._part_lengths(ranges), 1 + separators)
         return self._assemble(
             indices,
@@ -109,8 +123,8 @@ class RunExamples(StoredExamples):
         )
 
     def _part_lengths(self, ranges: np.ndarray) -> np.ndarray:
-        """Return the tokens that each example takes from each document; int64 [P]."""
-        start, stop, separators = ranges.T
+        """Return how many tokens each example takes from each document; int64 [P]."""
+        start, stop, separators, _ = ranges.T
         last = np.cumsum(1 + separators) - 1
         is_last = np.zeros(last[-1] + 1 if len(last) else 0, bool)
         is_last[last] = True
@@ -121,12 +135,13 @@ class RunExamples(StoredExamples):
         return stops - starts
 
     def _document_ends(self, ranges: np.ndarray) -> np.ndarray:
-        """Return the document ends inside token ranges, one range after the other; int64."""
-        start, _, count = ranges.T
+        """Return where documents end inside ranges of tokens, one range after the other; int64."""
+        _, _, count, place = ranges.T
         bounds, documents = self._offsets
-        sentence = np.searchsorted(bounds, start, side="right") - 1
-        following = np.searchsorted(documents, sentence, side="right")
-        return bounds[documents[concatenated(following, following + count)]]
+        ends, has_many = np.repeat(place, count), count > 1
+        following = place[has_many] + 1
+        ends[np.repeat(has_many, count)] = bounds[documents[concatenated(following, following + count[has_many])]]
+        return ends
 
 
 def document_edges(split: Split, start: int, stop: int) -> np.ndarray:

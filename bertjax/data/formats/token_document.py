@@ -52,10 +52,8 @@ class TokenDocumentExamples(RunExamples):
 
     def take(self, indices: np.ndarray) -> Ragged:
         ragged = super().take(indices)
-        start, stop, _ = self._ranges[indices].T
+        start, stop, _, document = self._ranges[indices].T
         bounds, documents = self._offsets
-        sentence = np.searchsorted(bounds, start, side="right") - 1
-        document = np.searchsorted(documents, sentence, side="right") - 1
         before = np.maximum(start - self.reach, bounds[documents[document]])
         after = np.minimum(stop + self.reach, bounds[documents[document + 1]])
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.preparation import dropped
+from bertjax.data.preparation.ledger import READ
 from bertjax.errors import printable
 
 CLUSTERS_LISTED = 3
@@ -57,11 +58,9 @@ def warnings(manifest: dict[str, Any], most: float) -> list[str]:
       manifest: manifest of the store.
       most: largest share of a source's documents without a warning.
     """
-    cleaning, lines = manifest.get("cleaning", {}), []
-    for source, by_rule in cleaning.get("dropped", {}).items():
-        kept = sum(by_source[source]["documents"] for by_source in manifest["counts"].values() if source in by_source)
-        others = manifest["duplicates"].get(source, 0) + cleaning.get("near_duplicates", {}).get(source, 0)
-        read = kept + others + sum(sum(reasons.values()) for reasons in by_rule.values())
+    lines = []
+    for source, by_rule in manifest.get("cleaning", {}).get("dropped", {}).items():
+        read, _ = manifest["ledger"][source][READ]
         of = f" of {source}" if len(manifest["duplicates"]) > 1 else ""
         for rule, reasons in by_rule.items():
             if (number := sum(reasons.values())) > most * read:

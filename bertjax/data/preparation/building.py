@@ -12,6 +12,7 @@ preparation is a folder `<store>.partial`:
 - files of the runner.
 """
 
+import contextlib
 import json
 import shutil
 import sys
@@ -25,16 +26,17 @@ from bertjax import storage
 from bertjax.data import store, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.inspect.characters import characters_of
-from bertjax.data.preparation import reading
+from bertjax.data.preparation import pieces, reading
 from bertjax.data.preparation.assembly import assemble
 from bertjax.data.preparation.reading import Reading
+from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard
 from bertjax.data.store import SPLITS
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import RunFailed, Unavailable, UserError
+from bertjax.errors import UserError
 
-IDENTITY, TOKENIZER_SEAL = "identity.json", "tokenizer.json"
+IDENTITY, READING_SEAL, TOKENIZER_SEAL = "identity.json", "reading.json", "tokenizer.json"
 # Keys of `identity.json`.
 READING, TOKENIZER = "reading", "tokenizer"
 
@@ -70,8 +72,13 @@ class Runner(Protocol):
         ...
 
 
-class Untrained(UserError):
-    """The tokenizer cannot be trained with these settings. The text that was read is kept for other settings."""
+class TooFew(UserError):
+    """A split has fewer than two documents, so the same command fails again."""
+
+
+def has_read(partial: Path) -> bool:
+    """Return whether an unfinished preparation has read a piece of the corpus, or all of it."""
+    return (partial / READING_SEAL).exists() or any(partial.glob(f"*/*/{pieces.SEAL}"))
 
 
 def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
@@ -79,7 +86,7 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
 
     Raises:
       DamagedShard: a file of the earlier process differs from what was written.
-      Untrained: the tokenizer cannot be trained.
+      TooFew: a split has fewer than two documents.
       UserError: see `prepare`.
     """
     folder, place = partial / "store", runner.identity(partial)
@@ -90,11 +97,11 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
     if not partial.exists():
         folder.mkdir(parents=True)
         storage.write_text(partial / IDENTITY, json.dumps(stages))
-    read = reading.load(partial / "reading.json", stages[READING])
+    read = reading.load(partial / READING_SEAL, stages[READING])
     if read is None:
         read = runner.read(config, partial)
         _require_two({name: read.documents(name) for name in SPLITS}, config)
-        reading.save(read, stages[READING], partial / "reading.json")
+        reading.save(read, stages[READING], partial / READING_SEAL)
     trained = _tokenizer(config, stages[TOKENIZER], partial)
     token_dtype = store.token_dtype(trained.vocab_size)
     contents = assemble(runner.encode(config, partial, read, trained, token_dtype), read, folder)
@@ -117,7 +124,7 @@ def stages_of(spec: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps({READING: read, TOKENIZER: {name: spec[name] for name in ("tokenizer", "splitter")}}))
 
 
-def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str, Any]) -> bool:
+def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str, Any], runner: Runner) -> bool:
     """Turn the unfinished preparation `other` into `partial` if it has read the same text.
 
     Its tokenizer and tokens are removed unless they are the same. Once everything is encoded, the text has been
@@ -126,14 +133,19 @@ def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str
     Args:
       spec: spec of `partial`.
       before: spec with which `other` may have read.
+      runner: runner of `partial`. Another one keeps other files.
 
     Returns:
       Whether `other` was taken over.
     """
-    stages, ours = _recorded(other / IDENTITY), stages_of(spec, {})
-    if stages is None or stages[READING] != stages_of(before, {})[READING]:
+    place = runner.identity(partial)
+    stages, ours = _recorded(other / IDENTITY), stages_of(spec, place)
+    if stages is None or stages[READING] != stages_of(before, place)[READING]:
         return False
-    read = reading.load(other / "reading.json", stages[READING])
+    try:
+        read = reading.load(other / READING_SEAL, stages[READING])
+    except DamagedShard:
+        return False
     if stages[TOKENIZER] != ours[TOKENIZER]:
         if read is not None and len(list((other / "text").glob("*"))) < len(read.shard_bytes):
             return False
@@ -141,7 +153,7 @@ def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str
         for tokens in (other / "tokens").glob("*"):
             tokens.unlink()
     if read is not None:
-        reading.save(read, ours[READING], other / "reading.json")
+        reading.save(read, ours[READING], other / READING_SEAL)
     storage.write_text(other / IDENTITY, json.dumps(ours))
     other.rename(partial)
     return True
@@ -151,24 +163,21 @@ def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> T
     """Return the store's tokenizer: train it on the sample of training documents, or load an existing one.
 
     Raises:
-      Untrained: it cannot be trained.
+      UserError: it cannot be trained or loaded.
     """
     folder, settings = partial / "store", config.tokenizer
     if _recorded(partial / TOKENIZER_SEAL) == identity:
-        return tokenizer.load(folder / "tokenizer")
+        with contextlib.suppress(UserError):  # damaged, so it is made again
+            return tokenizer.load(folder / "tokenizer")
     shutil.rmtree(folder / "tokenizer", ignore_errors=True)
     (folder / "tokenizer").mkdir()
     sentences = [sentence for text in reading.load_sample(partial) for sentence in split(text, config.splitter)]
     if settings.model:
         trained = tokenizer.from_model(settings.model, settings.lowercase)
     else:
-        try:
-            trained = tokenizer.train(sentences, settings)
-        except (RunFailed, Unavailable):
-            raise
-        except UserError as error:
-            raise Untrained(str(error)) from error
+        trained = tokenizer.train(sentences, settings)
     trained.save(folder / "tokenizer")
+    storage.flush_folder(folder / "tokenizer")  # the seal must not survive a crash of the machine without it
     characters_of(sentences, trained).save(folder)
     storage.write_text(partial / TOKENIZER_SEAL, json.dumps(identity))
     return trained
@@ -183,7 +192,7 @@ def _recorded(path: Path) -> Any:
 
 
 def _require_two(documents: dict[str, int], config: DataConfig) -> None:
-    """Raise UserError unless each split has two documents."""
+    """Raise TooFew unless each split has two documents."""
     train, heldout = documents["train"], documents["heldout"]
     if train >= 2 and heldout >= 2:
         return
@@ -196,6 +205,6 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
         enough = train + heldout >= 4
         remedy += f", raise data.heldout_share={config.heldout_share}" * enough + " or name a file as data.heldout"
     corpus = ", ".join(repr(source.corpus) for source in config.named_sources.values())
-    raise UserError(
+    raise TooFew(
         f"corpus {corpus} gives {train} training and {heldout} held-out documents, but two of each are needed: {remedy}"
     )

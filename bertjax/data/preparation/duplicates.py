@@ -1,6 +1,7 @@
 """Exact duplicates, found in bounded memory by sorting the digests of all documents on disk."""
 
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,15 @@ DOCUMENTS_PER_READ = 1 << 18
 def path(folder: Path) -> Path:
     """Return the path of the duplicates' keys in the unfinished preparation `folder`."""
     return folder / "duplicates.bin"
+
+
+def fingerprint(folder: Path) -> str:
+    """Return the SHA-256 of the duplicates' keys; empty without such a file."""
+    try:
+        with open(path(folder), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 def record(digest: bytes, key: Key, group: int, characters: int = 0, is_used: bool = True) -> bytes:

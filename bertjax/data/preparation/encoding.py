@@ -60,7 +60,7 @@ def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> 
     with _no_garbage_collection():
         for sentences, owners in _batches(texts, splitter):
             encoded, lengths = tokenizer.encode_flat(sentences)
-            words = np.fromiter(map(unicode.count_words, sentences), np.int64, len(sentences))
+            words = np.array(unicode.count_words(sentences), np.int64)
             tokens.append(encoded.astype(dtype))
             per_sentence.append(np.stack([lengths, words, owners]))
     return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))

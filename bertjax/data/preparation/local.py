@@ -137,7 +137,7 @@ class ShardEncoder:
 
 def _read_kept(path: Path, token_dtype: np.dtype) -> EncodedShard | None:
     """Return a kept shard; None if it is missing or damaged."""
-    with contextlib.suppress(DamagedShard, FileNotFoundError):
+    with contextlib.suppress(DamagedShard):
         return shards.read_tokens(path, token_dtype)
     return None
 
@@ -153,7 +153,7 @@ class Local:
     kept: Path | None = None
 
     def identity(self, partial: Path) -> dict[str, Any]:
-        return {}
+        return {"pieces": pieces.FORMAT_VERSION}
 
     def read(self, config: DataConfig, partial: Path) -> Reading:
         all_sources, work = reading.sources_of(config), epath.Path(partial / PIECES)
@@ -178,6 +178,11 @@ class Local:
 
 def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], work: epath.Path) -> None:
     """Read unfinished pieces, one per process."""
+    # A machine that is preempted again and again would fill its disk with what each of its workers had begun. The new
+    # name comes first: a worker that outlived its preparation for a moment cannot publish what is half removed.
+    for draft in Path(work).glob(".*"):
+        removed = draft.rename(draft.with_name(f"{draft.name}.removed"))
+        shutil.rmtree(removed, ignore_errors=True)
     sizes = [pieces.size_of(piece, all_sources) for piece in corpus]
     todo = [i for i, piece in enumerate(corpus) if not (work / pieces.folder_name(piece) / pieces.SEAL).exists()]
     if done := len(corpus) - len(todo):

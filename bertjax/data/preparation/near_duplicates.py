@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates
 from bertjax.data.preparation.steps import Key
@@ -97,6 +95,10 @@ def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
       labels: cluster of each document so far.
       hashes: uint64 [documents].
     """
+    # Imported here: its import takes longer than that of all else in a worker, and only the merging process needs it.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     order = np.argsort(hashes)
     equal = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
     if not len(equal):

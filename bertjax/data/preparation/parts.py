@@ -23,7 +23,7 @@ from bertjax.data.preparation.shards import DamagedShard
 from bertjax.errors import RunFailed, Unavailable, UserError
 
 # Version of the files in a work folder; part of its name.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _ERRORS = "errors"
 _KINDS = {kind.__name__: kind for kind in (BadDocument, DamagedShard, RunFailed)}
 

@@ -22,8 +22,9 @@ from etils import epath
 from bertjax import storage
 from bertjax.data import remote
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation import reading
+from bertjax.data.preparation import duplicates, reading
 from bertjax.data.preparation.dropped import NAME as DROPPED
+from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.ledger import READ, SKIPPED, Ledger
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.sample import Sample, Stretch, shares_of
@@ -33,6 +34,8 @@ from bertjax.data.sources.access import MIB, open_file
 from bertjax.data.sources.bad import LISTED, BadRecords
 from bertjax.errors import UserError
 
+# Version of the files of a piece, and of where a corpus is cut into pieces.
+FORMAT_VERSION = 2
 SEAL, _SAMPLE = "part.json", "sample.jsonl"
 # A piece ends at the first file boundary after this many bytes, a power of two, so small files are read together. A
 # small source has about 64 pieces, enough for many processes. A large source has large ones, because each piece keeps
@@ -137,7 +140,7 @@ class PartReader:
             # Many stretches per line, because each JSON line has a fixed cost. They are sorted by priority, so `merged`
             # can stop at the first line that cannot be drawn.
             starts = range(0, len(stretches), STRETCHES_A_LINE)
-            lines = [sample.limit, *(stretches[start : start + STRETCHES_A_LINE] for start in starts)]
+            lines = (stretches[start : start + STRETCHES_A_LINE] for start in starts)
             content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             (folder / _SAMPLE).write_bytes(content.encode())
             changes = dropped.changes if dropped else {}
@@ -212,13 +215,13 @@ def _write_sample(
     If the configuration sets how often sources are drawn, each source gets that share of the sample. A source that is
     smaller than its share is repeated, as in training.
     """
-    is_duplicate = reading.is_duplicate(partial)
+    are_dropped = Duplicates(duplicates.path(partial)).contain
     characters = {source.name: ledger.numbers.get(source.name, {}).get(READ, (0, 0))[1] for source in all_sources}
     shares = shares_of(config, characters)
     limit = config.tokenizer.sample_characters
     if shares is None:
         drawn = Sample.merged(limit, map(_read_sample, folders))
-        reading.save_sample(drawn.texts(is_duplicate), partial)
+        reading.save_sample(drawn.texts(are_dropped), partial)
         return
     limit = min(limit, sum(characters[name] for name in shares))
     texts: list[str] = []
@@ -227,7 +230,7 @@ def _write_sample(
             continue
         quota = max(1, round(limit * shares[source.name]))
         of_source = [folder for piece, folder in zip(pieces, folders, strict=True) if piece.source == index]
-        texts += _repeated(Sample.merged(quota, map(_read_sample, of_source)).texts(is_duplicate), quota)
+        texts += _repeated(Sample.merged(quota, map(_read_sample, of_source)).texts(are_dropped), quota)
     reading.save_sample(texts, partial)
 
 
@@ -242,16 +245,12 @@ def _repeated(texts: list[str], characters: int) -> list[str]:
     return result
 
 
-def _read_sample(folder: epath.Path) -> tuple[Iterator[Stretch], int]:
-    """Return a piece's stretches, lowest priority first, and the limit of its sample."""
-
-    def stretches() -> Iterator[Stretch]:
+def _read_sample(folder: epath.Path) -> Iterator[Stretch]:
+    """Yield a piece's stretches, lowest priority first."""
+    with open_file(folder / _SAMPLE) as file:
         for line in file:
             for priority, key, index, text in json.loads(line):
                 yield Stretch(priority, Key(*key), index, text)
-
-    file = open_file(folder / _SAMPLE)
-    return stretches(), json.loads(file.readline())
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.inspect import lengths
 from bertjax.data.inspect.report import report
 from bertjax.data.preparation import building
-from bertjax.data.preparation.building import Runner, Untrained
-from bertjax.data.preparation.local import BadDocument, Local
+from bertjax.data.preparation.building import Runner, TooFew
+from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
@@ -93,11 +94,14 @@ def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenS
 
 def _build(config: DataConfig, spec: dict[str, Any], path: Path, runner: Runner) -> None:
     """Build a missing store in a folder beside `path`, and rename it once all of it is on disk."""
+    if path.exists() and not _partial(path).exists():  # which may be where nothing can be written, not even a lock
+        _name_stale(path.parent)
+        return
     notice = f"another process prepares {path}; waiting for it"
     try:
         with storage.storage_errors(path), locks.lock_or_wait(path.with_name(path.name + ".lock"), notice):
             if not path.exists():
-                _take_over(config, spec, path)
+                _take_over(spec, path, runner)
                 storage.publish(_built(config, spec, _partial(path), runner), path)
                 runner.clean(_partial(path))
             shutil.rmtree(_partial(path), ignore_errors=True)
@@ -111,7 +115,7 @@ def _partial(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
+def _take_over(spec: dict[str, Any], path: Path, runner: Runner) -> None:
     """If this preparation has not started, continue another unfinished one that has read the same corpus.
 
     The other one may have another tokenizer, or `on_bad_document=stop` where this one skips. Whatever it has read and
@@ -120,9 +124,9 @@ def _take_over(config: DataConfig, spec: dict[str, Any], path: Path) -> None:
     if _partial(path).exists():
         return
     for other in _unfinished(path.parent):
-        with contextlib.suppress(Busy), locks.lock_or_fail(_lock(other), ""):
+        with _held(other) as is_free, contextlib.suppress(OSError):
             for before in (spec, spec | {"on_bad_document": "stop"}):
-                if building.take_over(_partial(path), other, spec, before):
+                if is_free and building.take_over(_partial(path), other, spec, before, runner):
                     print(f"continuing {other}, which has read the same", file=sys.stderr, flush=True)
                     return
 
@@ -132,15 +136,29 @@ def _unfinished(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.partial") if path.is_dir())
 
 
-def _lock(partial: Path) -> Path:
-    """Return the lock file of an unfinished preparation, which is also the lock of its store."""
-    return partial.with_name(partial.name.removesuffix(".partial") + ".lock")
+@contextlib.contextmanager
+def _held(partial: Path) -> Iterator[bool]:
+    """Lock an unfinished preparation, and yield whether nobody else holds it.
+
+    In a folder that several people share, the lock of another one's preparation may not even be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(
+                locks.lock_or_fail(partial.with_name(partial.name.removesuffix(".partial") + ".lock"), "")
+            )
+        except (Busy, OSError):
+            yield False
+            return
+        yield True
 
 
 def _name_stale(folder: Path) -> None:
     """Print unfinished preparations that no process works on, with their size and the command to remove them."""
     for other in _unfinished(folder):
-        with contextlib.suppress(Busy), locks.lock_or_fail(_lock(other), ""):
+        with _held(other) as is_free, contextlib.suppress(OSError):
+            if not is_free:
+                continue
             size = sum(file.stat().st_size for file in other.rglob("*") if file.is_file())
             print(
                 f"{other} is an unfinished preparation of {size / 1e6:,.1f} MB; its command continues it, and "
@@ -153,7 +171,8 @@ def _name_stale(folder: Path) -> None:
 def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
     """Build the store within `partial` and return its folder.
 
-    After an error, what was read and encoded is kept unless the same command would fail again with any tokenizer.
+    After an error, what was read and encoded is kept: the next command may skip bad documents, have another tokenizer
+    or a new token of the hub. If there are too few documents, or nothing was read, `partial` is removed.
     """
     try:
         try:
@@ -165,10 +184,16 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
         built = TokenStore.open(folder)
         lengths.draw({name: built.split(name) for name in store.SPLITS}, folder)
         return folder
-    except (RunFailed, Unavailable, BadDocument, Untrained):
+    except (RunFailed, Unavailable):
         raise
-    except UserError:
-        shutil.rmtree(partial, ignore_errors=True)
+    except UserError as error:
+        if isinstance(error, TooFew) or not building.has_read(partial):
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            print(
+                f"{partial} keeps what was read and encoded; data.on_bad_document=skip continues with it",
+                file=sys.stderr,
+            )
         raise
 
 

@@ -23,12 +23,13 @@ from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.duplicates import Duplicates, are_among
 from bertjax.data.preparation.ledger import Ledger, Numbers
 from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import Content, Key, ShardDocument
 from bertjax.data.sources import Document, OnBad, OnRead, Part
 from bertjax.data.store import SPLITS
 
 HELDOUT_FILE = "heldout file"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 # Records that are compared to find duplicates and near-duplicates.
 DOCUMENTS, NEAR = "documents.bin", "near.bin"
 SAMPLE = "sample.json"
@@ -161,11 +162,6 @@ def compared(
     kept, copies, cleaning, near = _find_duplicates(config, folder, groups, all_sources, dropped)
     _account(folder, groups, near, ledger)
     return Reading(groups, kept, copies, skipped, shard_bytes, cleaning, ledger.numbers)
-
-
-def is_duplicate(folder: Path) -> Callable[[Key], bool]:
-    """Return a predicate: whether the document with a key is dropped as a duplicate or near-duplicate."""
-    return Duplicates(duplicates.path(folder)).__contains__
 
 
 def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray, ledger: Ledger) -> None:
@@ -324,17 +320,25 @@ def _to_shard(entry: _Grouped) -> ShardDocument:
 
 
 def save(reading: Reading, spec: dict, path: Path) -> None:
-    """Write the result of the first pass for `load`."""
+    """Write the result of the first pass for `load`, beside the keys of the duplicates."""
+    storage.flush(duplicates.path(path.parent))  # the seal must not survive a crash of the machine without it
     content = {"format_version": FORMAT_VERSION, "spec": spec, "reading": dataclasses.asdict(reading)}
-    storage.write_text(path, json.dumps(content))
+    storage.write_text(path, json.dumps(content | {"duplicates": duplicates.fingerprint(path.parent)}))
 
 
 def load(path: Path, spec: dict) -> Reading | None:
-    """Read the result that `save` wrote for the same spec; None if there is none."""
+    """Read the result that `save` wrote for the same spec; None if there is none.
+
+    Raises:
+      DamagedShard: the keys of the duplicates differ from what was written. Documents would be dropped, or not.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format_version"] != FORMAT_VERSION or content["spec"] != spec:
             return None
-        return Reading.from_json(content["reading"])
+        read, digest = Reading.from_json(content["reading"]), content["duplicates"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    if duplicates.fingerprint(path.parent) != digest:
+        raise DamagedShard(f"{duplicates.path(path.parent)} differs from what was written; check the disk")
+    return read

@@ -1,20 +1,28 @@
 """The tokenizer's training text: a bounded sample of the training documents, drawn in one pass."""
 
-import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation.steps import sample_priority
 from bertjax.data.text.sentences import split
-from bertjax.errors import UserError
 
 # A stretch ends at the first line end after `STRETCH` characters. Within a longer line it ends at the last space before
 # `LONGEST_STRETCH`.
 STRETCH = 4096
 LONGEST_STRETCH = 16 * STRETCH
 NO_LIMIT = 1 << 64
+
+
+# Returns whether the document with each key is dropped.
+AreDropped = Callable[[Sequence[Any]], Iterable[bool]]
+
+
+def none_is_dropped(keys: Sequence[Any]) -> Iterable[bool]:
+    """Return False for each key."""
+    return itertools.repeat(False, len(keys))
 
 
 class Stretch(NamedTuple):
@@ -30,21 +38,17 @@ class Sample:
     """A bottom-k sample: every stretch has a hash as its priority, and the lowest that fit are kept.
 
     The hash depends only on the document's content, so the sample depends neither on the order of documents nor on cuts
-    of the corpus. Copies of a document have equal priorities, and only one of them is stored.
+    of the corpus. Copies of a document have equal priorities, and only the first of them is kept.
 
     Args:
       characters: maximum size; at least one stretch is kept.
-
-    Attributes:
-      limit: a stretch is drawn if its priority is below this.
     """
 
     def __init__(self, characters: int):
-        self.limit = NO_LIMIT
         self._characters = characters
+        self._limit = NO_LIMIT  # no stretch with this priority or a higher one fits
+        self._offered: list[Stretch] = []
         self._size = 0
-        self._heap: list[tuple[int, Any, int, str]] = []  # -priority, key, index of the stretch, text
-        self._sizes: dict[int, int] = {}  # characters by priority
 
     def add(self, key: Any, digest: bytes, text: str) -> None:
         """Offer the stretches of a document.
@@ -53,76 +57,77 @@ class Sample:
           key: sort key; keys sort in corpus order.
           digest: content hash from `steps.digest`.
         """
+        if len(text) <= STRETCH:  # most documents of most corpora
+            priority = sample_priority(digest, 0)
+            if priority < self._limit:
+                self._offer(Stretch(priority, key, 0, text))
+            return
         for index, (start, stop) in enumerate(_stretches(text)):
             priority = sample_priority(digest, index)
-            if priority < self.limit and priority not in self._sizes:
-                self._push(Stretch(priority, key, index, text[start:stop]))
+            if priority < self._limit:
+                self._offer(Stretch(priority, key, index, text[start:stop]))
 
     def stretches(self) -> list[Stretch]:
         """Return the stretches, lowest priority first."""
-        return [Stretch(-negative, *rest) for negative, *rest in sorted(self._heap, reverse=True)]
+        self._prune()
+        return self._offered
 
-    def _push(self, stretch: Stretch) -> None:
-        priority, key, index, text = stretch
-        heapq.heappush(self._heap, (-priority, key, index, text))
-        self._sizes[priority] = len(text)
-        self._size += len(text)
-        while self._size > self._characters and len(self._heap) > 1:
-            self._pop()
+    def _offer(self, stretch: Stretch) -> None:
+        self._offered.append(stretch)
+        self._size += len(stretch.text)
+        # Sorting what is kept only when as much has been added again is faster than a heap, and has twice its memory.
+        if self._size > 2 * self._characters:
+            self._prune()
 
-    def _pop(self) -> None:
-        negative, _, _, text = heapq.heappop(self._heap)
-        self.limit = -negative
-        del self._sizes[self.limit]
-        self._size -= len(text)
+    def _prune(self) -> None:
+        """Keep the lowest priorities that fit, without copies."""
+        kept, self._size = [], 0
+        # Stable, so the first of several copies stays in front.
+        for stretch in sorted(self._offered, key=operator.itemgetter(0)):
+            if kept and stretch.priority == kept[-1].priority:
+                continue
+            if kept and self._size + len(stretch.text) > self._characters:
+                self._limit = stretch.priority
+                break
+            kept.append(stretch)
+            self._size += len(stretch.text)
+        self._offered = kept
 
     @classmethod
-    def merged(cls, characters: int, samples: Iterable[tuple[Iterable[Stretch], int]]) -> "Sample":
+    def merged(cls, characters: int, samples: Iterable[Iterable[Stretch]]) -> "Sample":
         """Combine samples of the pieces of a corpus, each drawn with at least `characters`.
 
         From each piece, stretches are read only up to the first one that cannot be drawn.
 
         Args:
-          samples: `stretches()` and `limit` of each piece, in corpus order.
-
-        Raises:
-          UserError: it cannot be known, because copies of a document have different lengths.
+          samples: `stretches()` of each piece, in corpus order.
         """
-        sample, lowest, has_unequal_copies = cls(characters), NO_LIMIT, False
-        for stretches, limit in samples:
-            lowest = min(lowest, limit)
-            for stretch in itertools.takewhile(lambda stretch: stretch.priority < sample.limit, stretches):
-                size = sample._sizes.get(stretch.priority)
-                has_unequal_copies |= size not in (None, len(stretch.text))
-                if size is None:
-                    sample._push(stretch)
-        # What a part leaves out does not fit into the corpus either, if the copies there take the same space.
-        if lowest < NO_LIMIT and lowest <= sample.limit:
-            if has_unequal_copies:
-                raise UserError(
-                    "the tokenizer's sample cannot be drawn by parts: documents are equal in NFC and have different "
-                    "lengths; write the corpus in NFC, or prepare with --runner=local"
-                )
-            while sample._heap and -sample._heap[0][0] >= lowest:
-                sample._pop()
-            sample.limit = lowest
+        sample = cls(characters)
+        for stretches in samples:
+            for stretch in stretches:
+                if stretch.priority >= sample._limit:
+                    break
+                sample._offer(stretch)
+            sample._prune()
         return sample
 
-    def sentences(self, splitter: str, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
+    def sentences(self, splitter: str, are_dropped: AreDropped = none_is_dropped) -> list[str]:
         """Return the sentences of all `texts`."""
-        return [sentence for text in self.texts(is_duplicate) for sentence in split(text, splitter)]
+        return [sentence for text in self.texts(are_dropped) for sentence in split(text, splitter)]
 
-    def texts(self, is_duplicate: Callable[[Any], bool] = lambda key: False) -> list[str]:
+    def texts(self, are_dropped: AreDropped = none_is_dropped) -> list[str]:
         """Return the drawn texts in corpus order, without duplicates.
 
         Args:
-          is_duplicate: whether the document with this key is dropped.
+          are_dropped: returns whether the document with each key is dropped.
         """
-        stretches = sorted(entry[1:] for entry in self._heap if not is_duplicate(entry[1]))
+        stretches = sorted(self.stretches(), key=lambda stretch: stretch[1:3])
+        dropped = are_dropped([stretch.key for stretch in stretches])
+        stretches = [stretch for stretch, is_dropped in zip(stretches, dropped, strict=True) if not is_dropped]
         # Adjacent stretches of a document are joined, so that a cut between them leaves no trace. Their positions and
         # indices grow together, so the difference is constant within a run.
-        runs = itertools.groupby(enumerate(stretches), key=lambda entry: (entry[1][0], entry[1][1] - entry[0]))
-        return ["".join(text for _, (_, _, text) in run) for _, run in runs]
+        runs = itertools.groupby(enumerate(stretches), key=lambda entry: (entry[1].key, entry[1].index - entry[0]))
+        return ["".join(stretch.text for _, stretch in run) for _, run in runs]
 
 
 def shares_of(config: DataConfig, sizes: Mapping[str, int]) -> dict[str, float] | None:

@@ -80,7 +80,7 @@ def read_text(folder: Path, index: int) -> list[ShardDocument]:
     """Return the documents of a text shard. Their texts are views of one buffer.
 
     Raises:
-      DamagedShard: the file is cut short or altered.
+      DamagedShard: the file is missing, cut short or altered.
     """
     header, payload = _read(text_path(folder, index))
     documents, start = [], 0
@@ -141,7 +141,11 @@ def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> N
 
 
 def _read(path: Path) -> tuple[dict, memoryview]:
-    content = storage.read_bytes(path)
+    """Return the header and the payload of a shard."""
+    try:
+        content = storage.read_bytes(path)
+    except FileNotFoundError:  # a job that tidies up removes old files, even of a preparation that is only stopped
+        raise DamagedShard(f"{path} is missing, which was written; check the disk") from None
     view = memoryview(content)
     if view[:9] != b"%08x\n" % zlib.crc32(view[9:]):
         raise DamagedShard(f"{path} differs from what was written; check the disk")

@@ -82,9 +82,9 @@ STOP = re.compile(
     rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION}|{_COLONS})[{unicode.TERMINALS}]*"
     rf"(?:(?<=[।॥]) ?\d{{1,4}} ?[।॥]+)?(?:(?<=[།༎]) ?[།༎]+)*[{_CLOSERS}]*(?: »(?=[ \n]|\Z))?"
 )
-# Cheap test for stops that `DOUBTFUL` cannot find. A character class is searched ten times as fast as an alternation.
-OTHER_STOP = re.compile(rf"[{unicode.OTHER_TERMINALS}\u1361\u037e»]")
-LETTER_AND_STOP = re.compile(rf"{_GREEK_QUESTION}|{_COLONS}")
+# Cheap tests for stops that `DOUBTFUL` cannot find.
+OTHER_STOPS = unicode.Characters(rf"{unicode.OTHER_TERMINALS}\u1361\u037e»")
+LETTER_AND_STOPS = (re.compile(_GREEK_QUESTION.replace(f"[{unicode.GREEK_QUESTION_MARKS}]", ";")), re.compile(_COLONS))
 # Chinese and Japanese text from the web has ASCII marks, and no space after them. A dot there may join parts of a name.
 _UNSPACED = unicode.UNSPACED
 ASCII_BETWEEN_UNSPACED = re.compile(rf"[!?](?<=[{_UNSPACED}].)[!?]*[{_CLOSERS}]*(?=[{_UNSPACED}])")
@@ -110,7 +110,7 @@ def split(text: str, splitter: str) -> list[str]:
     text = "\n".join(lines)
     for mark, certain in CERTAIN.items():
         text = certain.sub(mark + "\n", text)
-    if unicode.has_unspaced(text):
+    if unicode.UNSPACED_CHARACTERS.are_in(text):
         text = SPACE_OF_SENTENCE.sub("\n", text)
     sentences, start = [], 0
     for end in _doubtful_ends(text):
@@ -121,8 +121,10 @@ def split(text: str, splitter: str) -> list[str]:
 
 def _doubtful_ends(text: str) -> Iterator[int]:
     """Yield the offsets where a sentence ends inside a line, judging each stop by the rules."""
-    has_others = not text.isascii() and any(stop.search(text) for stop in (OTHER_STOP, LETTER_AND_STOP))
-    stops = (STOP,) if has_others or ASCII_BETWEEN_UNSPACED.search(text) else DOUBTFUL
+    has_others = not text.isascii() and (
+        OTHER_STOPS.are_in(text) or any(stop.search(text) for stop in (*LETTER_AND_STOPS, ASCII_BETWEEN_UNSPACED))
+    )
+    stops = (STOP,) if has_others else DOUBTFUL
     start = 0
     for stop in sorted(itertools.chain.from_iterable(stop.finditer(text) for stop in stops), key=re.Match.start):
         end = stop.end()

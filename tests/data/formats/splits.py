@@ -22,12 +22,13 @@ def split_of(documents: list[list[int]]) -> SimpleNamespace:
     """The split whose documents have sentences of these lengths; token i is FIRST_TOKEN + i."""
     sentences = np.cumsum([0, *(length for document in documents for length in document)])
     offsets = np.cumsum([0, *(len(document) for document in documents)])
-    return SimpleNamespace(tokens=FIRST_TOKEN + np.arange(sentences[-1]), sentences=sentences, documents=offsets)
+    tokens = FIRST_TOKEN + np.arange(sentences[-1])
+    return SimpleNamespace(tokens=tokens, sentences=sentences, documents=offsets, range=None)
 
 
 def restricted(split: SimpleNamespace, start: int, stop: int) -> SimpleNamespace:
     """Documents start..stop-1 of a split, like the documents of one of several sources."""
-    return SimpleNamespace(**vars(split) | {"documents": split.documents[start : stop + 1]})
+    return SimpleNamespace(**vars(split) | {"documents": split.documents[start : stop + 1], "range": (start, stop)})
 
 
 def large() -> SimpleNamespace:

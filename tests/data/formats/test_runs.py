@@ -100,10 +100,37 @@ def test_a_restricted_split_uses_only_its_documents_and_is_read_from_the_whole(e
     assert taken == [[CLS, *text, SEP] for text in expected(examples, split, 62)]
 
 
+class Offsets:
+    """Offsets of a split that know which of them were read."""
+
+    def __init__(self, values):
+        self.values, self.read = values, set()
+
+    def __getitem__(self, places):
+        self.read |= set(places.tolist())
+        return self.values[places]
+
+
+@every_format
+def test_a_row_reads_no_offset_but_the_ends_of_documents_inside_of_it(examples, tmp_path):
+    """A search through all offsets reads 20 pages a row from a disk, and most rows have at most one such end."""
+    split = splits.large()
+    ranges = made(examples, split, 128).ranges
+    stored = splits.examples_of(examples, split, ranges, tmp_path / "ranges.npy")
+    bounds, documents = vars(stored)["_offsets"] = Offsets(split.sentences), Offsets(split.documents)
+    stored.take(np.flatnonzero(ranges[:, 2] < 2))
+    assert not bounds.read and not documents.read
+    stored.take(np.arange(len(ranges)))
+    edges = split.sentences[split.documents]
+    inside = [end for start, stop, count, _ in ranges if count > 1 for end in edges[(edges > start) & (edges < stop)]]
+    assert sorted(split.sentences[list(bounds.read)]) == sorted(inside)
+
+
 def test_rows_are_full():
     split = splits.large()
     full, doc = (
-        made(examples_class(), split, 128).ranges @ [-1, 1, 1] + 2 for examples_class in (FullSentences, DocSentences)
+        made(examples_class(), split, 128).ranges[:, :3] @ [-1, 1, 1] + 2
+        for examples_class in (FullSentences, DocSentences)
     )
     assert np.isin(full[:-1], [127, 128]).all() and np.mean(full == 128) > 0.98
     assert np.sum(doc < 128) <= len(split.documents) - 1

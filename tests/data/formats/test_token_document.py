@@ -28,7 +28,7 @@ def test_a_token_is_elsewhere_if_its_document_has_it_within_reach(
     ragged = stored.take(indices)
     elsewhere = np.split(ragged.token_labels["elsewhere"], ragged.offsets[1:-1])
     edges = split.sentences[split.documents]
-    for labels, (start, stop, _) in zip(elsewhere, ranges[indices], strict=True):
+    for labels, (start, stop, *_) in zip(elsewhere, ranges[indices], strict=True):
         begin, end = edges[edges <= start].max(), edges[edges > start].min()
         outside = {*tokens[max(begin, start - reach) : start], *tokens[stop : min(end, stop + reach)]}
         assert labels.tolist() == [-1, *(int(token in outside) for token in tokens[start:stop]), -1]

@@ -93,13 +93,14 @@ def test_advice_and_warnings_do_not_contradict_each_other(reported):
 def prepared(tmp_path_factory):
     """prepared(documents, **settings of the tokenizer) -> the report of their store."""
 
-    def prepare_(documents, filters=None, **settings):
+    def prepare_(documents, filters=None, share=1.0, **settings):
         folder = tmp_path_factory.mktemp("prepared")
         (folder / "corpus.txt").write_text("\n\n".join(documents))
         config = DataConfig(
             str(folder / "corpus.txt"),
             tokenizer=TokenizerConfig(**settings),
             filters=filters or {},
+            share=share,
             store=str(folder),
             workers=0,
         )
@@ -146,6 +147,8 @@ def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
     text = prepared(documents, {"short": Length(fewest_words=5)}, **settings)
     assert "warning: the filter short drops 26% of the documents (21 of 81)" in text
     assert "warning:" not in prepared(documents[:64], {"short": Length(fewest_words=5)}, **settings)
+    # Filters see the whole corpus, whatever share of it is used.
+    assert "warning:" not in prepared(documents[:64], {"short": Length(fewest_words=5)}, share=0.3, **settings)
 
 
 def test_damaged_text_is_shown(prepared):

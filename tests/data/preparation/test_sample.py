@@ -18,7 +18,7 @@ def drawn(texts, characters, duplicates=()):
     result = Sample(characters)
     for index, text in enumerate(texts):
         result.add(index, digest(text), text)
-    return result.sentences("line", lambda document: document in duplicates)
+    return result.sentences("line", lambda documents: [document in duplicates for document in documents])
 
 
 def test_it_is_uniform_ordered_and_bounded():

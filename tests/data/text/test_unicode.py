@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.data.text import unicode
+from bertjax.data.text import sentences, unicode
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_words(text, words):
     assert unicode.words(text) == words
     assert "".join(unicode.spaced_words(text)) == text
     assert [word.strip() for word in unicode.spaced_words(text)] == words
-    assert not text or unicode.count_words(" ".join(text.split())) == len(words)
+    assert not text or unicode.count_words([" ".join(text.split())]) == [len(words)]
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,14 @@ def test_parts_of_characters():
 
 def test_lower_case_is_that_of_scripts_with_capitals():
     assert all(map(unicode.is_lower, "aéдαա")) and not any(map(unicode.is_lower, "Aა漢הअ1"))
+
+
+@pytest.mark.parametrize("characters", [unicode.UNSPACED_CHARACTERS, sentences.OTHER_STOPS], ids=["unspaced", "stops"])
+def test_a_table_finds_the_characters_of_a_regular_expression(characters):
+    beyond = "".join(map(chr, range(0x40000, 0x110000)))
+    assert not characters.pattern.search(beyond)
+    for first in range(0, 0x40000, 64):  # all characters, surrogates too: blocks with and without one of the set
+        block = "".join(map(chr, range(first, first + 64)))
+        assert characters.are_in(block) == bool(characters.pattern.search(block))
+    for text in ("", "plain", "caf\u00e9", "\U0001f600", "\ud800"):
+        assert not characters.are_in(text)
