@@ -22,7 +22,7 @@ _ANYWHERE = re.compile(f"[{_INVISIBLE}]+")
 _WHOLE_FLOAT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # transformers gives these names to unnamed classes.
-_UNNAMED = re.compile(r"LABEL_(\d+)")
+_UNNAMED = re.compile(r"^LABEL_(\d+)$")
 
 
 def is_missing(label: Any) -> bool:
@@ -111,6 +111,14 @@ def matched(names: Sequence[str], classes: Sequence[str]) -> dict[str, str]:
     times, their_times = Counter(ours.values()), Counter(theirs.values())
     is_clear = {meaning for meaning in times if times[meaning] == their_times[meaning] == 1}
     return exact | {name: of_meaning[meaning] for name, meaning in ours.items() if meaning in is_clear}
+
+
+def places_of(names: Sequence[str], classes: Sequence[str]) -> list[int] | None:
+    """Return the index in `classes` of each name; None unless both are the same set, see `matched`."""
+    pairs = matched(names, classes)
+    if len(names) != len(classes) or len(set(pairs.values())) != len(classes):
+        return None
+    return [list(classes).index(pairs[name]) for name in names]
 
 
 def _meaning(name: str) -> str:
