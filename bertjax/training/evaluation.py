@@ -160,7 +160,8 @@ class _TaskEvaluator:
         self._read_from(feeds.heldout[task.name])
         self._step = jax.jit(functools.partial(eval_step, task.context))
         self._outputs = jax.jit(functools.partial(outputs, task.context))
-        self._counts = self._store.unigram_counts("train")
+        # Of a labeled file, token counts need all of its texts, which few objectives read.
+        self._counts = self._store.unigram_counts("train") if has_baselines(task.objective) else np.zeros(0)
 
     def on(self, feed: Feed, name: str) -> "_TaskEvaluator":
         """Return an evaluator of the same task on other rows, with the same compiled functions.
@@ -221,13 +222,13 @@ class _TaskEvaluator:
         return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
 
     def _bits_per_byte(self) -> float:
-        """Return the bits a byte of the held-out text for a loss of 1 nat a token, 0 without a corpus.
+        """Return the bits a byte of the held-out text for a loss of 1 nat a token, 0 without text.
 
         A loss in bits per byte can be compared between vocabularies. Of a masked LM it is what the predicted tokens
         cost, each with the others in view, and no code of the text.
         """
         if not isinstance(self._store, TokenStore):
-            return 0.0
+            return self._store.tokens_per_byte(self._source or HELDOUT) / math.log(2)
         manifest = self._store.manifest
         counts = manifest["counts"]["heldout"][self._source] if self._source else manifest["splits"]["heldout"]
         return counts["tokens"] / counts["bytes"] / math.log(2)

@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import re
 from collections import Counter
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -42,6 +44,11 @@ class LabelSets(LabeledText):
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
 
+    def with_columns(self, columns: Mapping[str, str | int]) -> Self:
+        changed = super().with_columns(columns)
+        # A column with names takes the place of columns with 1 and 0.
+        return dataclasses.replace(changed, label_columns=()) if "label" in columns else changed
+
     def check_label(self, record: Record, usual: str) -> None:
         self._names(record)
 
@@ -70,6 +77,11 @@ class LabelSets(LabeledText):
         if self.label_columns:
             return [column for column in self.label_columns if self._applies(record, column)]
         value: Any = record[self.label]
+        if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL):  # as pandas writes a list
+            raise UserError(
+                f"{record[WHERE]} has the labels {value[:40]!r} in {self.label!r}, a list written as text; write names "
+                f"with {self.separator!r} between them, or arrays in a .jsonl file"
+            )
         values = value.split(self.separator) if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
             raise UserError(
