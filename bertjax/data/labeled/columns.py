@@ -61,6 +61,7 @@ class ColumnFile:
     @functools.cached_property
     def width(self) -> int:
         """The most common number of columns; 0 if there are no words."""
+        # Comments may have any number of columns, but a file of only such lines has words named #.
         counts = Counter(len(columns) for block in self._blocks for _, columns in block if not _may_be_comment(columns))
         counts = counts or Counter(len(columns) for block in self._blocks for _, columns in block)
         return max(counts, key=lambda width: (counts[width], width), default=0)

@@ -11,7 +11,7 @@ from etils import epath
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.errors import UserError, shorten
+from bertjax.errors import Damaged, UserError, shorten
 from bertjax.storage import reason_of
 
 SUFFIXES = (".jsonl", ".json")
@@ -21,7 +21,12 @@ SHOWN = 40
 
 def holds_objects(path: str) -> bool:
     """Return whether a file has a JSON suffix, or starts with a JSON object, or is an array of objects."""
-    return kind_of(path) in SUFFIXES or _is_object(first_line(path)[1]) or holds_array(path)
+    if kind_of(path) in SUFFIXES:
+        return True
+    try:
+        return _is_object(first_line(path)[1]) or holds_array(path)
+    except Damaged:  # another format, such as a spreadsheet, or another encoding
+        return False
 
 
 def holds_array(path: str) -> bool:

@@ -186,6 +186,7 @@ class LabeledSource:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash over tokenizer, training and held-out records: the data that a run depends on."""
+        # Further held-out files are left out: scoring another file does not make another run.
         content = json.dumps([[_content(record) for record in part] for part in (self.train, self.heldout)])
         return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
 

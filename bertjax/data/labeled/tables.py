@@ -20,6 +20,7 @@ DELIMITERS = {".tsv": "\t", ".csv": ","}
 _DELIMITERS = (",", ";", "\t", "|")
 # An optional first line with which a .csv declares its delimiter to spreadsheets.
 _SPREADSHEET = re.compile("sep=(.)")
+_SPREADSHEETS = (".xlsx", ".xls", ".ods")
 # A fully quoted field with doubled inner quotes, as pandas writes it.
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 # The csv module's default limit is 131,072 characters per field; this is the largest C long.
@@ -64,6 +65,8 @@ def read(
         rows = json_objects.read(path, columns, on_bad)
     elif kind in DELIMITERS:
         rows = _rows(path, columns, kind, quoted or kind == ".csv", on_bad)
+    elif kind in _SPREADSHEETS:
+        raise UserError(f"{path} is a spreadsheet; save its sheet as a .csv in UTF-8")
     else:
         raise UserError(
             f"{path} is not a table; its name must end with .tsv, .csv, .jsonl or .json (and .gz, .zst or .xz)"
@@ -181,7 +184,7 @@ def _regular_delimiter(path: str, last: int, own: str) -> str:
         except csv.Error:
             continue
         # The delimiter of the suffix is preferred even if it gives too few fields, which is then the error.
-        if len(widths) == 1 and widths.pop() > (min(last, 1) if delimiter == own else last):
+        if len(widths) == 1 and widths.pop() > (min(last, 1) if delimiter == own else max(last, 1)):
             return delimiter
     return ""
 
@@ -203,6 +206,7 @@ def _are_numbers(columns: Sequence[str]) -> bool:
 
 def _count_quoted(rows: list[list[str]], header: list[str], columns: Sequence[str]) -> int:
     """Count required fields that are fully quoted; 0 unless most fields with a quote are."""
+    # Texts have quotations of their own, as in GLUE, so only quotes around whole fields count.
     places = [header.index(column) for column in columns]
     with_quote = [row[place] for row in rows for place in places if place < len(row) and '"' in row[place]]
     count = sum(map(bool, map(_IN_QUOTES.fullmatch, with_quote)))
@@ -253,6 +257,7 @@ def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_FIELD)
     # The csv module ends a row at a carriage return, so hide those inside of lines.
     lines = (line.replace("\r", _CARRIAGE_RETURN) + "\n" for line in _text(path))
+    # Strict, because a broken quote would otherwise swallow the rows after it.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         first = reader.line_num + 1

@@ -253,6 +253,7 @@ class Tagged(LabeledFormat):
         if self.units:
             return self
         words = list(itertools.chain.from_iterable(record["words"] for record in records if "words" in record))
+        # Digits and Latin words may stay whole in files that otherwise tag characters, hence a share below 1.
         spaces = sum(word.isspace() for word in words)
         single = sum(len(word) == 1 and not word.isspace() for word in words)
         units = WORDS

@@ -64,6 +64,7 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
             f"{first[WHERE]} has no list of words in {' or '.join(map(repr, WORD_FIELDS))}, it has {names}; write "
             '{"tokens": [...], "tags": [...]}'
         )
+    # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
     fitting = [
         name
         for name, value in first.items()

@@ -85,6 +85,13 @@ def test_a_list_written_as_text_is_refused(tmp_path, value):
         LabelSets(text="text").read(jsonl(tmp_path, ["a", value]))
 
 
+@pytest.mark.parametrize("labels, warned", [(["a;b", "c"], "1 of 2 have ';'"), (["a;b", "a,b"], ""), (["a"], "")])
+def test_another_separator_is_mentioned(tmp_path, capsys, labels, warned):
+    LabelSets(text="text").read(jsonl(tmp_path, labels))
+    output = capsys.readouterr().err
+    assert warned in output and bool(output) == bool(warned)
+
+
 def test_a_column_of_names_replaces_columns_of_classes():
     changed = LabelSets(text="text", label_columns=CLASSES).with_columns({"label": "names", "text": "body"})
     assert (changed.text, changed.label, changed.label_columns) == ("body", "names", ())

@@ -178,6 +178,8 @@ def test_json_lines(tmp_path):
         ("a.csv", 'other\n"one\ntwo\n', "a.csv:2: a quote is broken"),
         ("a.csv", 'other\n"one" two\n', "a.csv:2: a quote is broken"),
         ("a.tsv", "other\n", "a.tsv has no rows"),
+        ("a.xlsx", "PK\x03\x04" + 50 * "\0", "a.xlsx is a spreadsheet; save its sheet as a .csv in UTF-8"),
+        ("a.csv", "PK\x03\x04" + 50 * "\0", "a.csv:1 is not UTF-8: it starts like a .docx, .xlsx or .doc; save it as"),
         ("a.txt", "other\n", "a.txt is not a table; its name must end with .tsv, .csv, .jsonl or .json"),
     ],
 )
