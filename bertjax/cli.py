@@ -9,7 +9,7 @@ import select
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
@@ -45,6 +45,49 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="import the modules that the model names as module:Class, which runs their code",
     )
+
+
+# Flags that name the columns of a labeled file: {setting of the examples: (type, content of the column)}.
+_COLUMNS = {
+    "text": (str, "the text"),
+    "pair": (str, "the second text; empty for single texts"),
+    "word": (int, "the words of a tagged file, a number from 0"),
+    "label": (str, "the label"),
+    "tag": (int, "the tags of a tagged file, a number from 0, or -1 for the last"),
+    "tag_field": (str, "the tags of a tagged file of JSON, a name"),
+}
+# What is read of a record without its label.
+INPUT_COLUMNS = ("text", "pair", "word")
+
+
+def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(_COLUMNS)) -> None:
+    """Add --text, --pair and so on, for files whose columns differ from those of the training file.
+
+    Args:
+      parser: the parser of a command that reads labeled files.
+      file_flag: the flag of the file, such as `--corpus`.
+      names: the columns that the command reads.
+    """
+    for name in names:
+        kind, what = _COLUMNS[name]
+        flag, note = f"--{name.replace('_', '-')}", f"with {file_flag}=FILE: the column of {what}"
+        parser.add_argument(flag, type=kind, metavar="COLUMN", help=note)
+    parser.set_defaults(column_names=tuple(names), column_file=file_flag)
+
+
+def columns_of(args: argparse.Namespace) -> dict[str, str | int]:
+    """Return {setting of the examples: column} from the flags of `add_column_flags`.
+
+    Raises:
+      UserError: a flag is given without the file.
+    """
+    columns = {name: value for name in args.column_names if (value := getattr(args, name)) is not None}
+    if columns and not getattr(args, args.column_file.removeprefix("--")):
+        name, column = next(iter(columns.items()))
+        raise UserError(
+            f"--{name.replace('_', '-')}={column} names a column of a labeled file; add {args.column_file}=FILE"
+        )
+    return columns
 
 
 class ArgumentParser(argparse.ArgumentParser):

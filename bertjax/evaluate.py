@@ -36,15 +36,6 @@ from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
 from bertjax.training.teachers import without_teachers
 
-# Flags that name columns in a labeled file: {setting of the examples: (type, content of the column)}.
-_COLUMNS = {
-    "text": (str, "the text"),
-    "pair": (str, "the second text; empty for single texts"),
-    "label": (str, "the label"),
-    "word": (int, "the words of a tagged file, a number from 0"),
-    "tag": (int, "the tags of a tagged file, a number from 0, or -1 for the last"),
-}
-
 
 def run(
     name: str,
@@ -171,10 +162,12 @@ def _labeled(
 ) -> LabeledSource | LabeledSources | None:
     """Open a fine-tuned model's labeled files; None for other models."""
     task = config.task
-    kind = task.examples.kind
-    if stray := [name for name in columns if not isinstance(getattr(task.examples, name, None), type(columns[name]))]:
-        raise UserError(f"--{stray[0]}={columns[stray[0]]} has no effect on a model of examples.kind={kind}; remove it")
     if not isinstance(task.examples, LabeledFormat):
+        if columns:
+            name, column = next(iter(columns.items()))
+            raise UserError(
+                f"--{name}={column} has no effect on a model of examples.kind={task.examples.kind}; remove it"
+            )
         return None
     records = []
     if path:
@@ -182,7 +175,7 @@ def _labeled(
             raise UserError(
                 f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
             )
-        examples = dataclasses.replace(task.examples, heldout=path, further_heldout={}, **columns)
+        examples = dataclasses.replace(task.examples.with_columns(columns), heldout=path, further_heldout={})
         records = examples.read(path)  # an error of this file names no setting, which the user has not typed
         if task.has_classes:
             records = examples.without_missing(records, path, task.objective.classes)
@@ -301,17 +294,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--scores", default="", metavar="FILE", help="with --minimal-pairs: write the scores of each pair as .jsonl"
     )
-    for name, (kind, what) in _COLUMNS.items():
-        parser.add_argument(f"--{name}", type=kind, metavar="COLUMN", help=f"with --corpus=FILE: the column of {what}")
+    cli.add_column_flags(parser, "--corpus")
     parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_args(argv)
-    columns = {name: value for name in _COLUMNS if (value := getattr(args, name)) is not None}
-    if columns and not args.corpus:
-        name = next(iter(columns))
-        raise UserError(f"--{name}={columns[name]} names a column of a labeled file; add --corpus=FILE")
+    columns = cli.columns_of(args)
     if (args.task or args.per_class) and (args.minimal_pairs or args.suite):
         flag = f"--task={args.task}" if args.task else "--per-class"
         raise UserError(f"{flag} has no effect with --minimal-pairs and --suite; remove it")

@@ -200,6 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--per-token", action="store_true", default=None, help="with embed: a vector for each token, as JSON"
     )
+    cli.add_column_flags(parser, "--file", cli.INPUT_COLUMNS)
     cli.add_trust_flag(parser)
     platform.add_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
@@ -214,6 +215,11 @@ def main(argv: list[str] | None = None) -> int:
     kind = PIPELINES[do]
     names = ("top", "normalize", "layers", "per_token")
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if columns := cli.columns_of(args):
+        if kind is not FineTuned:
+            name, column = next(iter(columns.items()))
+            raise UserError(f"--{name}={column} has no effect with --do={do}, which reads the field 'text'; remove it")
+        options["columns"] = tuple(columns.items())
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
         remedy = "remove it" if args.do or stray - {"normalize", "layers", "per_token"} else "add --do=embed"
         raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; {remedy}")

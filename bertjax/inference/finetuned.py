@@ -40,9 +40,11 @@ class FineTuned(Pipeline):
 
     Attributes:
       top: number of classes in `probabilities`, most probable first; 0 for all, in class order.
+      columns: (setting of the examples, column) pairs, if columns differ from those of the training file.
     """
 
     top: int = 0
+    columns: tuple[tuple[str, str | int], ...] = ()
 
     def __post_init__(self):
         if self.top < 0:
@@ -61,7 +63,8 @@ class FineTuned(Pipeline):
 
     @functools.cached_property
     def _task(self) -> Task:
-        return config_of(self.model).task
+        task = config_of(self.model).task
+        return dataclasses.replace(task, examples=task.examples.with_columns(dict(self.columns)))
 
     @property
     def objective(self) -> Objective:

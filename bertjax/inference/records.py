@@ -6,7 +6,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bertjax.data.labeled import tables
+from bertjax.data.labeled import json_objects, tables
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
@@ -81,12 +81,15 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
       UserError: the file cannot be read, has a bad line, or has plain lines although a record has several fields.
     """
     full = str(Path(path).expanduser())
-    kind = tables.kind_of(path)
-    if kind in tables.DELIMITERS or kind == ".json":
+    kind = json_objects.kind_of(path)
+    if kind in tables.DELIMITERS or kind == ".json" or json_objects.holds_array(full):
         rows = tables.read(full, fields, quoted, all_columns=True)
+        for record in rows:  # all fields are written with the prediction
+            check_surrogates(json.dumps(record, ensure_ascii=False), record[WHERE])
         return [_checked(record, record[WHERE], fields) for record in rows]
     lines = (line for _, line in numbered_lines(epath.Path(full)))
-    if kind == ".jsonl":
+    # JSON lines have other suffixes as well, such as .ndjson. Their braces are no text for a model.
+    if json_objects.holds_objects(full):
         return read_objects(lines, path, fields)
     return read_lines(lines, path, single_field(fields))
 

@@ -33,8 +33,8 @@ def teacher_config(objective: Any, student: EncoderConfig) -> EncoderConfig:
     """
     teacher, names = objective.bound_teacher, captures_of(objective.teacher_losses)
     teacher.check(student)
-    if needs_logits(objective.teacher_losses):
-        teacher.check_classes(objective.classes)
+    if needs_logits(objective.teacher_losses) and objective.classes:
+        teacher.outputs_of(objective.classes)  # other classes are an error before anything is read
     if names and "relative" in (student.positions, teacher.config.positions):
         raise UserError(
             f"teacher losses that read {shorten(names)} do not support model.positions=relative; use kind=logits only"
@@ -96,6 +96,11 @@ def frozen_params(objective: Any, student: EncoderConfig) -> dict:
         teacher.check_vocabulary(student, reads_text=False)
         return {"teacher": {"encoder": teacher.encoder_params(student)}}
     heads = {name: teacher.head(name) for name in _teacher_heads(objective, config)}
+    if heads and objective.classes:
+        # Published classifiers order their classes as they like, and runs sort them.
+        places = teacher.outputs_of(objective.classes)
+        if places != sorted(places):
+            heads[objective.term] = {leaf: array[..., places] for leaf, array in heads[objective.term].items()}
     return {"teacher": {"encoder": teacher.params["encoder"], "heads": heads}}
 
 

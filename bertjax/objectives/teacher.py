@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax import export
+from bertjax.data.labeled import labels
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.errors import UserError, shorten
 from bertjax.models import vocabulary
@@ -93,14 +94,19 @@ class Teacher:
             )
         return head
 
-    def check_classes(self, classes: tuple[str, ...]) -> None:
-        """Raise UserError if the teacher predicts other classes than the student, or in another order."""
+    def outputs_of(self, classes: tuple[str, ...]) -> list[int]:
+        """Return the teacher's output for each class of the student, matched by name.
+
+        Raises:
+          UserError: the teacher predicts other classes.
+        """
         own = tuple(self.objective.get("classes", ()))
-        if classes and own != classes:
+        if (places := labels.places_of(classes, own)) is None:
             raise UserError(
                 f"objective.teacher={self.folder} predicts the classes {shorten(own)} and the student "
                 f"{shorten(classes)}; name a teacher of this task"
             )
+        return places
 
     def encoder_params(self, student: EncoderConfig) -> dict:
         """Return the encoder parameters; if there is a second vocabulary, only with its rows.

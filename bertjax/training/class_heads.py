@@ -69,7 +69,7 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
         theirs, ours = tuple(head.source.get("classes", ())), head.objective.classes
         if theirs == ours:
             continue
-        index = _outputs_of(ours, theirs)
+        index = labels.places_of(ours, theirs)
         if index is None:
             log.warning(
                 "init_from=%s has the classes %s in %s and the run has %s: it starts with a new head",
@@ -102,14 +102,6 @@ def _heads(settings: Mapping[str, Any], config: Config) -> Iterator[_Head]:
         place = (name, objective.term) if config.has_own_heads else (objective.term,)
         source = tasks.get(name, {}) if config.has_own_heads else next(iter(tasks.values()), {})
         yield _Head(place, objective, source.get("objective", {}))
-
-
-def _outputs_of(ours: tuple[str, ...], theirs: tuple[str, ...]) -> list[int] | None:
-    """Return the source output index for each of the run's classes; None if the class sets differ."""
-    classes = labels.matched(ours, theirs)
-    if len(ours) != len(theirs) or len(set(classes.values())) != len(theirs):
-        return None
-    return [theirs.index(classes[name]) for name in ours]
 
 
 def _at(params: Mapping[str, Any], place: tuple[str, ...]) -> Mapping[str, Any]:

@@ -160,7 +160,8 @@ class _TaskEvaluator:
         self._read_from(feeds.heldout[task.name])
         self._step = jax.jit(functools.partial(eval_step, task.context))
         self._outputs = jax.jit(functools.partial(outputs, task.context))
-        self._counts = self._store.unigram_counts("train")
+        # Of a labeled file, token counts need all of its texts, which few objectives read.
+        self._counts = self._store.unigram_counts("train") if has_baselines(task.objective) else np.zeros(0)
 
     def on(self, feed: Feed, name: str) -> "_TaskEvaluator":
         """Return an evaluator for other rows that shares this one's compiled functions.
@@ -223,13 +224,13 @@ class _TaskEvaluator:
         return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
 
     def _bits_per_byte(self) -> float:
-        """Return the factor from nats per token to bits per byte of held-out text; 0 without a corpus.
+        """Return the factor from nats per token to bits per byte of held-out text; 0 without text.
 
         Bits per byte are comparable between vocabularies. For a masked LM they are the cost of predicting each token
         given all others, which is not a code length for the text.
         """
         if not isinstance(self._store, TokenStore):
-            return 0.0
+            return self._store.tokens_per_byte(self._source or HELDOUT) / math.log(2)
         manifest = self._store.manifest
         counts = manifest["counts"]["heldout"][self._source] if self._source else manifest["splits"]["heldout"]
         return counts["tokens"] / counts["bytes"] / math.log(2)

@@ -52,12 +52,15 @@ def test_sentences_files_and_streams_give_the_results_of_python(folder, predicto
         assert answers(capsys.readouterr().out) == expected
 
 
-@pytest.mark.parametrize("name", ["a.csv.gz", "a.json", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.CSV", "a.json", "a.ndjson", "b.jsonl", "a.txt.gz"])
 def test_tables_and_compressed_files_are_read(folder, predictor, tmp_path, capsys, name):
     rows = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
     content = {
-        ".csv.gz": "id,text\n" + "".join(f'{row["id"]},"{row["text"]}"\n' for row in rows),
+        ".csv.gz": (csv := "id,text\n" + "".join(f'{row["id"]},"{row["text"]}"\n' for row in rows)),
+        ".CSV": csv,
         ".json": json.dumps(rows),
+        ".ndjson": "".join(json.dumps(row) + "\n" for row in rows),
+        ".jsonl": json.dumps(rows),
         ".txt.gz": LINES,
     }[name[1:]].encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
@@ -160,6 +163,7 @@ def test_a_bad_line_is_refused(folder, tmp_path, capsys, content, complaint):
         ('{"text": \n', "records.jsonl:1 is not JSON"),
         ("[1]\n", "records.jsonl:1 is not a JSON object"),
         ('{"text": "a [MASK]", "more": ["\\ud800"]}\n', "records.jsonl:1 holds a lone surrogate"),
+        ('[{"text": "a [MASK]", "more": ["\\ud800"]}]\n', "records.jsonl: object 1 holds a lone surrogate"),
     ],
 )
 def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):

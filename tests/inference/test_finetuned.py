@@ -91,6 +91,42 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     assert "the model reads 'one' and 'two' together; give a .jsonl file with these" in capsys.readouterr().err
 
 
+def test_columns_of_a_file_with_other_names(model, classifier, tmp_path, capsys):
+    """The answers are those of the same texts; the second text of a model of single texts is read as well."""
+    export.write(tmp_path / "model", classifier)
+    (tmp_path / "a.csv").write_text("id,review,reply\n1,abc,adf\n2,bce bce,cde\n")
+    call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.csv'}", "--platform=cpu"]
+
+    def answers(*flags) -> list[dict]:
+        assert cli.exit_code_of(lambda: predict.main([*call, *flags])) == 0
+        return [json.loads(line)["probabilities"] for line in capsys.readouterr().out.splitlines()]
+
+    texts, pairs = ["abc", "bce bce"], [{"one": "abc", "two": "adf"}, {"one": "bce bce", "two": "cde"}]
+    assert answers("--text=review") == [answer["probabilities"] for answer in Predictor(classifier).predict(texts)]
+    of_pairs = fine_tuned(model, {"kind": "classification", "classes": ["bad", "fine", "good"]}, pair="two")
+    expected = [answer["probabilities"] for answer in Predictor(of_pairs).predict(pairs)]
+    assert answers("--text=review", "--pair=reply") == expected
+    for flags, complaint in (
+        (["--word=1"], "--word=1 has no effect on a model of examples.kind=labeled_text; remove it"),
+        (["--text=review", "--do=embed"], "--text=review has no effect with --do=embed, which reads the field 'text'"),
+        (["--text=review", "--file="], "--text=review names a column of a labeled file; add --file=FILE"),
+    ):
+        assert cli.exit_code_of(lambda flags=flags: predict.main([*call, *flags])) == 2
+        assert complaint in capsys.readouterr().err
+
+
+def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
+    tagger = fine_tuned(model, {"kind": "tagging", "classes": ["O", "X"]}, examples={"kind": "tagged"})
+    export.write(tmp_path / "model", tagger)
+    (tmp_path / "a.txt").write_text("1\tabc\tO\n2\tadf\tX\n\n1\tbce\tO\n2\tcde\tX\n")
+    call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.txt'}", "--platform=cpu"]
+    assert cli.exit_code_of(lambda: predict.main(call)) == 2
+    assert "column 0 holds the number of each word, such as '1'" in capsys.readouterr().err
+    assert cli.exit_code_of(lambda: predict.main([*call, "--word=1", "--json"])) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["words"] for record in records] == [["abc", "adf"], ["bce", "cde"]]
+
+
 @pytest.mark.parametrize(
     "records, complaint",
     [([{"text": "a"}], "text 1 has no field 'one'"), (["abc", " "], "text 2 is blank"), ([], "at least one")],

@@ -338,9 +338,25 @@ def test_the_teacher_keeps_how_its_head_reads_hidden_states():
     objective = bound(Classification(classes=("a", "b"), pooling="mean"), {"soft": SoftLogits()})
     teacher = dataclasses.replace(objective.bound_teacher, objective={"classes": ["a", "b"], "pooling": "cls"})
     assert objective.bind_teacher(teacher).as_its_teacher().pooling == "cls"
-    with pytest.raises(UserError, match="predicts the classes b, a and the student a, b; name a teacher of this task"):
-        other = dataclasses.replace(objective.bound_teacher, objective={"classes": ["b", "a"]})
+    with pytest.raises(UserError, match="predicts the classes b, c and the student a, b; name a teacher of this task"):
+        other = dataclasses.replace(objective.bound_teacher, objective={"classes": ["b", "c"]})
         objective.bind_teacher(other).frozen_params(ENCODER)
+
+
+@pytest.mark.parametrize("kind", ["classification", "mix", "tagging"])
+def test_the_classes_of_a_teacher_are_matched_by_name(kind):
+    """A published teacher has its classes in an order and a spelling of its own: the loss is the same."""
+    objective = bound(OBJECTIVES[kind], {"soft": SoftLogits()})
+    params = batches.filled(batches.param_shapes(objective, ENCODER, BATCH_OF_MODEL | FEATURES), scale=0.2)
+    teacher, order = objective.bound_teacher, np.roll(np.arange(len(objective.classes)), 1)
+    head = {name: leaf[..., order] for name, leaf in teacher.params["heads"][objective.term].items()}
+    other = dataclasses.replace(
+        teacher,
+        params=teacher.params | {"heads": teacher.params["heads"] | {objective.term: head}},
+        objective={"classes": [objective.classes[place].upper() for place in order]},
+    )
+    expected = loss_of(objective, params)["soft"]
+    np.testing.assert_allclose(loss_of(objective.bind_teacher(other), params)["soft"], expected, rtol=1e-6)
 
 
 def test_a_teacher_needs_no_head_without_soft_logits():

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config import from_dict, to_dict
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra
@@ -15,6 +15,8 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluator, has_baselines
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
+from bertjax.training.resolve import labeled_files as labeled_source
+from tests import labeled_files
 from tests.training import test_flops
 
 ROWS, BATCH = 10, 4
@@ -111,6 +113,27 @@ def test_the_loss_is_also_in_bits_per_byte(store, evaluation):
     heldout = store.manifest["splits"]["heldout"]
     nats_a_byte = evaluation.metrics["mlm_loss"] * heldout["tokens"] / heldout["bytes"]
     assert evaluation.metrics["mlm_bits_per_byte"] == pytest.approx(nats_a_byte / np.log(2))
+
+
+def test_masked_words_of_a_labeled_file(store, tmp_path):
+    """Training on the texts of a task (Gururangan et al., 2020): baselines and bits per byte are those of its texts."""
+    train, heldout = labeled_files.write(tmp_path)
+    examples = {"kind": "labeled_text", "train": str(train), "heldout": str(heldout), "label": ""}
+    settings = to_dict(program(store).config) | {
+        "tasks": {"task": {"objective": {"kind": "mlm"}, "examples": examples}}
+    }
+    config, tokenizer = from_dict(settings), store.tokenizer
+    small_program, feeds = Program(config, tokenizer.vocab_size), Feeds(config, labeled_source(config, tokenizer))
+    evaluation = Evaluator(small_program, feeds)(small_program.init_state()["params"])
+
+    texts = [[record["sentence"] for record in labeled_files.sentences(*size)] for size in ((160, 0), (40, 1))]
+    counts = np.bincount(np.concatenate(tokenizer.encode(texts[0])), minlength=tokenizer.vocab_size) + 1
+    batch = feeds.heldout["task"].batch(np.arange(ROWS))
+    labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
+    assert evaluation.baselines["unigram_loss"] == pytest.approx(-np.log((counts / counts.sum())[labels]).mean())
+    tokens_per_byte = sum(map(len, tokenizer.encode(texts[1]))) / len("".join(texts[1]))
+    bits = evaluation.metrics["mlm_loss"] * tokens_per_byte / np.log(2)
+    assert evaluation.metrics["mlm_bits_per_byte"] == pytest.approx(bits)
 
 
 @pytest.mark.parametrize(

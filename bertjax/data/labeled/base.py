@@ -5,7 +5,7 @@ import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -105,6 +105,26 @@ class LabeledFormat(ExampleFormat):
     def inputs(self) -> tuple[str, ...]:
         """Columns that hold text: all that `encode` needs from an unlabeled record."""
         return ()
+
+    def texts_of(self, record: Record) -> list[str]:
+        """Return a record's texts; empty if they are not in the columns `inputs`."""
+        return [record[name] for name in self.inputs if name in record]
+
+    def with_columns(self, columns: Mapping[str, str | int]) -> Self:
+        """Return a copy that reads a file with other columns.
+
+        Args:
+          columns: {setting: column}, from the flags of a command.
+
+        Raises:
+          UserError: the format has no such setting.
+        """
+        settings = {field.name for field in dataclasses.fields(self)}
+        for name, column in columns.items():
+            if name not in settings:
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag}={column} has no effect on a model of examples.kind={self.kind}; remove it")
+        return dataclasses.replace(self, **columns)
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read records to predict from a file in the training file's format; None if it is a table or plain text.

@@ -19,6 +19,8 @@ _DOCUMENT = "-DOCSTART-"
 _PART = re.compile(r"#(begin|end) document\b")
 # Only ASCII space and tab separate columns. `str.split()` would also cut at the no-break space in "10 000".
 _SPACES = re.compile("[ \t]+")
+# A column is no column of words if this share of the sentences shows it.
+_MOST = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class ColumnFile:
     @functools.cached_property
     def width(self) -> int:
         """The most common number of columns; 0 if there are no words."""
+        # Comments may have any number of columns, but a file of only such lines has words named #.
         counts = Counter(len(columns) for block in self._blocks for _, columns in block if not _may_be_comment(columns))
         counts = counts or Counter(len(columns) for block in self._blocks for _, columns in block)
         return max(counts, key=lambda width: (counts[width], width), default=0)
@@ -98,6 +101,22 @@ class ColumnFile:
                     f"{self.width}; correct the line"
                 )
 
+    def check_words(self, column: int) -> None:
+        """Raise UserError if a column counts the words of each sentence, or holds one text for all of them.
+
+        CoNLL-2009, GermEval and Universal NER put the number of a word first, and CoNLL-2012 the name of the document.
+        """
+        sentences = [[row[column] for _, row in sentence if len(row) == self.width] for sentence in self.sentences]
+        sentences = [words for words in sentences if len(words) > 1]
+        numbered = sum(words in _counted(len(words)) for words in sentences)
+        named = sum(len(set(words)) == 1 for words in sentences)
+        for count, what in ((numbered, "the number of each word"), (named, "one text for all words of a sentence")):
+            if self.width > 2 and sentences and count >= _MOST * len(sentences):
+                raise UserError(
+                    f"{self.path}: column {column} holds {what}, such as {sentences[0][0]!r}, and not the words; set "
+                    "examples.word to their column, in predict and evaluate with --word"
+                )
+
     def with_column(self, values: Iterable[str]) -> Iterator[str]:
         """Yield all lines, with one more column on each word: the next value."""
         numbers = {number for sentence in self.sentences for number, _ in sentence}
@@ -120,6 +139,11 @@ class ColumnFile:
             elif blocks[-1]:
                 blocks.append([])
         return [block for block in blocks if block]
+
+
+def _counted(length: int) -> tuple[list[str], list[str]]:
+    """Return the numbers of so many words, counted from 0 and from 1."""
+    return list(map(str, range(length))), list(map(str, range(1, length + 1)))
 
 
 def _may_be_comment(columns: list[str]) -> bool:

@@ -163,6 +163,7 @@ def _words(lines: list[tuple[int, bytes]], path: str) -> Iterator[dict[str, Any]
 
 def _word(line: bytes, where: str) -> dict[str, Any] | None:
     """Return a line's columns by name; None for comments, multiword tokens and empty nodes."""
+    # Imported here, because few runs read CoNLL-U.
     from conllu import exceptions, parser
 
     columns = decoded(line, where).split("\t")

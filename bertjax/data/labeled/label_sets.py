@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import re
+import sys
 from collections import Counter
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, Record, checked
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
-from bertjax.errors import UserError, shorten
+from bertjax.errors import UserError, say, shorten
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,27 @@ class LabelSets(LabeledText):
         columns = (self.label_columns or (self.label,)) if self.label else ()
         records = tables.read(path, [*self.inputs, *columns], self.quoted, on_bad)
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
+        if self.label and not self.label_columns:
+            self._warn_of_separator([record[self.label] for record in records], path)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
+
+    def _warn_of_separator(self, values: list[Any], path: str) -> None:
+        """Print a line if labels hold another usual separator and never the one that is set: each would be a class."""
+        texts = [value for value in values if isinstance(value, str)]
+        if any(self.separator in text for text in texts):
+            return
+        mark, count = max(((mark, sum(mark in text for text in texts)) for mark in ";|,"), key=lambda pair: pair[1])
+        if count:
+            say(
+                f"warning: {path}: {self.separator!r} separates labels and is in none, but {count:,} of {len(texts):,} "
+                f"have {mark!r}; set examples.separator={mark!r} if it separates them",
+                file=sys.stderr,
+            )
+
+    def with_columns(self, columns: Mapping[str, str | int]) -> Self:
+        changed = super().with_columns(columns)
+        # A column with names takes the place of columns with 1 and 0.
+        return dataclasses.replace(changed, label_columns=()) if "label" in columns else changed
 
     def check_label(self, record: Record, usual: str) -> None:
         self._names(record)
@@ -70,6 +93,11 @@ class LabelSets(LabeledText):
         if self.label_columns:
             return [column for column in self.label_columns if self._applies(record, column)]
         value: Any = record[self.label]
+        if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL):  # as pandas writes a list
+            raise UserError(
+                f"{record[WHERE]} has the labels {value[:40]!r} in {self.label!r}, a list written as text; write names "
+                f"with {self.separator!r} between them, or arrays in a .jsonl file"
+            )
         values = value.split(self.separator) if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
             raise UserError(

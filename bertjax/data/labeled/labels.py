@@ -22,7 +22,7 @@ _ANYWHERE = re.compile(f"[{_INVISIBLE}]+")
 _WHOLE_FLOAT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # transformers gives these names to unnamed classes.
-_UNNAMED = re.compile(r"LABEL_(\d+)")
+_UNNAMED = re.compile(r"^LABEL_(\d+)$")
 
 
 def is_missing(label: Any) -> bool:
@@ -55,6 +55,7 @@ def check(record: Record, column: str, usual: str) -> None:
 def class_of(label: Any) -> str:
     """Return a label's class name: in NFC, stripped, and `1` for 1.0."""
     text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+    # NFC: the same label has other code points if it was typed on macOS.
     name = _EDGES.sub("", unicodedata.normalize("NFC", text))
     return whole[1] if (whole := _WHOLE_FLOAT.fullmatch(name)) else name
 
@@ -82,7 +83,9 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
 
 def are_counted(names: Collection[str]) -> bool:
     """Return whether the names are exactly 0, 1, 2, ..., at least two of them."""
-    return len(names) > 1 and set(names) == set(map(str, range(len(names))))
+    # Models of transformers may have LABEL_0, LABEL_1 and so on.
+    names = {_UNNAMED.sub(r"\1", name) for name in names}
+    return len(names) > 1 and names == set(map(str, range(len(names))))
 
 
 def alike(names: Iterable[str]) -> list[tuple[str, ...]]:
@@ -108,9 +111,18 @@ def matched(names: Sequence[str], classes: Sequence[str]) -> dict[str, str]:
     ours = {name: _meaning(name) for name in names if name not in exact}
     theirs = {name: _meaning(name) for name in classes if name not in exact}
     of_meaning = {meaning: name for name, meaning in theirs.items()}
+    # A meaning that either side has twice is ambiguous and matches nothing.
     times, their_times = Counter(ours.values()), Counter(theirs.values())
     is_clear = {meaning for meaning in times if times[meaning] == their_times[meaning] == 1}
     return exact | {name: of_meaning[meaning] for name, meaning in ours.items() if meaning in is_clear}
+
+
+def places_of(names: Sequence[str], classes: Sequence[str]) -> list[int] | None:
+    """Return the index in `classes` of each name; None unless both are the same set, see `matched`."""
+    pairs = matched(names, classes)
+    if len(names) != len(classes) or len(set(pairs.values())) != len(classes):
+        return None
+    return [list(classes).index(pairs[name]) for name in names]
 
 
 def _meaning(name: str) -> str:

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from typing import ClassVar
 
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
-from bertjax.data.labeled import squad
+from bertjax.data.labeled import json_objects, squad
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
@@ -55,6 +56,9 @@ class Questions(LabeledFormat):
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         return squad.read(path, on_bad)
+
+    def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
+        return squad.read_questions(path) if json_objects.kind_of(path) in json_objects.SUFFIXES else None
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(ANSWER if record["answers"] else NO_ANSWER for record in records)

@@ -56,6 +56,7 @@ def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
     except UserError as error:
         on_bad(error)
         return
+    # Question n, its options and its answer have the same place in the three lists.
     for number, entry in enumerate(zip(*lists)):
         try:
             record = _question(article, number, *entry, str(file))

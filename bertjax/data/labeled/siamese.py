@@ -45,6 +45,7 @@ class SiamesePairs(LabeledText):
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
     ) -> LabeledExamples:
+        # Examples alternate: the text and the pair of each record.
         texts = [record[column] for record in records for column in self.inputs]
         segments, _, notes = truncate(tokenizer.encode(texts), None, self.longest(seq_len))
         labels = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}

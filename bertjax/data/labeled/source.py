@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 
@@ -140,8 +141,7 @@ class LabeledSource:
         return sum(self._texts_of(record) in seen for record in self.heldout)
 
     def _texts_of(self, record: Record) -> str:
-        texts = [record[name] for name in (*self.format.inputs, "words") if name in record]
-        return json.dumps(texts or _content(record))
+        return json.dumps(self.format.texts_of(record) or _content(record))
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
@@ -167,13 +167,26 @@ class LabeledSource:
         return lines
 
     def unigram_counts(self, split: str) -> np.ndarray:
-        """Return counts in a split by class index; int64."""
+        """Return counts in a split by class index, or by token id if there are no classes; int64."""
+        if not self._has_classes:
+            ids = itertools.chain.from_iterable(self.tokenizer.encode(self._texts(split)))
+            return np.bincount(np.fromiter(ids, np.int64), minlength=self.tokenizer.vocab_size)
         counts = self.format.class_counts(self.records(split))
         return np.array([counts[name] for name in self.classes], np.int64)
+
+    def tokens_per_byte(self, split: str) -> float:
+        """Return the number of tokens for each byte of text in UTF-8; 0 if records have no columns of text."""
+        texts = self._texts(split)
+        tokens = sum(map(len, self.tokenizer.encode(texts)))
+        return tokens / max(1, sum(len(text.encode()) for text in texts))
+
+    def _texts(self, split: str) -> list[str]:
+        return [text for record in self.records(split) for text in self.format.texts_of(record)]
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash over tokenizer, training and held-out records: the data that a run depends on."""
+        # Further held-out files are left out: scoring another file does not make another run.
         content = json.dumps([[_content(record) for record in part] for part in (self.train, self.heldout)])
         return hashlib.sha256((self.tokenizer.fingerprint + content).encode()).hexdigest()
 

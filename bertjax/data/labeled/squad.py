@@ -51,6 +51,31 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
     return records
 
 
+def read_questions(path: str) -> list[Record] | None:
+    """Read the questions to predict, {`id`, `question`, `context`} with locations; answers are ignored.
+
+    Returns:
+      The questions; None for files without SQuAD's list `data`, such as JSON lines of questions.
+
+    Raises:
+      UserError: the file cannot be read, a question is bad, or there is none.
+    """
+    try:
+        whole = json.loads(b"\n".join(line for _, line in numbered_lines(epath.Path(path))))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+        return None
+    if whole["data"] and _is_flat(whole["data"][0]):
+        places = ((entry, f"{path}:data[{number}]") for number, entry in enumerate(whole["data"]))
+        records = [_unanswered(entry, _text(entry, "context", where), where) for entry, where in places]
+    else:
+        records = list(_questions(whole, f"{path}:", stop, _unanswered))
+    if not records:
+        raise UserError(f"{path} has no questions; give a file with at least one")
+    return records
+
+
 def _is_flat_line(line: bytes) -> bool:
     """Return whether a line is a complete flat question, as in JSON lines."""
     try:
@@ -90,7 +115,9 @@ def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
     return [{"text": text, "answer_start": start} for text, start in zip(*columns)]
 
 
-def _questions(whole: Any, where: str, on_bad: OnBad) -> Iterator[Record]:
+def _questions(
+    whole: Any, where: str, on_bad: OnBad, make: Callable[[Any, str, str], Record] | None = None
+) -> Iterator[Record]:
     for article, article_place in _members(whole, "data", where):
         if isinstance(article, dict) and "qas" in article and "paragraphs" not in article:  # as in KorQuAD 2
             article, article_place = {"paragraphs": [article]}, f"{article_place}:"
@@ -102,7 +129,7 @@ def _questions(whole: Any, where: str, on_bad: OnBad) -> Iterator[Record]:
                 continue
             for question, place in _members(paragraph, "qas", paragraph_place):
                 try:
-                    record = _question(question, context, place)
+                    record = (make or _question)(question, context, place)
                 except UserError as error:
                     on_bad(error)
                 else:
@@ -126,15 +153,14 @@ def _question(question: Any, context: str, where: str) -> Record:
             raise UserError(
                 f"{where} has the answer {text!r}, which is not in the context at its answer_start; correct it"
             )
-    name = str(question.get("id", where))
+    return _unanswered(question, context, where) | {"answers": answers}
+
+
+def _unanswered(question: Any, context: str, where: str) -> Record:
+    """Return a question without its answers."""
+    text, name = _text(question, "question", where), str(question.get("id", where))
     check_surrogates(name, f"{where}: id")
-    return {
-        "id": name,
-        "question": _text(question, "question", where),
-        "context": context,
-        "answers": answers,
-        WHERE: where,
-    }
+    return {"id": name, "question": text, "context": context, WHERE: where}
 
 
 def _answer(answer: Any, where: str) -> dict[str, str | int]:

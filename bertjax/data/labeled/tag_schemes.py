@@ -32,10 +32,21 @@ def canonical_of(tags: Iterable[str]) -> Canonical | None:
     for spelling in _SPELLINGS:
         matches = [spelling.fullmatch(tag) for tag in tags]
         if tags and all(matches) and {_PLACES[match["place"].upper()] for match in matches} & set("BIS"):
-            if spelling is _SPELLINGS[-1] and not {"b", "i", "m", "e", "l"} & {tag.lower() for tag in tags}:
+            # Single letters may be parts of speech, or mark upper and lower case (U, L). Entities begin with B or I.
+            if spelling is _SPELLINGS[-1] and not {"b", "i"} & {tag.lower() for tag in tags}:
                 continue
             return lambda tag, spelling=spelling: _canonical(tag, spelling)
     return None
+
+
+def misfits(tags: Iterable[str]) -> list[str]:
+    """Return the tags that are spelled unlike most others, which follow a scheme: a typo, or another sign than `O`."""
+    tags = sorted({tag for tag in tags if tag.upper() != OUTSIDE})
+    for spelling in _SPELLINGS[:2]:
+        fitting = [tag for tag in tags if spelling.fullmatch(tag)]
+        if 2 * len(fitting) >= len(tags) and canonical_of(fitting):
+            return [tag for tag in tags if tag not in fitting]
+    return []
 
 
 def _canonical(tag: str, spelling: re.Pattern) -> str:

@@ -12,12 +12,12 @@ import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
-from bertjax.data.labeled import conllu, labels, tables, tag_schemes, tagged_objects
+from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.columns import ColumnFile
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
-from bertjax.data.text.unicode import is_unspaced
+from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, say, shorten
 
@@ -28,6 +28,8 @@ UNITS = WORDS, CHARACTERS, CHARACTERS_AND_SPACES = ("words", "characters", "char
 # A file to predict has one word per line if this share of its lines has the same number of columns, and if blank
 # lines end sentences of at least this mean length.
 _MOST, _FEWEST_WORDS = 0.9, 2
+# A line of a script without spaces is a text, and not a word, if such lines have more characters on average.
+_LONGEST_WORD = 5
 # Header names for a column of words. Column files have no header, so such a first line is a mistake.
 _HEADERS = ("word", "words", "token", "tokens", "form", "text")
 # A training file tags characters if at least this share of its words are single characters.
@@ -89,18 +91,21 @@ class Tagged(LabeledFormat):
     def inputs(self) -> tuple[str, ...]:
         return ("text",)
 
+    def texts_of(self, record: Record) -> list[str]:
+        return [" ".join(record["words"])] if "words" in record else super().texts_of(record)
+
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if not path:
             raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
-            self._check_no_effect(("word", "tag", "comment", "tag_field"), f"{path}, a file of CoNLL-U")
+            self._check_no_effect(path, ("word", "tag", "comment", "tag_field"), f"{path}, a file of CoNLL-U")
             return conllu.read(path, self.conllu, on_bad)
         if kind == _OBJECTS:
-            self._check_no_effect(("word", "tag", "comment", "conllu"), f"{path}, a file of JSON")
+            self._check_no_effect(path, ("word", "tag", "comment", "conllu"), f"{path}, a file of JSON")
             return tagged_objects.read(path, self.tag_field, on_bad)
-        self._check_no_effect(("conllu",), f"{path}, which is not in the format of CoNLL-U")
-        self._check_no_effect(("tag_field",), f"{path}, which holds no JSON")
+        self._check_no_effect(path, ("conllu",), f"{path}, which is not in the format of CoNLL-U")
+        self._check_no_effect(path, ("tag_field",), f"{path}, which holds no JSON")
         if not file.sentences:
             raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
         self._check_columns(file)
@@ -121,9 +126,9 @@ class Tagged(LabeledFormat):
         file = ColumnFile(path, self.comment)
         if conllu.SUFFIX in PurePath(path).suffixes:
             return _CONLLU, file
-        if tagged_objects.holds_objects(path):
+        if json_objects.holds_objects(path):
             return _OBJECTS, file
-        if tables.kind_of(path) == ".csv":
+        if json_objects.kind_of(path) == ".csv":
             raise UserError(
                 f"{path} is a .csv, and tags are read from lines with a word and its tag between tabs or spaces, from "
                 "CoNLL-U or from JSON lines; convert it"
@@ -131,8 +136,9 @@ class Tagged(LabeledFormat):
         is_default = (self.word, self.tag) == (Tagged.word, Tagged.tag)
         return (_CONLLU if is_default and file.is_conllu else _COLUMNS), file
 
-    def _check_no_effect(self, fields: Sequence[str], file: str) -> None:
-        for field in fields:
+    def _check_no_effect(self, path: str, fields: Sequence[str], file: str) -> None:
+        # Settings are those of the training file. Another file that is scored may have another form.
+        for field in fields if path == self.train else ():
             if (value := getattr(self, field)) != getattr(Tagged, field):
                 raise UserError(f"examples.{field}={value} has no effect on {file}; remove it")
 
@@ -160,6 +166,7 @@ class Tagged(LabeledFormat):
                     f"{file.path}:{number} has the tag {columns[-1]!r}, as no other line has, and looks like the names "
                     "of the columns; remove the line"
                 )
+        file.check_words(self.word)
 
     def _record(self, sentence: list[tuple[int, list[str]]], file: ColumnFile) -> Record:
         file.check_width(sentence)
@@ -191,6 +198,7 @@ class Tagged(LabeledFormat):
             raise UserError(
                 f"{path} has {width} columns, and words were in column {self.word}; add the missing columns"
             )
+        file.check_words(self.word)
         say(f"{path} is read as {len(file.sentences):,} sentences with a word in each line", file=sys.stderr)
         records = []
         for sentence in file.sentences:
@@ -200,12 +208,15 @@ class Tagged(LabeledFormat):
         return records
 
     def _is_table_of_texts(self, path: str) -> bool:
-        return tables.kind_of(path) == ".csv" or tables.has_column(path, *self.inputs)
+        return json_objects.kind_of(path) == ".csv" or tables.has_column(path, *self.inputs)
 
     @staticmethod
     def _holds_words(file: ColumnFile, classes: Collection[str]) -> bool:
         """Return whether most lines are a word with its columns rather than a text."""
         rows = [columns for sentence in file.sentences for _, columns in sentence]
+        characters = sum(count_words(columns[0]) for columns in rows if has_unspaced(columns[0]))
+        if file.width == 1 and characters > _LONGEST_WORD * len(rows):
+            return False
         tagged = sum(len(columns) > 1 and labels.class_of(columns[-1]) in classes for columns in rows)
         even = sum(len(columns) == file.width for columns in rows)
         # Blank lines between single lines separate paragraphs of text, not sentences of words.
@@ -228,7 +239,7 @@ class Tagged(LabeledFormat):
         """Return the untagged records in `unlabeled`."""
         if not self.unlabeled:
             return []
-        if tables.is_table(self.unlabeled) or conllu.SUFFIX in PurePath(self.unlabeled).suffixes:
+        if conllu.SUFFIX in PurePath(self.unlabeled).suffixes or tables.is_table(self.unlabeled):
             raise UserError(
                 f"examples.unlabeled={self.unlabeled} is not plain text; give a file with one text per line"
             )
@@ -242,6 +253,7 @@ class Tagged(LabeledFormat):
         if self.units:
             return self
         words = list(itertools.chain.from_iterable(record["words"] for record in records if "words" in record))
+        # Digits and Latin words may stay whole in files that otherwise tag characters, hence a share below 1.
         spaces = sum(word.isspace() for word in words)
         single = sum(len(word) == 1 and not word.isspace() for word in words)
         units = WORDS
@@ -269,7 +281,7 @@ class Tagged(LabeledFormat):
         pairs = zip([" ", *words], words)
         if self.units in (CHARACTERS, CHARACTERS_AND_SPACES):
             return [before.isspace() for before, _ in pairs]
-        return [not (is_unspaced(before[-1]) and is_unspaced(word[0])) for before, word in pairs]
+        return [not (_is_joined(before[-1]) and _is_joined(word[0])) for before, word in pairs]
 
     def encode(
         self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
@@ -331,3 +343,8 @@ class Tagged(LabeledFormat):
                     f"{self.limit_note} ({shorten(classes, 8)}); correct it, or the setting that chooses the tags"
                 )
         return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
+
+
+def _is_joined(character: str) -> bool:
+    """Return whether no space separates a character from others of this kind."""
+    return is_unspaced(character) or is_wide_punctuation(character)

@@ -1,28 +1,12 @@
 """Tagged sentences in JSON, as written by the `datasets` library: {`tokens`: [...], `ner_tags`: [...]}."""
 
-import json
-
-from etils import epath
-
-from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled import json_objects, labels
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, stop
-from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError, shorten
 
 # Accepted names for the field with the words.
 WORD_FIELDS = ("tokens", "words")
-
-
-def holds_objects(path: str) -> bool:
-    """Return whether a file starts with a JSON object or has a JSON suffix."""
-    if tables.kind_of(path) in (".json", ".jsonl"):
-        return True
-    first = next((line.strip() for _, line in numbered_lines(epath.Path(path)) if line.strip()), b"")
-    try:
-        return first[:1] == b"{" and isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
@@ -47,6 +31,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
                 )
             if bad := [tag for tag in tags if type(tag) not in (str, int) or not str(tag).strip()]:
                 raise UserError(f"{entry[WHERE]} has the tag {str(bad[0])[:40]!r}; write texts or numbers")
+            check_surrogates("".join(map(str, tags)), f"{entry[WHERE]}: {field}")
         except UserError as error:
             on_bad(error)
         else:
@@ -62,15 +47,15 @@ def read_words(path: str) -> list[Record] | None:
     Raises:
       UserError: the file cannot be read, or a sentence is bad.
     """
-    first = tables.read_objects(path)[0]
-    if not any(field in first for field in WORD_FIELDS):
+    first = _objects(path, stop)[0]
+    if not any(isinstance(first.get(field), list) for field in WORD_FIELDS):
         return None
     return [entry | {"words": _words(entry, field)} for entry, field, _ in _entries(path, "", stop, needs_tags=False)]
 
 
 def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) -> list[tuple[Record, str, str]]:
     """Return (object, word field, tag field) per sentence; the first object decides which fields they are."""
-    entries = tables.read_objects(path, on_bad)
+    entries = _objects(path, on_bad)
     first = entries[0]
     word_field = next((field for field in WORD_FIELDS if isinstance(first.get(field), list)), "")
     names = shorten([repr(name) for name in first if name != WHERE], 12)
@@ -79,6 +64,7 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
             f"{first[WHERE]} has no list of words in {' or '.join(map(repr, WORD_FIELDS))}, it has {names}; write "
             '{"tokens": [...], "tags": [...]}'
         )
+    # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
     fitting = [
         name
         for name, value in first.items()
@@ -89,6 +75,13 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
         what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"
         raise UserError(f"{first[WHERE]} {what}; set examples.tag_field to the one to learn")
     return [(entry, word_field, tag_field or next(iter(fitting), "")) for entry in entries]
+
+
+def _objects(path: str, on_bad: OnBad) -> list[Record]:
+    objects = list(json_objects.read(path, (), on_bad))
+    if not objects:
+        raise UserError(f"{path} has no objects; give a file with at least one")
+    return objects
 
 
 def _words(entry: Record, field: str) -> list[str]:

@@ -67,6 +67,7 @@ class LabeledText(LabeledFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = [column for column in (*self.inputs, self.label) if column]
         records = tables.read(path, columns, self.quoted, on_bad)
+        # Before types are compared: null beside texts is a missing label and no mixture of types.
         if self.label and self.skip_missing_labels:
             records = self._labeled(records, path, lambda record: labels.is_missing(record[self.label]), "empty or -")
         usual = labels.usual_kind(record[self.label] for record in records) if self.label else ""

@@ -163,6 +163,11 @@ def is_unspaced(character: str) -> bool:
     return _is_in(character, WITHOUT_SPACES) and unicodedata.category(character)[0] in "LMN"
 
 
+def is_wide_punctuation(character: str) -> bool:
+    """Return whether a mark has the width of a Chinese character, such as the comma U+FF0C; no space is beside it."""
+    return unicodedata.category(character)[0] == "P" and unicodedata.east_asian_width(character) in "WF"
+
+
 def starts_unspaced(text: str) -> bool:
     """Return whether a token starts a masking unit without a space before it.
 

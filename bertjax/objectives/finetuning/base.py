@@ -112,6 +112,7 @@ def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return Pearson's and Spearman's correlation; 0 if either side is constant."""
     from scipy import stats
 
+    # The correlation with a constant is not defined; scipy returns NaN.
     if numbers.min() == numbers.max() or labels.min() == labels.max():
         return {"pearson": 0.0, "spearman": 0.0}
     results = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}

@@ -68,6 +68,7 @@ class Classification(ExampleObjective):
         """
         if not self.balanced:
             return self
+        # n / (C n_c), so that the classes sum to the same weight n / C.
         weights = tuple(sum(counts.values()) / (len(counts) * counts[name]) for name in self.classes)
         return dataclasses.replace(self, class_weights=weights)
 
@@ -113,6 +114,7 @@ class Classification(ExampleObjective):
         from sklearn.metrics import f1_score, matthews_corrcoef
 
         labels, guesses = examples.labels["label"], outputs["probabilities"].argmax(axis=-1)
+        # scikit-learn's binary F1 is that of class 1, the second one.
         how = {"average": "binary"}
         if len(self.classes) != 2:
             how = {"average": "macro", "labels": range(len(self.classes))}  # also those that the file lacks

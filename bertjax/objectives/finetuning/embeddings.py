@@ -52,6 +52,7 @@ class EmbeddingObjective(Objective):
 
     def features(self, examples, draw):
         """Return `weights_BP`, and `labels_BP` if pairs have labels."""
+        # Both texts of a pair carry its label, so every other slot has all of them.
         values = {"weights_BP": (examples.ragged.labels["side"] == 0).astype(np.float32)}
         if "pair_label" in examples.ragged.labels:
             values["labels_BP"] = examples.ragged.labels["pair_label"]

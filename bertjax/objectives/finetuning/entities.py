@@ -17,7 +17,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
         if tag != OUTSIDE:
             if _starts(before, tag):
                 found.append((tag[2:], word, word))
-            else:
+            else:  # the last entity goes on
                 kind, first, _ = found[-1]
                 found[-1] = (kind, first, word)
         before = tag

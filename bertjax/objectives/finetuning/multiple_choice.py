@@ -43,6 +43,7 @@ class MultipleChoice(ExampleObjective):
         return batch["weights_BN"][:, :: self.group]
 
     def terms_of(self, logits, batch):
+        # All choices of a record carry its weight and its label; take those of the first.
         weights_BG = batch["weights_BN"][:, :: self.group]
         loss, correct = classification_term(logits, batch["labels_BN"][:, :: self.group], weights_BG)
         return {self.term: loss}, {"accuracy": (correct, weights_BG.sum())}

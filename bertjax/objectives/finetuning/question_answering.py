@@ -106,6 +106,7 @@ class QuestionAnswering(TokenObjective):
         return super().heads(config)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        # Labels count from the start of an example; columns count from the start of its row.
         starts, ends = (examples.ragged.labels[name] for name in ("start", "end"))
         return {
             "start_columns_BN": examples.examples_to_rows((examples.starts + starts).astype(np.int32)),
@@ -195,6 +196,7 @@ class QuestionAnswering(TokenObjective):
         """Return the configured threshold, or the one with the highest F1; 0 if answers are unknown."""
         if self.threshold is not None:
             return self.threshold
+        # Records to predict have no answers to tune with.
         if not all("answers" in answer.record for answer in answers):
             return 0.0
         answered = np.array([answer.f1 for answer in answers])
@@ -227,6 +229,7 @@ def _own_tokens(batch: Arrays) -> jax.Array:
 
 def _span_end(logits_BT: jax.Array, columns_BN: jax.Array, own_BNT: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the cross-entropy over the example's own tokens, and whether the true column is the best; [B, N]."""
+    # A finite minimum: empty slots have no tokens, and the logsumexp of only -inf is not finite.
     logits_BNT = jnp.where(own_BNT, logits_BT[:, None, :], jnp.finfo(logits_BT.dtype).min)
     true_BNT = jnp.arange(logits_BT.shape[1]) == columns_BN[..., None]
     true_BN = jnp.sum(jnp.where(true_BNT, logits_BT[:, None, :], 0.0), axis=-1)

@@ -106,6 +106,7 @@ def _is_punctuation(character: str) -> bool:
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:
+    # As in the official script: an empty answer is right only if there is none.
     if not answer or not gold:
         return float(answer == gold)
     same = sum((collections.Counter(answer) & collections.Counter(gold)).values())

@@ -96,6 +96,7 @@ class Tagging(TokenObjective):
         """Return (record, predicted tags) pairs, without records that `eval.rows` cut short."""
         tagged = []
         for record, windows in by_record(examples, records):
+            # -1 stays where the window that predicts a word was not evaluated.
             guesses = [-1] * len(record["words"])
             for window in windows:
                 tokens = slice(*examples.offsets[window : window + 2])

@@ -9,11 +9,12 @@ from rich.console import Console
 
 from bertjax.config import Config
 from bertjax.data.coverage import label_shares, unread_share
+from bertjax.data.labeled import tag_schemes
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.labeled.questions import Questions
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.pipeline import Feed, filled_up
-from bertjax.errors import printable
+from bertjax.errors import printable, shorten
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
@@ -268,10 +269,16 @@ def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") ->
 def metric_lines(files: LabeledSource, objective: Objective) -> list[str]:
     """Describe how metrics count, if that depends on the files."""
     if isinstance(objective, Tagging) and not objective.marks_entities:
-        return [
+        line = (
             "the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only token_accuracy is "
             "reported, and no F1 of entities"
-        ]
+        )
+        if misfits := tag_schemes.misfits(objective.classes):
+            names = shorten(list(map(repr, misfits)))
+            return [f"warning: {line}, because of {names} among the tags; words outside of entities have the tag O"]
+        if all(map(str.isdecimal, objective.classes)):
+            line += "; numbers do not show which tags mark entities, so write their names"
+        return [line]
     return squad_metrics.lines(files.heldout) if isinstance(files.format, Questions) else []
 
 

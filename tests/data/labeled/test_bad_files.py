@@ -250,12 +250,14 @@ def test_unusual_texts_are_read(start, name, rows, text):
     [
         ("cut.tsv.gz", "is cut short, damaged or not in the gz format"),
         ("nowhere.tsv", "nowhere.tsv cannot be read"),
-        (".", "is not a table"),
+        (".", "cannot be read: Is a directory"),
+        ("cut.txt", "is not a table"),
         ("folder.tsv", "folder.tsv cannot be read"),
     ],
 )
 def test_a_file_that_cannot_be_read(start, tmp_path, path, complaint):
     (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(GOOD["tsv"].encode() * 1000)[:-10])
+    (tmp_path / "cut.txt").write_text(GOOD["tsv"])
     (tmp_path / "folder.tsv").mkdir()
     code, [error] = start("tsv", GOOD["tsv"], GOOD["tsv"], train=str(tmp_path / path))
     assert code == 2 and complaint in error

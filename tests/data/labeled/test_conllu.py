@@ -80,7 +80,7 @@ def test_bad_files_are_refused(tmp_path, text, choices, message):
     path = tmp_path / "train.conllu"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match=message):
-        Tagged(**choices).read(str(path))
+        Tagged(train=str(path), **choices).read(str(path))
 
 
 @pytest.mark.parametrize("field", ["feats.", "deprel", "Case", ""])
@@ -93,7 +93,7 @@ def test_the_setting_is_for_conllu_files_only(tmp_path):
     with pytest.raises(
         UserError, match="examples.conllu=xpos has no effect on .*a.txt, which is not in the format of CoNLL-U"
     ):
-        Tagged(conllu="xpos").read(write(tmp_path, "a O\n", "a.txt"))
+        Tagged(train=str(tmp_path / "a.txt"), conllu="xpos").read(write(tmp_path, "a O\n", "a.txt"))
 
 
 def test_bad_sentences_are_left_out_and_counted(tmp_path, capsys):

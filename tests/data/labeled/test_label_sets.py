@@ -78,6 +78,25 @@ def test_what_is_no_set_of_labels_is_refused(tmp_path, value):
         LabelSets(text="text").read(jsonl(tmp_path, [["a"], value]))
 
 
+@pytest.mark.parametrize("value", ["['a', 'b']", '["a"]', " [] "])
+def test_a_list_written_as_text_is_refused(tmp_path, value):
+    """As pandas writes a column of lists; its names would be `['a'` and `'b']`."""
+    with pytest.raises(UserError, match="a list written as text; write names with ',' between them, or arrays in a"):
+        LabelSets(text="text").read(jsonl(tmp_path, ["a", value]))
+
+
+@pytest.mark.parametrize("labels, warned", [(["a;b", "c"], "1 of 2 have ';'"), (["a;b", "a,b"], ""), (["a"], "")])
+def test_another_separator_is_mentioned(tmp_path, capsys, labels, warned):
+    LabelSets(text="text").read(jsonl(tmp_path, labels))
+    output = capsys.readouterr().err
+    assert warned in output and bool(output) == bool(warned)
+
+
+def test_a_column_of_names_replaces_columns_of_classes():
+    changed = LabelSets(text="text", label_columns=CLASSES).with_columns({"label": "names", "text": "body"})
+    assert (changed.text, changed.label, changed.label_columns) == ("body", "names", ())
+
+
 def test_errors_of_labels_and_settings(spelling):
     with pytest.raises(UserError, match=r"h.csv:2 has the label 'x', which the training file lacks \(a, b, c\)"):
         LabelSets(text="text").encode([{"text": "abc", "label": ["x"], WHERE: "h.csv:2"}], spelling, 16, CLASSES)

@@ -44,6 +44,14 @@ def test_missing(label, expected):
 
 
 @pytest.mark.parametrize(
+    "names, expected", [("0 1 2", True), ("LABEL_1 LABEL_0", True), ("0", False), ("1 2", False), ("0 1 x", False)]
+)
+def test_counted_names(names, expected):
+    """Beside these, -1 is no label."""
+    assert labels.are_counted(names.split()) == expected
+
+
+@pytest.mark.parametrize(
     "names, classes, expected",
     [
         ("a b", "b a", {"a": "a", "b": "b"}),
@@ -51,6 +59,7 @@ def test_missing(label, expected):
         ("entailment neutral", "NEUTRAL Entailment", {"entailment": "Entailment", "neutral": "NEUTRAL"}),
         ("0 1 2", "LABEL_2 LABEL_0 LABEL_1", {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}),
         ("LABEL_0 LABEL_1", "1 0", {"LABEL_0": "0", "LABEL_1": "1"}),
+        ("XLABEL_2", "X2", {}),
         ("pos Pos", "POS neg", {}),
         ("pos neg", "Pos POS neg", {"neg": "neg"}),
         ("pos Pos", "Pos pos", {"pos": "pos", "Pos": "Pos"}),

@@ -4,6 +4,7 @@ Every case is a start of a run up to its first compilation, as in `test_bad_file
 """
 
 import json
+import re
 import unicodedata
 
 import pytest
@@ -69,6 +70,8 @@ def printed(feeds) -> list[str]:
         (".jsonl", labeled(*range(12)), tuple(map(str, range(12)))),
         (".csv", "text,label\n" + "".join(f"a,{n}\n" for n in (10, 9, 2, -1, 1)), ("-1", "1", "2", "9", "10")),
         (".jsonl", labeled("v10", "v9"), ("v10", "v9")),
+        (".CSV", "text,label\na,x\nb,y\n", ("x", "y")),
+        (".txt", labeled("x", "y"), ("x", "y")),
     ],
 )
 def test_classes(feeds, name, content, classes):
@@ -193,6 +196,7 @@ def test_a_field_of_tags_is_chosen(feeds):
             PLAIN.replace("\n", "\r"),
             "train.txt:1 has a carriage return inside of a line; end lines with a line",
         ),
+        (".jsonl", '{"tokens": ["ada"], "tags": ["\\ud800"]}\n', "train.jsonl:1: tags holds a lone surrogate"),
         (".csv", PLAIN.replace(" ", ","), "is a .csv, and tags are read from lines with a word and its tag"),
         (".txt", "word,tag\n" + PLAIN.replace(" ", ","), "separate columns by tabs or spaces, not by ','"),
         (".txt", UNIVERSAL * 2 + "3\tx\n", "train.txt:9 has 2 columns between tabs, not 10; correct the line"),
@@ -220,6 +224,21 @@ def test_tags_without_entities_are_mentioned(feeds, tags, marks):
     opened = feeds(".txt", content, objective="tagging")
     assert opened.config.task.objective.best_metric == ("f1" if marks else "token_accuracy")
     assert any("only token_accuracy is reported" in line for line in printed(opened)) != marks
+
+
+@pytest.mark.parametrize(
+    "tags, line",
+    [
+        (
+            ["B-LOC", "I-LOC", "0"],
+            "warning: .*, because of '0' among the tags; words outside of entities have the tag O",
+        ),
+        (["0", "1", "2"], "numbers do not show which tags mark entities, so write their names"),
+    ],
+)
+def test_what_hides_the_scheme_of_entities_is_named(feeds, tags, line):
+    opened = feeds(".txt", "".join(f"abc {tag}\n\n" for tag in tags), objective="tagging")
+    assert any(re.search(line, text) for text in printed(opened))
 
 
 FLAT = [

@@ -63,6 +63,19 @@ def test_both_versions_of_squad_are_read(tmp_path):
     assert Questions().class_counts(Questions().read(path)) == {ANSWER: 1, NO_ANSWER: 1}
 
 
+def test_the_file_of_a_benchmark_is_read_to_predict(tmp_path):
+    """Nested or flat, with answers or without; JSON lines are read as any records are."""
+    entry = {"id": 7, "question": "who", "context": "ann ran."}
+    nested = [{"paragraphs": [{"context": "ann ran.", "qas": [{"id": 7, "question": "who"}]}]}]
+    for data in (nested, [entry], [entry | {"answers": {"text": ["x"], "answer_start": [9]}}]):
+        [record] = Questions().read_unlabeled(write(tmp_path, json.dumps({"data": data})), ())
+        assert {name: record[name] for name in record if name != WHERE} == entry | {"id": "7"}
+    for content in (json.dumps(entry), json.dumps([entry]), "{"):
+        assert Questions().read_unlabeled(write(tmp_path, content), ()) is None
+    with pytest.raises(UserError, match=r"data\[1\] has no text 'context'"):
+        Questions().read_unlabeled(write(tmp_path, json.dumps({"data": [entry, {"question": "who"}]})), ())
+
+
 def test_an_example_is_the_question_and_its_context(spelling):
     examples = Questions(max_question=4).encode([question("of bo. ran", "bo")], spelling, 32, (ANSWER,))
     ragged = examples.ragged

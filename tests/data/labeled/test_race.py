@@ -42,6 +42,11 @@ def test_every_question_of_every_level_is_a_record(tmp_path):
     assert Race().class_counts(records) == {"0": 2, "1": 0, "2": 2, "3": 0}
 
 
+def test_its_columns_are_fixed():
+    with pytest.raises(UserError, match="--label=x has no effect on a model of examples.kind=race; remove it"):
+        Race().with_columns({"label": "x"})
+
+
 def test_the_choice_follows_the_question_or_fills_its_blank(tmp_path, spelling):
     write(tmp_path, EXAM)
     records = Race().read(str(tmp_path))

@@ -105,6 +105,31 @@ def test_what_a_file_holds_counts_more_than_its_name(tmp_path, capsys, name, con
     assert printed in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "content, printed",
+    [
+        ("one, two, three;x\nfour;y\n", "its fields are separated by ';', and are read so"),
+        ("sep=;\none, two, three;x\nfour;y\n", ""),
+        ('"one, two, three",x\nfour,y\n', ""),
+        ('"one, two, three"\tx\nfour\ty\n', "separated by '\\t'"),
+    ],
+)
+def test_delimiters_of_tables_without_a_header(tmp_path, capsys, content, printed):
+    records = tables.read(write(tmp_path, "a.csv", content), ["0", "1"])
+    assert columns_of(records) == [{"0": "one, two, three", "1": "x"}, {"0": "four", "1": "y"}]
+    assert printed in (line := capsys.readouterr().err) and bool(line) == bool(printed)
+
+
+def test_a_header_is_no_record_if_columns_have_numbers(tmp_path):
+    """Its name of the label would be a class."""
+    path = write(tmp_path, "a.csv", "Text,id,Label\na,1,x\n")
+    with pytest.raises(
+        UserError, match=r"a.csv:1 has the names of the columns \('Text', 'Label'\), and columns are gi"
+    ):
+        tables.read(path, ["0", "2"])
+    assert len(tables.read(write(tmp_path, "a.csv", "text,1\nb,0\n"), ["0", "1"])) == 2
+
+
 def test_a_header_in_the_middle_is_no_record(tmp_path):
     """As in files that were put together; its names would be a text and a class."""
     path = write(tmp_path, "a.csv", "text,label\na,x\ntext,label\nb,y\n")
@@ -148,10 +173,13 @@ def test_json_lines(tmp_path):
         ("a.jsonl", '{"text": 1}\n', "a.jsonl:1 has no field 'other', it has 'text'; correct the line or the name"),
         ("a.jsonl", '{"other": 1}\n{"other"\n', "a.jsonl:2 is not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1 is not a JSON object"),
+        ("a.csv", "text,other\ra,1\rb,2\r", "its lines end with a carriage return alone, as on old Macs: convert it"),
         ("a.tsv", "text\tother\na\n", "a.tsv:2 has 1 fields, not 2; give every line all columns"),
         ("a.csv", 'other\n"one\ntwo\n', "a.csv:2: a quote is broken"),
         ("a.csv", 'other\n"one" two\n', "a.csv:2: a quote is broken"),
         ("a.tsv", "other\n", "a.tsv has no rows"),
+        ("a.xlsx", "PK\x03\x04" + 50 * "\0", "a.xlsx is a spreadsheet; save its sheet as a .csv in UTF-8"),
+        ("a.csv", "PK\x03\x04" + 50 * "\0", "a.csv:1 is not UTF-8: it starts like a .docx, .xlsx or .doc; save it as"),
         ("a.txt", "other\n", "a.txt is not a table; its name must end with .tsv, .csv, .jsonl or .json"),
     ],
 )

@@ -56,7 +56,7 @@ def test_lines_of_comments_are_left_out(tmp_path):
         (["x"], ["O"]),
     ]
     with pytest.raises(UserError, match="examples.comment=## has no effect on .*conllu"):
-        Tagged(comment="##").read(write(tmp_path, "", "a.conllu"))
+        Tagged(train=str(tmp_path / "a.conllu"), comment="##").read(write(tmp_path, "", "a.conllu"))
 
 
 def test_with_tabs_a_word_may_have_a_space_and_line_ends_may_be_crlf(tmp_path):
@@ -170,6 +170,7 @@ def test_bad_settings_are_refused(spelling):
         (["ann", "li", "."], "", [True, True, True]),
         (["ann", "\u6771", "\u4eac", "li", "\u90fd"], "", [True, True, False, True, True]),
         (["\u0e01\u0e34\u0e19", "\u0e02\u0e49\u0e32\u0e27"], "words", [True, False]),
+        (["\u4e2d\u56fd", "\uff0c", "\u6771", ",", "\uc800"], "words", [True, False, False, True, True]),
         (["\uc800", "\ub294"], "words", [True, True]),
         (["\uc800", "\ub294", " ", "\uae40"], "characters_and_spaces", [True, False, False, True]),
         (["a", "b"], "characters", [True, False]),
@@ -214,6 +215,12 @@ def read_to_predict(tmp_path, text, name="a.txt", **choices):
         ("ann B-PER\nli O\n", [["ann", "li"]]),
         ("ann NNP\nli NNP\nran VB\n\nto TO\noslo NNP\n", [["ann", "li", "ran"], ["to", "oslo"]]),
         ("ann\nli\n\nto\noslo\n", [["ann", "li"], ["to", "oslo"]]),
+        (
+            "\u4e2d\u56fd\n\u6771\n\n\u0e01\u0e34\u0e19\n\u90fd\n",
+            [["\u4e2d\u56fd", "\u6771"], ["\u0e01\u0e34\u0e19", "\u90fd"]],
+        ),
+        (2 * f"{7 * chr(0x4E2D)}\u3002\n{5 * chr(0x56FD)}\n\n", None),
+        ('{"text": "ann li", "words": 2}\n', None),
         ('{"tokens": ["ann", "li"]}\n', [["ann", "li"]]),
         ('{"words": ["ann"], "tags": ["O"]}\n', [["ann"]]),
         ("ann went home\nli ran\n", None),
@@ -244,6 +251,32 @@ def test_conllu_to_predict(tmp_path):
     lines = ["1-2\tannli" + "\t_" * 8, "1\tann" + "\t_" * 8, "2\tli" + "\t_" * 8]
     assert read_to_predict(tmp_path, "\n".join(lines) + "\n", "a.conllu") == [["ann", "li"]]
     assert read_to_predict(tmp_path, "\n".join(lines) + "\n") == [["ann", "li"]]
+
+
+@pytest.mark.parametrize(
+    "lines, word, what",
+    [
+        ("1 ann B-PER\n2 ran O\n\n1 li B-PER\n2 ran O\n", 0, "the number of each word, such as '1'"),
+        ("0\tann\tO\t-\n1\tran\tO\t-\n\n0\tli\tO\t-\n1\tran\tO\t-\n", 0, "the number of each word, such as '0'"),
+        ("d/1 0 0 ann O\nd/1 0 1 ran O\n\nd/2 0 0 li O\nd/2 0 1 ran O\n", 0, "one text for all words of a sentence"),
+        ("d/1 0 0 ann O\nd/1 0 1 ran O\n", 2, "the number of each word"),
+    ],
+)
+def test_a_column_that_numbers_words_is_no_column_of_words(tmp_path, lines, word, what):
+    """As in CoNLL-2009, GermEval, Universal NER and CoNLL-2012; a model would learn tags of numbers."""
+    path = write(tmp_path, lines)
+    for read in (Tagged(word=word).read, lambda path: Tagged(word=word).read_unlabeled(path, CLASSES)):
+        with pytest.raises(UserError, match=f"column {word} holds {what}.*set examples.word to their column, in predi"):
+            read(path)
+    column = 1 if lines[0] in "01" else 3
+    assert Tagged(word=column, tag=column + 1).read(path)[0]["words"] == ["ann", "ran"]
+
+
+def test_settings_of_the_training_file_do_not_refuse_another_form(tmp_path):
+    """A model that learned from columns is scored on JSON, and one of CoNLL-U on columns."""
+    path = write(tmp_path, '{"tokens": ["ann"], "tags": ["O"]}\n', "a.jsonl")
+    assert Tagged(train="train.txt", word=1, tag=3).read(path)[0]["words"] == ["ann"]
+    assert Tagged(train="train.conllu", conllu="xpos").read(write(tmp_path, "ann O\n"))[0]["tags"] == ["O"]
 
 
 def test_a_broken_line_of_a_file_to_predict_is_named(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.data.labeled.tag_schemes import canonical_of
+from bertjax.data.labeled.tag_schemes import canonical_of, misfits
 from bertjax.objectives.finetuning.entities import entities, scores
 
 # [precision, recall, f1] of seqeval 1.2.2 with zero_division=0, for the cases of each scheme by seed.
@@ -102,11 +102,27 @@ def test_every_scheme_gives_the_scores_of_iobes(scheme, spelling, lower):
         ("B-PER PER", None),
         ("S I", {("", 0, 0), ("", 1, 1)}),
         ("PER LOC O", None),
+        ("U L M O", None),
     ],
 )
 def test_schemes(tags, expected):
     canonical = canonical_of(tags.split())
     assert (canonical and entities(list(map(canonical, tags.split())))) == expected
+
+
+@pytest.mark.parametrize(
+    "tags, expected",
+    [
+        ("B-PER I-PER B-LOC 0", ["0"]),
+        ("B-PER I-PER BLOC O _", ["BLOC", "_"]),
+        ("PER_B PER_I LOC_B PER", ["PER"]),
+        ("B-PER O", []),
+        ("NOUN VERB X-Y", []),
+        ("O", []),
+    ],
+)
+def test_tags_that_break_a_scheme_are_found(tags, expected):
+    assert misfits(tags.split()) == expected
 
 
 def test_scores_without_entities_are_zero():

@@ -1,0 +1,148 @@
+"""JSON objects as records: in lines or in one array, recognized by content rather than by the file name."""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from etils import epath
+
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.sources.base import OnBad, check_surrogates, object_of, text_of
+from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
+from bertjax.errors import Damaged, UserError, shorten
+from bertjax.storage import reason_of
+
+SUFFIXES = (".jsonl", ".json")
+# Messages show this many characters of a field name.
+SHOWN = 40
+
+
+def holds_objects(path: str) -> bool:
+    """Return whether a file has a JSON suffix, or starts with a JSON object, or is an array of objects."""
+    if kind_of(path) in SUFFIXES:
+        return True
+    try:
+        return _is_object(first_line(path)[1]) or holds_array(path)
+    except Damaged:  # another format, such as a spreadsheet, or another encoding
+        return False
+
+
+def holds_array(path: str) -> bool:
+    """Return whether a file is a JSON array of objects."""
+    return first_line(path)[1].lstrip()[:1] == b"[" and _array_of(path) is not None
+
+
+def kind_of(path: str) -> str:
+    """Return the suffix below a compression suffix in lower case, such as `.csv` for `a.CSV.gz`."""
+    suffixes = [suffix.lower() for suffix in PurePath(path).suffixes if suffix not in COMPRESSIONS]
+    return suffixes[-1] if suffixes else ""
+
+
+def first_line(path: str) -> tuple[int, bytes]:
+    """Return the number and content of the first non-blank line."""
+    return next(((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip()), (1, b""))
+
+
+def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
+    """Yield a file's objects with their locations under `WHERE`; content decides between JSON lines and an array.
+
+    Args:
+      path: a JSON file with any suffix, plain, .gz, .zst or .xz.
+      columns: required fields.
+      on_bad: called with the error for each bad object; if it returns, the object is dropped.
+
+    Raises:
+      UserError: the file cannot be read or is not JSON.
+    """
+    # Many tools write JSON lines into .json files, and arrays into .jsonl files.
+    first = first_line(path)[1].lstrip()
+    is_whole = kind_of(path) == ".json" and not (_is_object(first) and _has_more_lines(path))
+    if is_whole:
+        return _array(_json(path), path, columns, on_bad)
+    if first[:1] == b"[" and (values := _array_of(path)) is not None:
+        return _array(values, path, columns, on_bad)
+    return _objects(path, columns, on_bad)
+
+
+def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
+    for number, line in numbered_lines(epath.Path(path)):
+        if line.strip():
+            try:
+                record = _object(line, f"{path}:{number}", columns)
+            except UserError as error:
+                on_bad(error)
+            else:
+                yield record
+
+
+def _has_more_lines(path: str) -> bool:
+    """Return whether a file has at least two non-blank lines."""
+    lines = (line for _, line in numbered_lines(epath.Path(path)) if line.strip())
+    return len(list(itertools.islice(lines, 2))) == 2
+
+
+def _is_object(line: bytes) -> bool:
+    """Return whether a line is a complete JSON object."""
+    try:
+        return line.lstrip()[:1] == b"{" and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _array_of(path: str) -> list[Any] | None:
+    """Return the file's JSON array of objects; None if it holds something else."""
+    try:
+        values = json.loads(b"\n".join(line for _, line in numbered_lines(epath.Path(path))))
+    except (ValueError, RecursionError):
+        return None
+    return values if isinstance(values, list) and any(isinstance(value, dict) for value in values) else None
+
+
+def _json(path: str) -> Any:
+    content = b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
+    try:
+        return json.loads(text_of(content, path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not JSON ({reason_of(error)}); a .json file holds one array of objects; a .jsonl file "
+            "has one in each line"
+        ) from None
+
+
+def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
+    if not isinstance(values, list):
+        start = str(values)[:40]
+        raise UserError(
+            f"{path} is not an array of objects: it is {start!r}; write [{{{_first(columns)!r}: ...}}, ...]"
+        )
+    for number, value in enumerate(values, start=1):
+        where = f"{path}: object {number}"
+        try:
+            if not isinstance(value, dict):
+                raise UserError(f"{where} is {str(value)[:40]!r}; write {{{_first(columns)!r}: ...}}")
+            record = _checked(value, where, columns)
+        except UserError as error:
+            on_bad(error)
+        else:
+            yield record
+
+
+def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:
+    return _checked(object_of(line, where, _first(columns)), where, columns)
+
+
+def _first(columns: Sequence[str]) -> str:
+    """Return a field name for the example in an error message."""
+    return next(iter(columns), "tokens")
+
+
+def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:
+    if missing := [column for column in columns if column not in record]:
+        names = shorten([repr(name[:SHOWN]) for name in record], limit=20)
+        raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; correct the line or the name")
+    for column in columns:
+        texts = record[column] if isinstance(record[column], list) else [record[column]]
+        check_surrogates(" ".join(text for text in texts if isinstance(text, str)), f"{where}: {column}")
+    return record | {WHERE: where}
