@@ -13,7 +13,7 @@ _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 # such mark, so their letters count as one and no line is dropped for its end.
 _END = re.compile(
     rf"(?:[{unicode.TERMINALS}\"\u201d\u00bb\u300d\u300f{unicode.ENDED_BY_SPACE}]|"
-    rf"[{unicode.GREEK}][{unicode.GREEK_QUESTION_MARKS}]|[{unicode.ARMENIAN}]:|[{unicode.ETHIOPIC}]::|"
+    rf"[{unicode.GREEK}][{unicode.GREEK_QUESTION_MARKS}]|[{unicode.ARMENIAN}]:|[{unicode.ETHIOPIC}]::|[{unicode.INDIC}]\||"
     rf"{unicode.ETHIOPIC_FULL_STOP})[{unicode.INVISIBLE}]*\Z"
 )
 _ELLIPSIS = ("...", "\u2026")

@@ -43,7 +43,8 @@ class Decontamination(Filter):
         check_range(self.kind, "ngram", self.ngram, 1, 1000)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings, with a content digest in place of the evaluation files' names."""
+        """Return the settings, with a digest of the evaluation files in place of their paths."""
+        # Sorted, because the order of the files has no effect on the n-grams.
         parts = [part.fingerprint() for corpus in self.against for part in sources.parts(corpus, self.text_field)]
         digest = hashlib.sha256(" ".join(sorted(parts)).encode()).hexdigest()
         return dataclasses.asdict(self) | {"against": digest}

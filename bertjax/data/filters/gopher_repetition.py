@@ -40,6 +40,7 @@ class GopherRepetition(Filter):
             if sum(map(len, repeated)) > DUPLICATE_LINE_CHARACTERS * sum(map(len, parts)):
                 return f"more than {DUPLICATE_LINE_CHARACTERS:.0%} of the characters are in repeated {what}"
         words = unicode.words(text)
+        # Words become numbers once, so that n-grams can be counted with arrays.
         numbers: dict[str, int] = {}
         ids_W = np.array([numbers.setdefault(word, len(numbers)) for word in words], np.int64)
         characters_W = np.fromiter(map(len, words), np.int64, len(words))

@@ -43,7 +43,8 @@ class Scripts(Filter):
             check_range(self.kind, name, share, 0, 1)
         for script in (*self.at_least, *self.at_most):
             if script not in _known():
-                near = difflib.get_close_matches(script.lower(), _known(), n=1, cutoff=0.5)
+                name = _UNICODE_NAMES.get(script.lower(), script.lower())
+                near = difflib.get_close_matches(name, _known(), n=1, cutoff=0.5)
                 hint = f"did you mean {near[0]!r}?" if near else "names are such as latin, hangul, cjk, cyrillic"
                 raise UserError(f"the filter 'scripts' knows no script {script!r}; {hint}")
         if not shares and self.most_symbols == 1 and self.fewest_letters == 0:
@@ -71,6 +72,16 @@ class Scripts(Filter):
         return None
 
 
+# What people call scripts that have another name in Unicode.
+_UNICODE_NAMES = dict.fromkeys(("han", "hanzi", "kanji", "hanja", "chinese"), "cjk") | {
+    "korean": "hangul",
+    "japanese": "hiragana",
+    "kana": "hiragana",
+    "burmese": "myanmar",
+    "hindi": "devanagari",
+    "russian": "cyrillic",
+    "amharic": "ethiopic",
+}
 # First words in the names of letters that belong to no script, such as MODIFIER LETTER APOSTROPHE.
 _NO_SCRIPTS = ("modifier", "caron", "space", "vedic", "turned", "roman", "vertical", "masu", "combining", "unnamed")
 

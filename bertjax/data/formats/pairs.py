@@ -141,7 +141,7 @@ class PairFormat(TextFormat):
         used_tokens = int((a[1] - a[0] + b[1] - b[0]).sum()) - repeated_tokens
         block_tokens = int(bounds[documents[stop]] - bounds[documents[start]])
 
-        labels = np.argmax(relation[:, None] == np.array(self.relations), axis=1)
+        labels = np.argmax(relation[:, None] == np.array(self.relations), axis=1)  # index into `relations`
         return Block(np.stack([*a, *b, labels], axis=1), block_tokens - used_tokens, repeated_tokens)
 
     def _relation(self, chunks: Chunks, begins: np.ndarray, ends: np.ndarray, drawn: np.ndarray) -> np.ndarray:
@@ -150,6 +150,7 @@ class PairFormat(TextFormat):
         for other, share in self.shares().items():
             relation[(drawn >= edge) & (drawn < edge + share)] = other
             edge += share
+        # A short document has no sentence that is far enough away.
         relation[(relation == DISTANT) & (sum(apart(chunks, begins, ends)) == 0)] = NEXT
         lone = RANDOM if RANDOM in self.relations else ALONE
         return np.where(chunks.stop - chunks.first == 1, lone, relation)

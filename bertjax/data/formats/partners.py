@@ -65,6 +65,7 @@ def in_the_same(bounds: np.ndarray, documents: np.ndarray, chunks: Chunks, owner
     """Draw a sentence in the same document, not adjacent to the first run; also return where a run must end; [C]."""
     begins, ends = documents[owner], documents[owner + 1]
     before, after = apart(chunks, begins, ends)
+    # One draw over the sentences before and after, as if they were adjacent.
     drawn = below(share("start", chunks.first), before + after)
     is_before = drawn < before
     first = np.where(is_before, begins + drawn, chunks.middle + 1 + drawn - before)

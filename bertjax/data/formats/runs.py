@@ -86,6 +86,7 @@ class RunFormat(TextFormat):
             starts, stops, which = pieces(bounds[sentences], bounds[sentences + 1], room)
             document = np.searchsorted(documents, sentences, side="right")[which]
             separators = document if self.across else 0
+            # For each piece, the first one that no longer fits into an example starting with it.
             following = np.searchsorted(stops + separators, starts + separators + room, side="right")
             if not self.across:
                 following = np.minimum(following, np.searchsorted(document, document, side="right"))
@@ -125,6 +126,7 @@ class RunExamples(StoredExamples):
     def _part_lengths(self, ranges: np.ndarray) -> np.ndarray:
         """Return how many tokens each example takes from each document; int64 [P]."""
         start, stop, separators, _ = ranges.T
+        # An example with s separators has s + 1 parts; the inner ones end where their documents end.
         last = np.cumsum(1 + separators) - 1
         is_last = np.zeros(last[-1] + 1 if len(last) else 0, bool)
         is_last[last] = True

@@ -31,11 +31,13 @@ class SegmentFormat(PairFormat):
     def target(self, first: np.ndarray, room: int, share: Share) -> np.ndarray:
         """Draw the target pair length for a chunk starting at each sentence; int64 [S], 2 to `room`."""
         is_short = share("short", first) < self.short_seq_prob
+        # At least 2, one token for each segment.
         return np.where(is_short, 2 + below(share("length", first), room - 1), room)
 
     def chunks(self, bounds: np.ndarray, first: np.ndarray, ends: np.ndarray, room: int, share: Share) -> Chunks:
         """Cut each chunk at a sentence boundary, uniformly at random (Devlin et al. 2019)."""
         target = self.target(first, room, share)
+        # The chunk ends with the sentence that reaches the target; what exceeds the row is trimmed later.
         stop = np.maximum(np.searchsorted(bounds, bounds[first] + target), first + self.fewest)
         stop = np.minimum(stop, ends)
         middle = first + 1 + below(share("split", first), stop - first - 1)

@@ -79,6 +79,7 @@ def _permuted(bounds: np.ndarray, start: np.ndarray, stop: np.ndarray, seed: int
     edges = np.stack([start, *cuts, stop], axis=1)
     segments = np.stack([edges[:, :-1], edges[:, 1:]], axis=2)
 
+    # Labels: 0 for one segment, 1 and 2 for the orders of two, 3 to 8 for those of three.
     orders = np.array([0, *(math.factorial(count) for count in range(1, MOST_SEGMENTS + 1))])
     label = np.cumsum(orders)[count - 1] + drawn("order", orders[count])
     permuted = np.take_along_axis(segments, _PADDED_ORDERS[label][:, :, None], axis=1)

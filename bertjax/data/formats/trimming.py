@@ -45,7 +45,7 @@ def _heads(seed: int, stream: str, keys: np.ndarray, tosses: np.ndarray) -> np.n
         numbers = np.arange(start, min(start + WORDS_AT_ONCE, ends[-1]))
         pair = np.searchsorted(ends, numbers, side="right")
         word = numbers - (ends - words)[pair]
-        left = np.minimum(tosses[pair] - 32 * word, 32).astype(np.uint64)
+        left = np.minimum(tosses[pair] - 32 * word, 32).astype(np.uint64)  # coins used of this word's 32
         coins = bits(seed, stream, 0, keys[pair], word) & ((np.uint64(1) << left) - np.uint64(1))
         heads += np.bincount(pair, np.bitwise_count(coins), len(heads)).astype(heads.dtype)
     return heads

@@ -140,6 +140,7 @@ def gather_masked(placed: PlacedExamples, chosen: np.ndarray, places: int) -> di
     """
     tokens = np.flatnonzero(chosen)
     cells = placed.token_cells[tokens]
+    # Cells number the batch row by row, so sorting by cell sorts by row and column at once.
     order = np.argsort(cells, kind="stable")  # usually in order already, which makes a stable sort fast
     rows, columns = np.divmod(cells[order], placed.seq_len)
     counts_B = np.bincount(rows, minlength=placed.shape[0])

@@ -75,7 +75,7 @@ class SpanMasking(UnitMasking):
     may be shorter. Fields: see `Masking`.
     """
 
-    one_decision: ClassVar[bool] = True
+    one_decision: ClassVar[bool] = True  # the paper replaces all tokens of a span in the same way
     spread: ClassVar[float] = 4.0
 
     kind: str = dataclasses.field(init=False, default="spans")

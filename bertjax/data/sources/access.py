@@ -61,7 +61,7 @@ class _File(io.RawIOBase):
             try:
                 return action(self._file)
             except Exception:
-                self._file = None
+                self._file = None  # the next attempt opens the file again
                 raise
 
         with foreign(f"{self._path} cannot be read", "check the path and your rights"):

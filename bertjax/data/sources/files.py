@@ -42,6 +42,7 @@ def parts(corpus: str, text_field: str) -> list[Part]:
         raise UserError(f"corpus {corpus!r} holds no {KINDS} file; {_remedy([path.name for path in paths])}")
     if others := [path.name for path in paths if not _format(path.name, text_field)]:
         _report(f"corpus {corpus!r}: {_count(others)} left out; {KINDS} files are read{_hint(others)}")
+    # Relative names, so that a corpus that was moved is the same corpus.
     root = os.path.commonpath([PurePosixPath(path).parent for path, _ in readable])
     parts = []
     for path, format in readable:

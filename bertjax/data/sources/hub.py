@@ -142,5 +142,6 @@ def _path_and_config(name: str) -> tuple[str, str | None]:
     """Return the arguments that `datasets.load_dataset` calls path and name."""
     if name.startswith(("/", "~", ".")) or os.path.isdir(name):
         return os.path.expanduser(name), None
+    # OWNER/NAME/CONFIG: everything after the second slash is the configuration.
     owner_and_name, config = name.split("/")[:2], name.split("/")[2:]
     return "/".join(owner_and_name), "/".join(config) or None

@@ -68,7 +68,7 @@ class JsonLines:
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         path = str(part.path)
         for number, line, size in _lines(part.path, progress):
-            if line.isspace() or not line:
+            if line.isspace() or not line:  # blank lines between objects are harmless, and common at the end of a file
                 continue
             if size > LONGEST_BYTES:
                 on_bad(_too_long(f"{path}:{number}: a line", size, "break it into lines"))
@@ -95,6 +95,7 @@ def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]
     """
     first, paragraphs, size = 0, [], 0
     for number, whole, line_size in _lines(part.path, progress):
+        # `readline` splits at \n only; old Macintosh files have \r alone.
         for line in whole.split(b"\r") if line_size <= LONGEST_BYTES else [whole]:
             if line.decode("utf-8", "replace").strip():  # a blank line may hold any white space, such as U+3000
                 first = first or number

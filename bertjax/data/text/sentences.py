@@ -78,13 +78,15 @@ DOUBTFUL = tuple(
 # writes its mark twice with a space between, and French has a space before the closing guillemet.
 _GREEK_QUESTION = rf"[{unicode.GREEK_QUESTION_MARKS}](?:(?<=[{unicode.GREEK}].)|(?<=[{unicode.GREEK}][\u0300-\u0345].))"
 _COLONS = rf":(?:(?<=[{unicode.ARMENIAN}]:)|(?<=[{unicode.ETHIOPIC}]:):)"
+_BARS = rf"\|(?<=[{unicode.INDIC}]\|)\|?"
 STOP = re.compile(
-    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION}|{_COLONS})[{unicode.TERMINALS}]*"
+    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION}|{_COLONS}|{_BARS})[{unicode.TERMINALS}]*"
     rf"(?:(?<=[।॥]) ?\d{{1,4}} ?[।॥]+)?(?:(?<=[།༎]) ?[།༎]+)*[{_CLOSERS}]*(?: »(?=[ \n]|\Z))?"
 )
 # Cheap tests for stops that `DOUBTFUL` cannot find.
 OTHER_STOPS = unicode.Characters(rf"{unicode.OTHER_TERMINALS}\u1361\u037e»")
-LETTER_AND_STOPS = (re.compile(_GREEK_QUESTION.replace(f"[{unicode.GREEK_QUESTION_MARKS}]", ";")), re.compile(_COLONS))
+_SEMICOLONS = _GREEK_QUESTION.replace(f"[{unicode.GREEK_QUESTION_MARKS}]", ";")
+LETTER_AND_STOPS = tuple(map(re.compile, (_SEMICOLONS, _COLONS, _BARS)))
 # Chinese and Japanese text from the web has ASCII marks, and no space after them. A dot there may join parts of a name.
 _UNSPACED = unicode.UNSPACED
 ASCII_BETWEEN_UNSPACED = re.compile(rf"[!?](?<=[{_UNSPACED}].)[!?]*[{_CLOSERS}]*(?=[{_UNSPACED}])")

@@ -41,8 +41,9 @@ GREEK_QUESTION_MARKS = ";\u037e"
 # the full stop U+1362 as two of them.
 WORD_SEPARATOR = "\u1361"
 ETHIOPIC_FULL_STOP = 2 * WORD_SEPARATOR
-# ASCII colons in place of marks that keyboards lack: the Armenian full stop U+0589, and two for the Ethiopic U+1362.
-ARMENIAN, ETHIOPIC = "\u0531-\u0587", "\u1200-\u135a"
+# ASCII signs in place of marks that keyboards lack: a colon for the Armenian full stop U+0589, two for the Ethiopic
+# U+1362, and a vertical bar for the danda.
+ARMENIAN, ETHIOPIC, INDIC = "\u0531-\u0587", "\u1200-\u135a", "\u0900-\u0dff"
 # Characters without a glyph of their own: word processors and web pages put them beside punctuation, such as the
 # right-to-left mark of Hebrew and Arabic, or the zero-width space.
 INVISIBLE = "\u00ad\u061c\ufeff" + "".join(

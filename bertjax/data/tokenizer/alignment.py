@@ -16,16 +16,18 @@ def stretches(text: str) -> tuple[list[str], list[str]]:
     # Nearly all text is NFC already, and each character is then its own part.
     if unicodedata.is_normalized("NFC", text):
         return list(text), list(text)
-    parts, composed = [], []
-    for character in text:
-        alone = unicodedata.normalize("NFC", character)
-        together = unicodedata.normalize("NFC", parts[-1] + character) if parts else alone
-        # A character that changes how its predecessor normalizes, or may be reordered with it, joins its part.
-        if parts and (unicodedata.combining(character) or together != composed[-1] + alone):
-            parts[-1], composed[-1] = parts[-1] + character, together
-        else:
-            parts.append(character)
-            composed.append(alone)
+    parts, composed, start = [], [], 0
+    for index, character in enumerate(text + "\n"):  # the line end closes the last part
+        # A combining character joins its predecessor. They are not normalized one by one: a text may have thousands.
+        if index == start or unicodedata.combining(character):
+            continue
+        part, alone = (unicodedata.normalize("NFC", each) for each in (text[start:index], character))
+        # So does one that changes how its predecessor normalizes, such as the vowel of a Hangul syllable.
+        if index < len(text) and unicodedata.normalize("NFC", text[start : index + 1]) != part + alone:
+            continue
+        parts.append(text[start:index])
+        composed.append(part)
+        start = index
     return parts, composed
 
 

@@ -251,6 +251,7 @@ def test_the_registry_finds_each_filter_by_its_kind(kind):
         ),
         ("gopher_quality", {"stop_words": ("a",)}, "fewest_stop_words=2 of the filter 'gopher_quality' exceeds its 1"),
         ("scripts", {"at_least": {"hangull": 0.5}}, "knows no script 'hangull'; did you mean 'hangul'?"),
+        ("scripts", {"at_least": {"Han": 0.5}}, "knows no script 'Han'; did you mean 'cjk'?"),
         ("scripts", {}, "has no limit; set at_least"),
         ("decontamination", {}, "compares with nothing; name evaluation files in against"),
         ("c4", {"fewest_words": -1}, "fewest_words=-1"),

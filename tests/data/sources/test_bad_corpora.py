@@ -127,7 +127,7 @@ FILES = [
     ("bytes.parquet", parquet([b"\xff\xfe"]), NOT_UTF8),
     ("blank.parquet", parquet(["One.", " "]), "blank.parquet:2: field 'text' is blank"),
     ("notes.pdf", b"%PDF-1.4", "holds no .txt"),
-    ("text.TXT", b"One.", "holds no .txt"),
+    ("text.text", b"One.", "holds no .txt"),
     ("text", b"One.", "holds no .txt"),
     ("text.txt.bz2", bz2.compress(WORDS), "holds no .txt"),
     ("text.json", b'[{"text": "One."}]', "holds no .txt"),

@@ -98,6 +98,11 @@ def test_marks_that_only_end_sentences_need_no_space(marked):
     assert split(marked.replace("|", ""), "punctuation") == marked.split("|")
 
 
+def test_a_vertical_bar_after_an_indic_letter_is_a_danda():
+    assert split("वह आया| वह गया|| नाम | पता", "punctuation") == ["वह आया|", "वह गया||", "नाम | पता"]
+    assert split("a| b|| c", "punctuation") == ["a| b|| c"]
+
+
 def test_every_terminal_of_unicode_ends_a_sentence():
     marks = re.findall(f"[{unicode.TERMINALS}]", "".join(map(chr, range(sys.maxunicode + 1))))
     assert len(marks) > 150

@@ -52,6 +52,13 @@ def test_a_token_spells_its_characters(aligned, sentences, korean, form):
     assert compared > 2000
 
 
+def test_a_long_run_of_marks_is_one_part():
+    """Normalizing the run again for each of its marks would take minutes."""
+    text = "a" + 200_000 * "\u0301" + "b"
+    parts, composed = alignment.stretches(text)
+    assert parts == [text[:-1], "b"] and "".join(composed) == unicodedata.normalize("NFC", text)
+
+
 @settings(deadline=None)
 @given(text=ANY_TEXT)
 def test_spans_of_any_text(trained, text):
