@@ -126,6 +126,7 @@ class Ragged:
             tokens, segments = tokens[places], segments[places]
             segments[frame.offsets[1:] - 1] = _SEGMENT_OF_LAST_CLS
             token_labels = {name: values[places] for name, values in token_labels.items()}
+        # Also special ids that the text itself contains are never masked.
         special, ids = vocabulary.is_special[tokens], np.asarray(ids, np.int64)
         return cls(tokens, segments, special, frame.offsets, labels, ids, token_labels, vocabulary.cls_last)
 

@@ -53,6 +53,7 @@ def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
         left = int(histogram[length])
         while left:
             room, pattern = open_rows.take_best(length) or (seq_len, Pattern(left, ()))
+            # As many examples of this length as fit; what remains open may still take shorter ones.
             per_row = min(room // length, max_row_examples - pattern.examples)
             filled, rest = min(pattern.rows, left // per_row), 0
             if filled < pattern.rows and filled * per_row < left:

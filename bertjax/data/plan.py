@@ -233,6 +233,7 @@ def _write_rows(path: Path, examples: Examples, spec: Spec) -> dict[str, int]:
         histogram = np.bincount(examples.lengths(start, start + PACKED_AT_ONCE), minlength=spec.seq_len + 1)
         patterns.append(pack(histogram, spec.max_row_examples))
         tokens += int(histogram @ np.arange(len(histogram)))
+    # All blocks must be packed before the first row is written: N is the most examples in any row.
     slots = max(pattern.examples for block in patterns for pattern in block)
     with _GrowingArray(path) as array:
         for start, block in zip(starts, patterns):

@@ -162,6 +162,7 @@ def _pieces(source: epath.Path, target: epath.Path) -> Iterator[_Piece]:
     if is_remote(target):
         yield _Piece(source, target, 0, size)
         return
+    # Threads write into a file that already has its size, each at its own offset.
     target.touch()
     os.truncate(target, size)
     for start in range(0, size, PIECE_BYTES):

@@ -202,6 +202,7 @@ class SplitWriter:
             counts = np.bincount(tokens[start : start + step], minlength=len(self._counts)).astype(OFFSET_DTYPE)
             counts[: len(self._counts)] += self._counts
             self._counts = counts
+        # Offsets go on from what was written before: a running total, so nothing else is held.
         for i, lengths in enumerate((sentence_lengths, document_lengths)):
             if len(lengths):
                 ends = self._ends[i] + np.cumsum(lengths, dtype=OFFSET_DTYPE)

@@ -53,8 +53,8 @@ class SentenceReordering(TextFormat):
         if seq_len < self.shortest:
             raise UserError(f"seq_len={seq_len} cannot hold three segments; use at least {self.shortest}")
         for block in DocSentences(cut="sentences").blocks(split, room + special_tokens(1), seed):
-            start, stop = block.ranges[:, :2].T
-            # A copy has its own memory maps, so pages read for a block are freed after it.
+            start, stop, *_ = block.ranges.T
+            # A copy has its own memory maps, so that the pages read for a block are freed after it.
             yield Block(_permuted(np.asarray(copy.copy(split).sentences), start, stop, seed), 0, 0)
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "ReorderedExamples":

@@ -138,7 +138,7 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
     """
     if tokenizer.byte_ids:
         return 0.0, 0.0
-    step = 1 + total // _LOOKED_AT
+    step = 1 + total // _LOOKED_AT  # offsets are slow, and a share needs no more
     unknown = too_long = looked_at = 0
     limit = tokenizer.longest_word
     too_long_run = re.compile(rf"\S{{{limit + 1},}}")

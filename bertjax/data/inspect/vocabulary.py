@@ -55,7 +55,7 @@ def suggested_types(counts: np.ndarray) -> int:
     frequent = int(np.count_nonzero(ranked >= FREQUENT))
     if frequent < SHARE_FREQUENT * len(ranked):
         return int(frequent / SHARE_FREQUENT)
-    half = len(ranked) // 2
+    half = len(ranked) // 2  # the most frequent pieces deviate from the law
     ranks = np.log(np.arange(half + 1, len(ranked) + 1))
     slope, intercept = np.polyfit(ranks, np.log(np.maximum(ranked[half:], 1)), 1)
     if slope >= 0:

@@ -34,6 +34,7 @@ def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> d
             for group, _, characters in shard.skipped:
                 skipped[reading.groups[group][1]] += 1
                 accounts.add(reading.groups[group][1], "no_token", 1, characters)
+            # Stable, so equally long documents stay in corpus order, wherever shards end.
             longest = sorted(longest + shard.longest, key=lambda entry: -entry[0])[:LONGEST]
             for name in SPLITS:
                 writers[name].append(*shard.arrays[name])

@@ -76,6 +76,7 @@ class Beam:
         pieces = pieces_of(all_sources)
         self._apply("read", PartReader(config, all_sources, pieces, work), len(pieces), work)
         read = merged(config, partial, all_sources, pieces, work)
+        # Keys are sorted in corpus order, so those of a piece are adjacent, and a worker needs no others.
         keys = np.fromfile(duplicates.path(partial), PACKED_KEY)
         for piece in pieces:
             ends = [Key(piece.source, part, 0).packed() for part in (piece.first, piece.stop)]

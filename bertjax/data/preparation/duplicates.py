@@ -64,10 +64,12 @@ def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...
       Kept documents per group, and duplicates per group.
     """
     total = documents.stat().st_size // DOCUMENT.itemsize
+    # The fewest bits with which a bucket has at most BUCKET_DOCUMENTS documents on average.
     bits = (max(0, total - 1) // BUCKET_DOCUMENTS).bit_length()
     kept_G, duplicates_G = np.zeros((2, groups), np.int64)
     with open(duplicates, "wb") as file:
         for entries in _buckets(documents, bits):
+            # By digest, then by key: lexsort takes its most significant key last. A copy follows the original directly.
             entries = entries[np.lexsort([entries[name] for name in ("key", "low", "high")])]
             is_duplicate = np.zeros(len(entries), bool)
             is_duplicate[1:] = (entries["high"][1:] == entries["high"][:-1]) & (
@@ -98,6 +100,7 @@ def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Return whether each packed key is in `keys`, which are sorted: bool [packed]."""
     if not len(keys):
         return np.zeros(len(packed), bool)
+    # A key behind all others gets the place len(keys), which does not exist.
     places = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
     return keys[places] == packed
 

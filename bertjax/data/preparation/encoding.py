@@ -41,6 +41,7 @@ class Sentences:
         """
         texts = len(contents)
         tokens_D = _sums(self.owners, self.lengths, texts)
+        # The text of a token is the first one that ends behind it.
         unk = np.flatnonzero(self.tokens == unk_id)
         return {
             "documents": tokens_D > 0,

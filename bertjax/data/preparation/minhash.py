@@ -46,6 +46,7 @@ def _minima(grams: np.ndarray, grams_D: np.ndarray, hashes: int) -> np.ndarray:
     filled = np.flatnonzero(grams_D)
     first = 0
     while first < len(filled):
+        # As many texts as fit into GRAMS_AT_ONCE, or a single longer one.
         start = ends_D[filled[first]] - grams_D[filled[first]]
         after = max(first + 1, int(np.searchsorted(ends_D[filled], start + GRAMS_AT_ONCE, side="right")))
         block = filled[first:after]

@@ -117,6 +117,7 @@ def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray)
       labels: cluster of each.
     """
     stays = is_heldout_G[members["group"]] if len(members) else np.zeros(0, bool)
+    # By cluster, then held-out documents, then the longest text, then the lowest digest: the first of a cluster stays.
     order = np.lexsort([members["digest"], np.iinfo(np.int64).max - members["bytes"].astype(np.int64), ~stays, labels])
     members, labels, stays = members[order], labels[order], stays[order]
     starts = np.flatnonzero(np.diff(labels, prepend=-1))

@@ -71,6 +71,7 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
 
 def _piece_bytes(size: int) -> int:
     """Return the minimum bytes per piece for a source of `size` bytes."""
+    # A power of two changes only when a growing source has doubled; until then its earlier pieces stay as they are.
     return min(max(FEWEST_BYTES, 1 << (size // PIECES).bit_length()), MOST_BYTES)
 
 
@@ -184,6 +185,7 @@ def merged(
         source = all_sources[piece.source].name
         ledger.add_all(seal["ledger"])
         skipped, _ = seal["ledger"].get(source, {}).get(SKIPPED, (0, 0))
+        # Each piece has kept its first messages, and `BadRecords` prints only the first ones of all.
         for _, message in itertools.zip_longest(range(skipped), seal["messages"]):
             bad.add(source, UserError(message))
     for name in (reading.DOCUMENTS, *([reading.NEAR] if config.near_duplicates.drop else [])):

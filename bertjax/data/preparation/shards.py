@@ -132,6 +132,7 @@ def check_tokens(folder: Path, index: int) -> None:
 def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> None:
     """Write a CRC-32 of all that follows, a JSON header line, and the payload."""
     head = json.dumps(header, ensure_ascii=False).encode() + b"\n"
+    # A CRC is enough: it guards against torn writes and bad disks, not against an attacker.
     checksum = zlib.crc32(head)
     for block in payload:
         checksum = zlib.crc32(block, checksum)

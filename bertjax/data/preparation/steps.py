@@ -16,7 +16,6 @@ import numpy as np
 
 from bertjax.data.preparation.encoding import encode
 from bertjax.data.store import COUNTS, SPLITS
-from bertjax.data.text import unicode
 from bertjax.data.tokenizer import Tokenizer
 
 # Runs with any seed share a store, so the sample is drawn by a fixed name and by content, not by a seed.
@@ -26,8 +25,8 @@ LONGEST = 10
 _KEY = struct.Struct(">IIQQ")
 PACKED_BYTES = _KEY.size
 # White space that a clean text does not have. It has only single spaces, line ends and single blank lines.
-_UNCLEAN = ("  ", " \n", "\n ", "\n\n\n", *"\t\r\x0b\x0c\x1c\x1d\x1e\x1f")
-_OTHER_SPACES = unicode.Characters("".join(chr(code) for code in range(128, 0x3001) if chr(code).isspace()))
+_ASCII_UNCLEAN = (" \n", "\n ", "\n\n\n", *"\t\r\x0b\x0c\x1c\x1d\x1e\x1f")
+_OTHER_UNCLEAN = tuple(chr(code) for code in range(128, 0x3001) if chr(code).isspace())
 _BLANK_LINES = re.compile("\n{3,}")
 LENGTH = np.dtype("<i4")
 
@@ -92,9 +91,10 @@ def _is_clean(text: str) -> bool:
     """Return whether white space is already as in `Content`. Checking is ten times as fast as normalizing."""
     if text[:1].isspace() or text[-1:].isspace() or "  " in text:
         return False
-    if text.isascii() and text.isprintable():  # a single line
-        return True
-    return not (any(space in text for space in _UNCLEAN) or _OTHER_SPACES.are_in(text))
+    if text.isascii():
+        # Most short documents are a single line. One look is enough: line ends and tabs are not printable.
+        return text.isprintable() or not any(space in text for space in _ASCII_UNCLEAN)
+    return not any(space in text for space in _ASCII_UNCLEAN + _OTHER_UNCLEAN)
 
 
 def digest(text: str) -> bytes:

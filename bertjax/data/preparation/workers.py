@@ -59,7 +59,7 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
             _send(worker, task)
             busy[worker.stdout] = worker, task
         while busy:
-            for stdout in wait(list(busy)):
+            for stdout in wait(list(busy)):  # pipes with an answer, or whose process has died
                 worker, task = busy.pop(stdout)
                 answer = task, _receive(worker)
                 for task in waiting:
@@ -105,6 +105,7 @@ def _end(workers: Sequence[subprocess.Popen]) -> None:
 
 
 def _start(work: Callable[[int], Any]) -> subprocess.Popen:
+    # A worker imports what this process could, such as filters of the user beside a script.
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "TOKENIZERS_PARALLELISM": "false",  # one process per core is enough

@@ -133,10 +133,10 @@ class Characters:
     @functools.cached_property
     def _starts(self) -> np.ndarray:
         """Return whether each UTF-16 unit is one of the characters, or the first unit of one; bool [65536]."""
-        starts = np.array([bool(self.pattern.match(chr(unit))) for unit in range(1 << 16)])
-        for first in range(1 << 16, _END_OF_TEXT, 1 << 10):
-            block = "".join(map(chr, range(first, first + (1 << 10))))
-            starts[0xD800 + (first - (1 << 16) >> 10)] = bool(self.pattern.search(block))
+        starts = np.zeros(1 << 16, bool)
+        for first, stop, size in ((0, 1 << 16, 1), (1 << 16, _END_OF_TEXT, 2)):
+            characters = "".join(self.pattern.findall("".join(map(chr, range(first, stop)))))
+            starts[np.frombuffer(characters.encode("utf-16-le", "surrogatepass"), np.uint16)[::size]] = True
         return starts
 
 
