@@ -85,7 +85,7 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     """
     folder = Path(folder)
     (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)  # an old manifest must not describe half-written new weights
     write_params(folder, export.params, export.encoder, quantized)
     export.tokenizer.save(folder / _TOKENIZER)
     settings = private_paths.without(export.settings)
@@ -179,6 +179,7 @@ def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig, quan
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file with default permissions; the library would make it readable by its owner only."""
+    # An empty file shows the permissions that the umask gives.
     path.unlink(missing_ok=True)
     path.touch()
     permissions = path.stat().st_mode & 0o777
@@ -285,7 +286,7 @@ def _check_params(flat: Mapping[str, np.ndarray], encoder: EncoderConfig) -> Non
             raise ValueError(f"the array {path} has no row for each of the {encoder.vocab_size} tokens")
     expected = encoder_shapes(encoder)
     shapes = {path.removeprefix("encoder/"): flat[path].shape for path in flat if path.startswith("encoder/")}
-    if not any(path.startswith(_POOLER) for path in shapes):
+    if not any(path.startswith(_POOLER) for path in shapes):  # for example a converted DistilBERT
         expected = {path: shape for path, shape in expected.items() if not path.startswith(_POOLER)}
     differing = sorted(path for path in expected | shapes if expected.get(path) != shapes.get(path))
     if differing:

@@ -96,7 +96,7 @@ def run(
     if given:
         extended, notes = _mixed(model, mix, share) if mix else _extension(model, pieces, corpus, text_field, count)
         model = _with_pieces(model, extended)
-    if model.numbers:  # measured before the extension
+    if model.numbers:  # scores of the old model must not pass for scores of the new one
         model = model._replace(numbers={"before_extension": model.numbers})
     with storage.whole_folder(target) as draft:
         export.write(draft, model)

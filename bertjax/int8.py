@@ -49,7 +49,7 @@ def _scale(leaf: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _steps(leaf: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    return leaf / np.where(scale > 0, scale, 1)
+    return leaf / np.where(scale > 0, scale, 1)  # a channel of zeros has scale 0
 
 
 def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -60,6 +60,7 @@ def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """
     flat = {}
     for path, leaf in stored.items():
+        # A norm has a param `scale` too; only the scale of an int8 array is consumed here.
         if path.endswith(_SCALE) and getattr(stored.get(path.removesuffix(_SCALE)), "dtype", None) == np.int8:
             continue
         if leaf.dtype != np.int8:

@@ -85,6 +85,7 @@ def _upload(hub, folder: Path, target: Target, public: bool) -> str:
     where = f"hub:{target.repository}@{target.revision}"
     try:
         hub.create_repo(target.repository, private=not public, exist_ok=True)
+        # An existing repository keeps its visibility, so it is checked before anything is uploaded.
         if not public and not hub.repo_info(target.repository).private:
             raise UserError(
                 f"hub:{target.repository} is public; add --public to publish there, or make it private in its settings "

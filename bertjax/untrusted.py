@@ -16,6 +16,8 @@ from bertjax import storage
 # Maximum nesting. Settings and tokenizers have about six levels.
 _DEEPEST = 64
 _TOO_DEEP = f"it is nested in more than {_DEEPEST} levels"
+# What a clone without Git LFS has in place of large files.
+_GIT_LFS = b"version https://git-lfs.github.com/spec/"
 
 
 def regular_file(path: epath.PathLike) -> epath.PathLike:
@@ -36,10 +38,13 @@ def read_bytes(path: epath.PathLike) -> bytes:
     """Return the content of a file.
 
     Raises:
-      OSError: it cannot be read, or see `regular_file`.
+      OSError: it cannot be read, it only stands for a file that Git has not fetched, or see `regular_file`.
       Unavailable: the storage does not answer.
     """
-    return storage.retry(epath.Path(regular_file(path)).read_bytes, path)
+    content = storage.retry(epath.Path(regular_file(path)).read_bytes, path)
+    if content.startswith(_GIT_LFS):
+        raise OSError(errno.EINVAL, "it is a pointer of Git LFS and not the file; run git lfs pull", os.fspath(path))
+    return content
 
 
 def read_text(path: epath.PathLike) -> str:
@@ -72,6 +77,7 @@ def parse_json(content: bytes | str) -> Any:
         value = json.loads(content)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+    # Level by level, because recursion could overflow on the values that are to be refused.
     level = [value]
     for _ in range(_DEEPEST):
         level = [child for node in level for child in _children(node)]

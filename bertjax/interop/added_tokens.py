@@ -35,10 +35,13 @@ class Declared(NamedTuple):
     Attributes:
       roles: {name of a symbol in BERT: its piece}.
       added: {token: its flags, and its `id` if declared}. New tokens get their ids in this order.
+      bounds: `bos_token` and `eos_token`, which examples do not use. If the vocabulary lacks them, they get ids before
+        other new tokens; if there are none, they are left out, since a model may have no rows for them.
     """
 
     roles: dict[str, str]
     added: dict[str, dict[str, Any]]
+    bounds: tuple[str, ...] = ()
 
 
 def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mapping[str, int]) -> Declared:
@@ -61,10 +64,11 @@ def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mappi
         numbered = [(number, _flags(token, is_special)) for number, token, is_special in plain]
     numbered = sorted(numbered, key=lambda entry: entry[0])
     added = {token["content"]: token | {"id": number} for number, token in numbered}
+    bounds = tuple(piece for key, piece in roles.items() if not _ROLE_KEYS[key])
     roles = {_ROLE_KEYS[key]: piece for key, piece in roles.items() if _ROLE_KEYS[key]}
     for token in (*map(_token, roles.values()), *extra):
         added.setdefault(token["content"], token | {"special": True})
-    return Declared(roles, added)
+    return Declared(roles, added, bounds)
 
 
 def complete(description: dict[str, Any], files: Declared, is_json: bool, refused: str) -> tuple[dict, list[str]]:
@@ -84,7 +88,11 @@ def complete(description: dict[str, Any], files: Declared, is_json: bool, refuse
     known = {token["content"]: token["id"] for token in description.get("added_tokens") or []}
     tokens, used = list(description.get("added_tokens") or []), {*vocab.values(), *known.values()}
     new_id = max(used, default=-1) + 1
+    bounds = [piece for piece in dict.fromkeys(files.bounds) if piece not in vocab | known | files.added]
     for content, token in files.added.items():
+        while bounds and "id" not in token and content not in vocab and content not in known:
+            tokens.append({"id": new_id, **_flags(bounds.pop(0), is_special=True)})
+            new_id += 1
         number = known.get(content, vocab.get(content, new_id))
         if token.get("id", number) != number:
             raise UserError(

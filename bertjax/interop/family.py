@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
-from bertjax.interop.names import ENCODER_ONLY, Name, unnamed
+from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
 from bertjax.interop.task_heads import TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
@@ -77,6 +77,7 @@ class Family:
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
         """Return the name table for an encoder with these parts."""
         table = (name for name in self.table if encoder.has_projection or part_of(name.ours) != "projection")
+        # A fine-tuned class has no pretraining heads, and its pooler may have another name.
         if term := next((term for term in self.task_heads if term in parts), None):
             return (*table, *self.task_heads[term].names(term))
         return (*table, *(name for part, own in self.parts.items() if part in parts for name in own))
@@ -115,7 +116,7 @@ class Family:
         ours = {f"encoder/{path}": shape for path, shape in encoder_shapes(encoder).items()}
         for term, count in outputs.items():
             ours |= {f"heads/{term}/kernel": (encoder.width, count), f"heads/{term}/bias": (count,)}
-        return ours | unpadded_shapes(jax.eval_shape(init), encoder)
+        return ours | unpadded_shapes(jax.eval_shape(init), encoder)  # shapes only: nothing is allocated
 
     def parts_of(self, encoder: EncoderConfig, present: Mapping[str, Any]) -> frozenset[str]:
         """Return the parts that have at least one of the tensors `present`, which has names of transformers."""
@@ -131,6 +132,7 @@ class Family:
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
         """Return the parts that are exported, and a note for each part that is not."""
+        # Runs without a sentence objective have a pooler as well, which only their class in transformers lacks.
         heads = parts - {POOLER}
         if POOLER in parts and heads in self.suffixes and heads and parts not in self.suffixes:
             return heads, [f"pooler not exported: no head uses it, and {self.class_of(heads)} has none"]
@@ -138,6 +140,7 @@ class Family:
 
     def refusals(self, encoder: EncoderConfig, pad_id: int) -> list[str]:
         """Return an error line for each encoder setting that the family's classes cannot compute."""
+        # A field without a key cannot be written to config.json, so it must have the family's constant value.
         settings, constants = _settings(encoder), _settings(self.defaults)
         constants["pooler_activation"] = encoder.pooler_activation  # see `pooler_complaints`
         lines = [
@@ -157,6 +160,12 @@ class Family:
             )
         return lines
 
+    def distance(self, encoder: EncoderConfig) -> int:
+        """Return how many features of an encoder the family lacks; a feature is a setting that differs from BERT's."""
+        settings, plain, own = _settings(encoder), _settings(EncoderConfig(vocab_size=1)), _settings(self.defaults)
+        unknown = settings.keys() - self.keys.keys()
+        return sum(settings[field] not in (plain[field], own[field]) for field in unknown)
+
     def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
         """Return every reason why a model cannot be written as this family, one line each; empty if it can.
 
@@ -168,6 +177,7 @@ class Family:
         lines = self.refusals(encoder, pad_id)
         kept, _ = self.leave_out(parts_in(flat))
         if kept not in self.suffixes:
+            # Complain about unknown heads first, otherwise about those beyond the largest class that fits.
             known = max((parts for parts in self.suffixes if parts <= kept), key=len)
             unknown = kept - self.parts.keys() - self.task_heads.keys() or kept - known
             lines.append(unnamed(path for path in flat if part_of(path) in unknown))
@@ -191,7 +201,7 @@ class Family:
           UserError: bertjax's encoder cannot compute it, or the file is damaged.
         """
         for key, fixed in (_PLAIN | dict(self.fixed)).items():
-            if (value := config.get(key) or fixed) != fixed:
+            if (value := config.get(key) or fixed) != fixed:  # null, like a missing key, means the default
                 raise UserError(f"config.json has {key}={value!r}; bertjax's {self.title} computes {fixed!r} only")
         settings = {}
         for ours, theirs in self.keys.items():
@@ -265,10 +275,9 @@ class Family:
         return frozenset(name.partition(".")[0] for name in (*(name.theirs for name in own_names), *self.tied))
 
     @functools.cached_property
-    def first_parts(self) -> frozenset[str]:
-        """First components of all tensor names in a checkpoint, with and without the encoder's prefix."""
-        own = {name.theirs.removeprefix(self.root).partition(".")[0] for name in self.table}
-        return self._first_parts_of_heads | own | {self.root.removesuffix("."), "pooler"}
+    def names_outside_layers(self) -> tuple[str, ...]:
+        """Names of embeddings and other tensors of the encoder that no layer has, without the encoder's prefix."""
+        return tuple(name.theirs.removeprefix(self.root) for name in self.table if LAYER not in name.theirs)
 
     def canonical(self, tensors: Mapping[str, np.ndarray], encoder_only: bool = False) -> dict[str, np.ndarray]:
         """Rename a checkpoint's tensors as in the table; tied copies and buffers are checked and dropped.
@@ -280,6 +289,7 @@ class Family:
         Raises:
           UserError: the decoder is untied, or `position_ids` is not 0, 1, 2, ...
         """
+        # Classes without heads omit the prefix. Scripts may have saved heads beside such an encoder.
         bare = not any(name.startswith(self.root) for name in tensors)
         heads = tuple({f"{first}." for first in self._first_parts_of_heads} - {self.root})
         named = {}
@@ -324,7 +334,7 @@ def _settings(encoder: EncoderConfig) -> dict[str, Any]:
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:
     value, number = config.get(key, default), type(default)
-    if isinstance(value, bool) or not isinstance(value, (int, number)):
+    if isinstance(value, bool) or not isinstance(value, (int, number)):  # True is an int in Python
         kind = "whole number" if number is int else "number"
         raise UserError(f"config.json has {key}={value!r}, which is not a {kind}; download the file again")
     return number(value)

@@ -67,11 +67,11 @@ _TOKENIZER_READ = frozenset(
 _TOKENIZER_HARMLESS = frozenset(
     # Decoding and padding, which bertjax does in its own way.
     "clean_up_tokenization_spaces padding_side padding pad_to_multiple_of pad_token_type_id errors chat_template "
-    "truncation truncation_side truncation_strategy max_length max_len stride return_tensors verbose trim_offsets "
+    "truncation truncation_strategy max_length max_len stride return_tensors verbose trim_offsets "
     # Files and versions.
     "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file full_tokenizer_file processor_class "
     "tokenizer_type use_fast from_slow backend is_local local_files_only _commit_hash transformers_version "
-    "model_type language license init_inputs vocab_size "
+    "model_type language license init_inputs vocab_size unk_id "
     # Options of the slow classes only: the fast ones and bertjax ignore them.
     "never_split remove_space legacy spaces_between_special_tokens is_split_into_words mask_padding device "
     "bos_token_id eos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id".split()
@@ -90,14 +90,26 @@ _TOKENIZER_REFUSED = {
     "add_bos_token": ((False,), "texts start with another symbol there"),
     "add_eos_token": ((False,), "texts end with another symbol there"),
 }
+# {key: (harmless values, the note on any other value)}
+_TOKENIZER_NOTED = {
+    "do_basic_tokenize": (
+        (None, True),
+        "which only the slow class of transformers follows: bertjax splits punctuation, as the fast one does",
+    ),
+    "truncation_side": (
+        (None, "right"),
+        "which keeps the end of a text that is too long: bertjax keeps its start",
+    ),
+}
 _SYMBOLS_READ = frozenset(key for key in _TOKENIZER_READ if key.endswith(("_token", "special_tokens")))
 
 
 def with_own_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `config.json` with alternative key names replaced by the family's own."""
     aliases = _ALIASES.get(str(config.get("model_type")), {})
-    return {aliases[key]: config[key] for key in aliases if key in config} | {
-        key: value for key, value in config.items() if key not in aliases
+    # If a file has both names, the alternative one wins: transformers sets it last.
+    return {key: value for key, value in config.items() if key not in aliases} | {
+        aliases[key]: config[key] for key in aliases if key in config
     }
 
 
@@ -116,21 +128,23 @@ def notes_of_config(config: Mapping[str, Any], read: Iterable[str]) -> list[str]
 
 def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) -> list[str]:
     """Return notes on `tokenizer_config.json` and `special_tokens_map.json`; raises as `notes_of_config` does."""
-    notes = _notes("tokenizer_config.json", settings, _TOKENIZER_READ | _TOKENIZER_HARMLESS, _TOKENIZER_REFUSED)
-    if settings.get("do_basic_tokenize") is False:
-        notes.append(
-            "tokenizer_config.json has do_basic_tokenize=False, which only the slow class of transformers follows: "
-            "bertjax splits punctuation, as the fast one does"
-        )
+    known = _TOKENIZER_READ | _TOKENIZER_HARMLESS | _TOKENIZER_NOTED.keys()
+    notes = _notes("tokenizer_config.json", settings, known, _TOKENIZER_REFUSED)
+    notes += [
+        f"tokenizer_config.json has {key}={quoted(settings[key])}, {note}"
+        for key, (harmless, note) in _TOKENIZER_NOTED.items()
+        if settings.get(key) not in harmless
+    ]
     return [*notes, *_notes("special_tokens_map.json", symbols, _SYMBOLS_READ, {})]
 
 
 def _notes(file: str, settings: Mapping[str, Any], known: Iterable[str], refused: Mapping[str, tuple]) -> list[str]:
     for key, (plain, what) in refused.items():
         value = settings.get(key)
+        # Files list many settings as null, {} or [] that nobody set.
         if not (value is None or value in plain or value == {} or value == []):
             raise UserError(f"{file} has {key}={quoted(value)}: {what}, and bertjax does not do so")
-    unknown = sorted(settings.keys() - set(known) - refused.keys() - {"do_basic_tokenize"})
+    unknown = sorted(settings.keys() - set(known) - refused.keys())
     if not unknown:
         return []
     return [f"{file} has settings that bertjax does not know and leaves out: {shorten(list(map(quoted, unknown)))}"]

@@ -29,6 +29,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.training.config import Stage
 
 CONFIG = "config.json"
+_SEGMENT = "encoder/embeddings/segment"
+_SHORTEST = 3  # [CLS], one token and [SEP]
 # Patterns of all files from which transformers, sentence-transformers or bertjax would load a model or a tokenizer.
 # Publishing a model deletes them all: a leftover tokenizer.model, for example, would be read instead of the new files.
 MODEL_FILES = (
@@ -89,6 +91,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
             f"the model has model.layer_type={export.encoder.layer_type}, which bertjax converts neither to "
             "transformers nor to ONNX; open it with bertjax.load"
         )
+    # 1. Make it a model that transformers can compute, with notes on what changes.
     export, left_out_notes = _with_whole_attention(export)
     left_out_notes += activation_notes(export.encoder)
     export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))
@@ -96,6 +99,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     if is_embedder:
         left_out_notes.append("pooler and heads not exported: sentence embeddings do not read them")
         export = encoder_alone(export)
+    # 2. Choose the family and class, and name the tensors.
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     family = families.of_model(export.encoder, flat, tokenizer.pad_id)
     parts, notes = family.leave_out(parts_in(flat))
@@ -111,6 +115,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         notes = [*notes, *task_heads.notes_of(export.settings, term)]
     if not parts - {POOLER}:
         tensors = family.bare(tensors)
+    # 3. Write the files. Without its config.json a folder is not a model, so a run that is killed leaves none.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
     longest, most = export.encoder.max_positions, export.max_tokens
@@ -182,6 +187,7 @@ def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[
 
 
 def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
+    # 1. Settings: from the outer layout to the encoder's. An unsupported one ends here, before weights are read.
     embedder = sentence_transformers.read(folder, encoder_only)
     folder = embedder.folder
     if not (folder / CONFIG).exists() and (other := weights.other_format(folder)):
@@ -192,8 +198,9 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     family = families.of_config(settings)
     notes = foreign_settings.notes_of_config(settings, family.settings_read)
     encoder = family.encoder_config(settings)
-    tokenizer, notes_of_tokenizer = tokenizers.read_with_notes(folder, embedder.lowercase)
-    tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.first_parts)
+    tokenizer, notes_of_tokenizer, has_segments = tokenizers.find(folder, embedder.lowercase)
+    # 2. Tensors under canonical names, and the head that the class of the checkpoint has.
+    tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.names_outside_layers)
     tensors = family.canonical(tensors, encoder_only)
     notes += [*notes_of_tokenizer, *notes_of_names, *embedder.notes]
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
@@ -205,6 +212,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     elif encoder_only:
         tensors = family.encoder_alone(tensors)
     parts = family.parts_of(encoder, tensors) if term is None else family.parts_with(term)
+    # No class has only these two, but an MLM checkpoint may keep the pooler of the model it was trained from.
     if parts not in family.suffixes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
         raise UserError(
@@ -213,10 +221,15 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         )
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])
+    # 3. Params, without the rows of tables that no text reads.
     flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
+    if not has_segments and encoder.segments > 1:
+        encoder, flat, notes_of_segments = _with_one_segment(encoder, flat)
+        notes += notes_of_segments
     encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
     encoder, flat, notes_of_vocabulary = _with_vocabulary_of(tokenizer, folder, encoder, flat)
     max_tokens = _most_tokens(folder, embedder.max_tokens, encoder)
+    # 4. The configuration that a run would have, so that everything else treats the model as one of its own.
     if term is None:
         objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
         tasks = {objective: {"objective": {"kind": objective}} | examples}
@@ -242,6 +255,17 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     if POOLER not in parts:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}), notes
+
+
+def _with_one_segment(
+    encoder: EncoderConfig, flat: dict[str, np.ndarray]
+) -> tuple[EncoderConfig, dict[str, np.ndarray], list[str]]:
+    """Cut the segment table to the only row that is read if the tokenizer gives both texts of a pair segment 0."""
+    if _SEGMENT not in flat:
+        note = "the tokenizer gives no token_type_ids, without which transformers leaves out the term of segments"
+        return encoder, flat, [f"{note}; bertjax computes it"]
+    note = f"{encoder.segments - 1} of {encoder.segments} rows of segments cut: the tokenizer gives all texts segment 0"
+    return dataclasses.replace(encoder, segments=1), flat | {_SEGMENT: flat[_SEGMENT][:1]}, [note]
 
 
 def _with_vocabulary_of(
@@ -270,7 +294,10 @@ def _most_tokens(folder: Path, limit: int, encoder: EncoderConfig) -> int:
     """Return the folder's limit of tokens per text if it is below the encoder's own, else 0."""
     path = folder / tokenizers.CONFIG
     settings = tokenizers.load_json(path) if path.exists() else {}
+    # Tokenizers without a limit have 10^30 here. `max_len` is an older name of the key.
     longest = limit or settings.get("model_max_length") or settings.get("max_len") or 0
-    if type(longest) not in (int, float) or longest < 0:
-        raise UserError(f"{path} has model_max_length={quoted(longest)}; write the most tokens of a text")
+    if type(longest) not in (int, float) or (longest and not longest >= _SHORTEST):
+        raise UserError(
+            f"{path} has model_max_length={quoted(longest)}; write the most tokens of a text, at least {_SHORTEST}"
+        )
     return int(longest) if 0 < longest < encoder.max_positions else 0

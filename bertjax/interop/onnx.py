@@ -55,12 +55,13 @@ def write(path: Path, export: Export) -> list[str]:
             "models only; convert it to a folder of transformers"
         )
     reading = reading_of(export)
+    # Beside the target, so that the file can be moved into place in one step.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
         huggingface.write(Path(folder) / "transformers", huggingface.encoder_alone(export))
         draft = Path(folder) / path.name
         _export(Path(folder) / "transformers", draft, export, reading, inputs_of(export))
         difference = _difference(draft, export, reading)
-        if not difference <= TOLERANCE:
+        if not difference <= TOLERANCE:  # also if it is NaN
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
         publish(draft, path)
     checked = f"checked: onnxruntime and bertjax differ by {difference:.1e}"

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from bertjax import untrusted
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, quoted, reason
 from bertjax.interop import opcodes
 from bertjax.interop.opcodes import Refused
 from bertjax.untrusted import is_shape
@@ -111,8 +111,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
     """
     try:
         content = untrusted.read_bytes(path)
-        state, storages = _read_zip(content) if content.startswith(_ZIP) else _read_sequence(content)
-        _check_sizes(state, len(content))
+        state, storages = _read_zip(content) if content.startswith(_ZIP) else _read_sequence(content, path)
+        _check_sizes(state, len(content), path)
         return {name: _array(tensor, storages) for name, tensor in state.items()}
     except Refused as error:
         raise UserError(
@@ -127,16 +127,24 @@ def read(path: Path) -> dict[str, np.ndarray]:
         ) from None
 
 
-def _check_sizes(state: Any, size: int) -> None:
+def _check_sizes(state: Any, size: int, path: Path) -> None:
     """Raise ValueError unless this is a state dict whose tensors take about as much memory as the file.
 
     Some growth is normal: tied weights share a storage, and bfloat16 is widened. A malicious file could go further,
     with many tensors on one storage or with strides of 0, and take any amount of memory.
     """
+    # Trainers often save {"model": state dict, "optimizer": ..., "epoch": ...}.
     if not isinstance(state, dict):
         raise ValueError(f"it holds a {type(state).__name__}, not a state dict")
-    if odd := [tensor for tensor in state.values() if not isinstance(tensor, _Tensor)]:
-        raise ValueError(f"it holds a {type(odd[0]).__name__} among the tensors")
+    if odd := {key: value for key, value in state.items() if not isinstance(value, _Tensor)}:
+        models = (key for key, value in odd.items() if isinstance(value, dict) and value)
+        models = (key for key in models if all(isinstance(tensor, _Tensor) for tensor in odd[key].values()))
+        if key := next(models, None):
+            raise UserError(
+                f"{path} is a checkpoint of training, whose model may be its part {quoted(key)}; save that alone, in "
+                f"PyTorch: torch.save(torch.load({str(path)!r}, weights_only=False)[{quoted(key)}], NEW)"
+            )
+        raise ValueError(f"it holds a {type(next(iter(odd.values()))).__name__} among the tensors")
     elements = (math.prod(tensor.shape) * max(4, _itemsize(tensor.storage.dtype)) for tensor in state.values())
     if sum(elements) > _MOST_COPIES * size:
         raise ValueError(f"its tensors would take more than {_MOST_COPIES} times the size of the file")
@@ -161,7 +169,7 @@ def _read_zip(content: bytes) -> tuple[Any, dict[str, bytes]]:
         }
 
 
-def _read_sequence(content: bytes) -> tuple[Any, dict[str, bytes]]:
+def _read_sequence(content: bytes, path: Path) -> tuple[Any, dict[str, bytes]]:
     file = io.BytesIO(content)
     if _load(file) != _MAGIC:
         raise ValueError("it does not start as torch.save writes it")
@@ -169,7 +177,7 @@ def _read_sequence(content: bytes) -> tuple[Any, dict[str, bytes]]:
     if not _load(file).get("little_endian", True):
         raise ValueError("its numbers are big-endian")
     state = _load(file)
-    _check_sizes(state, len(content))
+    _check_sizes(state, len(content), path)
     sizes = {tensor.storage.key: _itemsize(tensor.storage.dtype) for tensor in state.values()}
     storages = {}
     for key in _load(file):
@@ -189,8 +197,10 @@ def _array(tensor: _Tensor, storages: dict[str, bytes]) -> np.ndarray:
     inside = math.prod(shape) == 0 or last < len(data) // _itemsize(storage.dtype)
     if min((offset, *shape, *strides)) < 0 or not inside:
         raise ValueError("a tensor reaches beyond its data")
+    # numpy has no bfloat16, so its bits are read as uint16 and widened at the end.
     flat = np.frombuffer(data, "<u2" if storage.dtype == _BFLOAT16 else storage.dtype)
     steps = [stride * flat.itemsize for stride in strides]
+    # as_strided reads any memory it is told to: the checks above keep it inside.
     array = np.ascontiguousarray(np.lib.stride_tricks.as_strided(flat[offset:], shape, steps)).reshape(shape)
     return widen_bfloat16(array) if storage.dtype == _BFLOAT16 else array
 

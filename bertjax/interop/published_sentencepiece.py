@@ -35,8 +35,8 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
 
     Args:
       path: the SentencePiece model.
-      family: `model_type` of the checkpoint.
-      settings: its `tokenizer_config.json`.
+      family: family whose order of ids and symbols the tokenizer class has, by its `model_type`.
+      settings: content of `tokenizer_config.json`.
 
     Raises:
       UserError: the model is not Unigram, or bertjax does not know the family's order of ids.
@@ -66,7 +66,7 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(model, family, settings)},
         "pre_tokenizer": _METASPACE,
-        "post_processor": _template(ids) if family == "xlnet" else None,
+        "post_processor": _template(ids) if family == "xlnet" and {"<cls>", "<sep>"} <= ids.keys() else None,
         "decoder": _METASPACE,
         "model": {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": False},
     }

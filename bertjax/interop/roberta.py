@@ -35,6 +35,9 @@ class _Roberta(Family):
             )
         return lines
 
+    def distance(self, encoder):
+        return super().distance(dataclasses.replace(encoder, position_offset=0))
+
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
         if not encoder.segments:

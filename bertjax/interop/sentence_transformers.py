@@ -29,6 +29,8 @@ _ENCODERS = (
     *("MobileBERT", "Electra"),
 )
 _COMPUTED = ("Pooling", "Normalize", "Dropout")
+# Module types outside of this package are code that comes with the model.
+_PACKAGE = "sentence_transformers."
 _ENCODER_FILES = (
     *("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json"),
     *("sentence_albert_config.json", "sentence_xlnet_config.json", "sentence_camembert_config.json"),
@@ -142,18 +144,35 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     if not (folder / MODULES).exists():
         return Embedder(folder)
     modules = untrusted.read_json(folder / MODULES)
+    # The library runs modules in the order of `idx`, not of the file.
     modules = sorted(modules, key=lambda module: module.get("idx", 0))
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
+    types = [str(module["type"]) for module in modules]
+    kinds = [name.rpartition(".")[2] for name in types]
     paths = [_inside(folder, module.get("path", "")) for module in modules]
     if not kinds or kinds[0] not in _ENCODERS:
         raise UserError(f"{folder / MODULES} starts with {quoted(kinds[:1])}; bertjax reads a Transformer")
-    left_out, encoder = [], paths[0]
+    left_out, encoder = (
+        [f"code of its own ({quoted(name)})" for name in types if not name.startswith(_PACKAGE)],
+        paths[0],
+    )
     for kind, path in zip(kinds[1:], paths[1:], strict=True):
         if kind not in _COMPUTED:
             left_out.append(f"the module {quoted(path.name)} ({quoted(kind)})")
     notes = []
+    after = [kind for kind in kinds[1:] if kind in ("Pooling", "Normalize")]
+    if after not in ([], ["Pooling"], ["Pooling", "Normalize"]):
+        left_out.append(f"the modules {' and '.join(after)} in this order")
+    if after[-1:] == ["Normalize"]:
+        notes.append(
+            "sentence-transformers scales embeddings to length 1: add --normalize to bertjax.predict --do=embed"
+        )
     if "Pooling" in kinds:
-        pooling = _json(paths[kinds.index("Pooling")] / "config.json")
+        path = paths[kinds.index("Pooling")] / "config.json"
+        if not path.exists() and not encoder_only:
+            raise UserError(
+                f"{path}, which sets how embeddings are pooled, does not exist; download it beside the others"
+            )
+        pooling = _json(path)
         modes, odd = _modes(pooling), _odd(pooling, _POOLING_KEYS)
         left_out += [f"{name} of its pooling" for name in odd]
         if modes != ["mean"]:

@@ -186,6 +186,7 @@ def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any])
     """
     architecture = next(iter(config.get("architectures") or ()), "")
     terms = [term for term, head in heads.items() if architecture == stem + head.suffix]
+    # One class serves classification, label sets and regression; `problem_type` tells them apart.
     if terms != list(_PROBLEMS):
         return next(iter(terms), None)
     problem = config.get("problem_type")
@@ -228,9 +229,9 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
         objective["classes"] = labels
     if term == REGRESSION and config.get("problem_type") != _PROBLEMS[REGRESSION]:
         objective["activation"] = _activation_of(config)
-    if term == CHOICE:
+    if term == CHOICE:  # config.json does not have the number of choices, and transformers' default is 2 labels
         objective["classes"] = [str(number) for number in range(len(labels))]
-    if term == SPAN:
+    if term == SPAN:  # windows must fit the encoder, which may be shorter than the defaults assume
         defaults = Questions()
         lengths = {
             "stride": min(defaults.stride, longest // 2),

@@ -19,9 +19,14 @@ _WORDPIECE = (
     "RetriBert",
 )
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
-_SENTENCEPIECE = ("Albert", "XLNet", "XLMRoberta", "Camembert")
+# {class: the family whose order of ids it has}
+_SENTENCEPIECE = {"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"}
 # Classes that run any `tokenizer.json` as it is: `PreTrainedTokenizerFast` in transformers 4, the last one in 5.
-_GENERIC = ("PreTrained", "PreTrainedTokenizerFast", "TokenizersBackend")
+_IN_TRANSFORMERS_5 = "TokenizersBackend"
+_GENERIC = ("PreTrained", "PreTrainedTokenizerFast", _IN_TRANSFORMERS_5)
+# Classes without `token_type_ids` among their `model_input_names`: both texts of a pair are then in segment 0. In
+# transformers 5 these are also ALBERT's and XLNet's, but the models were trained with two segments.
+_ONE_SEGMENT = (*_BYTE_BPE, "XLMRoberta", "Camembert", "DistilBert", _IN_TRANSFORMERS_5)
 # Classes with code that splits words or arranges ids: their files alone would give other ids.
 _OWN_CODE = {
     "BertJapanese": "splits words by MeCab, Sudachi or Juman",
@@ -59,9 +64,31 @@ def name_of(settings: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return _stem(str(named))
 
 
+def is_generic(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Return whether a folder names no tokenizer class, or one that runs any `tokenizer.json`; as bertjax writes it."""
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    return named is None or _stem(str(named)) in _GENERIC
+
+
 def doubles_separator(name: str) -> bool:
     """Return whether a class puts two `</s>` between two texts."""
     return name in (*_BYTE_BPE, "XLMRoberta", "Camembert")
+
+
+def gives_segments(name: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a class passes segments to the model, by its `tokenizer_config.json` or by default."""
+    inputs = settings.get("model_input_names")
+    return name not in _ONE_SEGMENT if inputs is None else "token_type_ids" in inputs
+
+
+def sentencepiece_family(name: str, config: Mapping[str, Any]) -> str:
+    """Return the family whose order of ids a SentencePiece model has: the class decides, as in `AutoTokenizer`."""
+    return _SENTENCEPIECE.get(name, str(config.get("model_type")))
+
+
+def keeps_prefix_space(name: str) -> bool:
+    """Return whether a class leaves `add_prefix_space` of a `tokenizer.json` as it is; only that of transformers 5."""
+    return name == _IN_TRANSFORMERS_5
 
 
 def rewrites_normalizer(name: str) -> bool:
@@ -76,7 +103,8 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
       folder: the checkpoint.
       settings: content of `tokenizer_config.json`.
       config: content of `config.json`.
-      kind: name of the file to read: `tokenizer.json`, `vocab.txt`, `vocab.json` or a SentencePiece model.
+      kind: name of the file to read: `tokenizer.json`, `tokenizer.model`, `vocab.txt`, `vocab.json` or a published
+        SentencePiece model.
 
     Raises:
       UserError: the class has its own code, or uses another kind of file.
@@ -99,10 +127,15 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
             f"{folder} has a {_FASTBPE}, the merges of fastBPE (PhobertTokenizer, BertweetTokenizer), which bertjax "
             f"does not read; {_REMEDY}"
         )
-    groups = {"vocab.txt": (_WORDPIECE, "BertTokenizer"), "vocab.json": (_BYTE_BPE, "RobertaTokenizer")}
+    groups = {
+        "vocab.txt": (_WORDPIECE, "BertTokenizer"),
+        "vocab.json": (_BYTE_BPE, "RobertaTokenizer"),
+        "tokenizer.model": ((), "PreTrainedTokenizerFast"),  # of bertjax, which makes a tokenizer.json of it
+    }
     classes, example = groups.get(kind, (_SENTENCEPIECE, "AlbertTokenizer"))
-    # Some ALBERTs were published with BERT's vocab.txt and no setting that says so.
-    is_nameless = named is None and (name in classes or not name or (name, kind) == ("Albert", "vocab.txt"))
+    # Some ALBERTs were published with BERT's vocab.txt and no setting that says so. Runs name no class.
+    is_usual = name in classes or not name or (name, kind) == ("Albert", "vocab.txt") or kind == "tokenizer.model"
+    is_nameless = named is None and is_usual
     if not is_nameless and name not in (*classes, *_GENERIC):
         what = f"tokenizer_class={quoted(named)}" if named else f"model_type={quoted(config.get('model_type'))}"
         raise UserError(

@@ -4,7 +4,7 @@ import json
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax import untrusted
 from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizer_json, wordpiece
@@ -13,7 +13,7 @@ from bertjax.data.tokenizer.layout import Layout, layout_of, template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import ROLES, HuggingFaceTokenizer
-from bertjax.errors import UserError, quoted, reason
+from bertjax.errors import UserError, quoted, reason, shorten
 from bertjax.interop import (
     added_tokens,
     foreign_settings,
@@ -27,6 +27,20 @@ ADDED = "added_tokens.json"
 _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
 # This class runs a tokenizer.json as it is. `BertTokenizerFast` would override the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
+
+
+class Found(NamedTuple):
+    """The tokenizer of a checkpoint.
+
+    Attributes:
+      tokenizer: the tokenizer.
+      notes: remarks on its files, one line each.
+      has_segments: whether it gives the second text of a pair a segment of its own.
+    """
+
+    tokenizer: Tokenizer
+    notes: list[str]
+    has_segments: bool
 
 
 def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -> list[str]:
@@ -71,9 +85,10 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
         else:
             # Without this key transformers sets the pre-tokenizer's add_prefix_space to False.
             settings["add_prefix_space"] = (description["pre_tokenizer"] or {}).get("add_prefix_space", False)
+            # As RoBERTa's: the space before a mask belongs to the masked word, whose piece starts with it.
             for symbol in description["added_tokens"]:
                 if symbol["id"] == tokenizer.mask_id:
-                    symbol["lstrip"] = True  # the space before it belongs to the masked word
+                    symbol["lstrip"] = True
     cls, sep = ((tokenizer.piece(number), number) for number in (tokenizer.cls_id, tokenizer.sep_id))
     description["post_processor"] = template(cls, sep, int(segments > 1), tokenizer.cls_last, tokenizer.pair_separators)
     if tokenizer.cls_last:  # XLNet's classes pool the last column of a row, which must not be padding
@@ -94,11 +109,11 @@ def read(folder: Path) -> Tokenizer:
     Raises:
       UserError: no such file exists, bertjax cannot read it, or see `tokenizer_classes.check`.
     """
-    return read_with_notes(folder)[0]
+    return find(folder).tokenizer
 
 
-def read_with_notes(folder: Path, lowercase: bool = False) -> tuple[Tokenizer, list[str]]:
-    """Read a tokenizer as `read` does; return it with notes about the files, one line each.
+def find(folder: Path, lowercase: bool = False) -> Found:
+    """Read a tokenizer as `read` does, with notes and what only the model needs to know.
 
     Args:
       folder: the checkpoint.
@@ -110,26 +125,25 @@ def read_with_notes(folder: Path, lowercase: bool = False) -> tuple[Tokenizer, l
         raise UserError(f"the tokenizer in {folder} cannot be read ({quoted(error)}); download it again") from error
 
 
-def _read(folder: Path, lowercase: bool) -> tuple[Tokenizer, list[str]]:
+def _read(folder: Path, lowercase: bool) -> Found:
     settings, symbols, ids = (_if_there(folder / name) for name in (CONFIG, SYMBOLS, ADDED))
     config, description = _if_there(folder / "config.json"), _if_there(folder / MODEL)
-    if (folder / _SENTENCEPIECE).exists():
+    is_json, class_name = bool(description), tokenizer_classes.name_of(settings, config)
+    files = added_tokens.declared(settings, symbols, ids)
+    kind = _kind_of(folder, description, files, is_ours=tokenizer_classes.is_generic(settings, config))
+    tokenizer_classes.check(folder, settings, config, kind)
+    notes = foreign_settings.notes_of_tokenizer(settings, symbols)
+    layout = layout_of(description.get("post_processor"))
+    has_segments = tokenizer_classes.gives_segments(class_name, settings) and (layout is None or layout.segment > 0)
+    if kind == _SENTENCEPIECE:
         if lowercase:
             raise UserError(
                 f"{folder} has do_lower_case=True, and {_SENTENCEPIECE} normalizes by itself; train another"
             )
-        tokenizer = _read_sentencepiece(folder, description, settings, symbols, ids)
-        return tokenizer, foreign_settings.notes_of_tokenizer(settings, symbols)
-    is_json, kind = bool(description), _kind_of(folder, bool(description))
-    tokenizer_classes.check(folder, settings, config, kind)
-    class_name, notes = (
-        tokenizer_classes.name_of(settings, config),
-        foreign_settings.notes_of_tokenizer(settings, symbols),
-    )
+        return Found(_read_sentencepiece(folder, description, files), notes, has_segments)
     if not is_json:
         description, more = _described(folder, kind, config, settings)
         notes += more
-    files = added_tokens.declared(settings, symbols, ids)
     description, more = added_tokens.complete(description, files, is_json, str(folder))
     notes += [*more, *(tokenizer_classes.note(settings, config) if is_json else ())]
     layout = layout_of(description.get("post_processor"))
@@ -139,7 +153,11 @@ def _read(folder: Path, lowercase: bool) -> tuple[Tokenizer, list[str]]:
                 f"{folder / MODEL} lays out a text as {quoted(spelled)}, and bertjax as [CLS] A [SEP] or "
                 "A [SEP] [CLS]; correct its post_processor"
             )
-        notes.append(f"{MODEL} has no template of special tokens: texts are laid out as [CLS] A [SEP]")
+        notes.append(
+            f"{MODEL} has no template of special tokens: texts are laid out as [CLS] A [SEP], and without symbols in "
+            "transformers 4"
+        )
+    # Older files have no template: the class lays out pairs.
     separators = layout.separators if layout else 1 + (not is_json and tokenizer_classes.doubles_separator(class_name))
     if tokenizer_classes.rewrites_normalizer(class_name) and is_json:
         _as_bert_normalizes(description, settings)
@@ -147,19 +165,42 @@ def _read(folder: Path, lowercase: bool) -> tuple[Tokenizer, list[str]]:
         own = [description["normalizer"]] if description.get("normalizer") else []
         description["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
     splitter = description.get("pre_tokenizer")
-    if splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel":
-        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # as every class of transformers does
-    return _laid_out(description, layout, separators, str(folder / kind)), notes
+    is_byte_level = splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel"
+    if is_byte_level and not tokenizer_classes.keeps_prefix_space(class_name):
+        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # as the classes of transformers 4 do
+    return Found(_laid_out(description, layout, separators, str(folder / kind)), notes, has_segments)
 
 
 def _if_there(path: Path) -> dict[str, Any]:
     return load_json(path) if path.exists() else {}
 
 
-def _kind_of(folder: Path, is_json: bool) -> str:
-    """Return the name of the file with the vocabulary."""
+def _kind_of(folder: Path, description: dict[str, Any], files: added_tokens.Declared, is_ours: bool) -> str:
+    """Return the name of the file with the vocabulary.
+
+    A `tokenizer.model` of ours comes first, since its `tokenizer.json` differs in rare texts. But if tokens were added
+    later, as by `add_tokens` and `save_pretrained` of transformers, only the `tokenizer.json` has them.
+
+    Args:
+      folder: the checkpoint.
+      description: its `tokenizer.json`, empty if there is none.
+      files: declarations of the other files.
+      is_ours: whether the folder may be written by bertjax; other classes read a `tokenizer.model` in their own ways.
+    """
+    if (folder / _SENTENCEPIECE).exists() and not description and not is_ours:
+        return _SENTENCEPIECE
+    if (folder / _SENTENCEPIECE).exists() and is_ours:
+        added = {token["content"] for token in description.get("added_tokens") or []} | files.added.keys()
+        pieces = {piece.piece for piece in sentencepiece.from_file(folder / _SENTENCEPIECE).description.pieces}
+        if not (lacking := sorted(added - pieces)):
+            return _SENTENCEPIECE
+        if not description or description["model"]["type"] != "Unigram":
+            raise UserError(
+                f"{folder} has added tokens that its {_SENTENCEPIECE} lacks ({shorten(list(map(quoted, lacking)))}), "
+                f"which bertjax reads only from a {MODEL} of the kind Unigram; remove them from its files"
+            )
     kinds = (published_sentencepiece.SPIECE, published_sentencepiece.BPE, VOCAB)
-    if is_json:
+    if description:
         return MODEL
     if (folder / _BYTE_VOCAB).exists() and (folder / _MERGES).exists():
         return _BYTE_VOCAB
@@ -178,7 +219,8 @@ def _described(folder: Path, kind: str, config: dict, settings: dict) -> tuple[d
         prefix = bool(settings.get("add_prefix_space"))
         return json.loads(byte_bpe.describe_files(folder / kind, folder / _MERGES, prefix)), []
     if kind != VOCAB:
-        return published_sentencepiece.describe(folder / kind, config.get("model_type"), settings), []
+        family = tokenizer_classes.sentencepiece_family(tokenizer_classes.name_of(settings, config), config)
+        return published_sentencepiece.describe(folder / kind, family, settings), []
     description = json.loads(wordpiece.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True)))
     pieces, normalizer = description["model"]["vocab"], description["normalizer"]["normalizers"][-1]
     if not any(piece.startswith(wordpiece.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
@@ -214,11 +256,11 @@ def _as_bert_normalizes(description: dict, settings: dict) -> None:
         normalizer |= _normalization(settings)
 
 
-def _read_sentencepiece(folder: Path, description: dict, settings: dict, symbols: dict, ids: dict) -> Tokenizer:
+def _read_sentencepiece(folder: Path, description: dict, files: added_tokens.Declared) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.model`, which `write` wrote."""
     tokenizer = sentencepiece.from_file(folder / _SENTENCEPIECE)
     names = {"[UNK]": "unk", "[SEP]": "sep", "[PAD]": "pad", "[CLS]": "cls", "[MASK]": "mask"}
-    for symbol, piece in added_tokens.declared(settings, symbols, ids).roles.items():
+    for symbol, piece in files.roles.items():
         if piece != (own := tokenizer.piece(getattr(tokenizer, f"{names[symbol]}_id"))):
             raise UserError(
                 f"{folder} declares {quoted(piece)} as its {symbol}, and {_SENTENCEPIECE} has {quoted(own)}; get the "
@@ -226,7 +268,8 @@ def _read_sentencepiece(folder: Path, description: dict, settings: dict, symbols
             )
     steps = (description.get("normalizer") or {}).get("normalizers", [])
     rules = tokenizer.description.normalizer_spec.precompiled_charsmap
-    ours = steps[:1] == [{"type": "NFC"}] and not rules  # as `sentencepiece_json` writes it
+    # A SentencePiece model does not say that texts were composed before; `sentencepiece_json` has written it.
+    ours = steps[:1] == [{"type": "NFC"}] and not rules
     return SentencePieceTokenizer(tokenizer.model, "nfc") if ours else tokenizer
 
 
@@ -235,6 +278,7 @@ def _laid_out(description: dict, layout: Layout | None, separators: int, path: s
     cls_last = layout is not None and layout.cls_last
     description |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = tokenizer_json.from_json(_json(description, indent=None), path)
+    # Symbols swallow spaces around them in some published files. Their spelling is text here, and keeps its spaces.
     for symbol in description.get("added_tokens", []):
         if symbol["content"] in tokenizer.text_symbols:
             symbol["lstrip"] = symbol["rstrip"] = False

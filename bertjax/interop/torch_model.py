@@ -57,7 +57,7 @@ class TorchModel(torch.nn.Module):
         outputs = {HIDDEN: hidden_BTD}
         if self.pooler is not None:
             outputs[POOLED] = self.pooler_activation(self.pooler(self._cls(hidden_BTD, named["attention_mask"])))
-        if self.reading.has_mean:
+        if self.reading.has_mean:  # of the tokens that are not padding, special tokens included
             mask_BT1 = mask_BT[..., None].to(hidden_BTD.dtype)
             mean_BD = (hidden_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
             outputs[SENTENCE] = functional.normalize(mean_BD) if self.reading.is_normalized else mean_BD

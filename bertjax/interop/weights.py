@@ -71,6 +71,7 @@ def read(folder: Path) -> dict[str, np.ndarray]:
     Raises:
       UserError: there are no weights, a file is damaged, or see `pickles.read`.
     """
+    # As in transformers, safetensors wins if a folder has both.
     for name, read_file in ((SAFETENSORS, _read_safetensors), (PICKLE, pickles.read)):
         if (folder / name).exists():
             return read_file(folder / name)
@@ -100,7 +101,7 @@ def _class_of(folder: Path) -> str:
 
 
 def unwrapped(
-    tensors: dict[str, np.ndarray], root: str, known: Iterable[str]
+    tensors: dict[str, np.ndarray], root: str, landmarks: Iterable[str]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Strip the prefixes of modules around a model from tensor names; return the tensors and notes.
 
@@ -109,23 +110,20 @@ def unwrapped(
     Args:
       tensors: tensors of a checkpoint by name.
       root: the family's prefix of encoder names.
-      known: first components of all names in the family.
+      landmarks: names in the encoder, without `root`. Whatever precedes them, but for `root`, belongs to wrappers.
     """
     plain = {_WRAPPERS.sub(r"\1", name): tensor for name, tensor in tensors.items()}
     notes = ["names have parts of torch.compile or of a parallel wrapper, which are left out"] * (
         plain.keys() != tensors.keys()
     )
-    prefix, known = "", set(known)
-    while len(firsts := {name.removeprefix(prefix).partition(".")[0] for name in plain}) == 1:
-        if not firsts or (first := firsts.pop()) in known or f"{prefix}{first}" in plain:
-            break
-        prefix += f"{first}."
-    if not prefix and not any(name.startswith(root) for name in plain):  # only the model is in a field
-        prefixes = {name.partition(f".{root}")[0] + "." for name in plain if f".{root}" in name}
-        prefix = prefixes.pop() if len(prefixes) == 1 else ""
-    if prefix:
-        notes.append(f"names start with {quoted(prefix)}, which is left out")
-    return {name.removeprefix(prefix): tensor for name, tensor in plain.items()}, notes
+    before = {name.removesuffix(end) for end in landmarks for name in plain if f".{name}".endswith(f".{end}")}
+    prefixes = {prefix.removesuffix(root) if f".{prefix}".endswith(f".{root}") else prefix for prefix in before}
+    # Two encoders, such as a student beside its teacher, have two prefixes, and neither is ours to choose.
+    prefix = prefixes.pop() if len(prefixes) == 1 else ""
+    stripped = {name.removeprefix(prefix): tensor for name, tensor in plain.items()}
+    if not prefix or len(stripped) < len(plain):
+        return plain, notes
+    return stripped, [*notes, f"names start with {quoted(prefix)}, which is left out"]
 
 
 def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -133,6 +131,7 @@ def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]
     try:
         shard_of = untrusted.read_json(index)["weight_map"].copy()
         names = sorted(set(shard_of.values()))
+        # An index of somebody else must not make us read files outside of its folder.
         if odd := [name for name in names if name in ("", "..") or Path(name).name != name]:
             raise ValueError(f"the shard {quoted(odd[0])} is not a file beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -162,7 +161,7 @@ def _array(name: str, tensor: dict) -> np.ndarray:
     if tensor["dtype"] == "BF16":
         return pickles.widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
     if tensor["dtype"] not in _DTYPES:
-        raise ValueError(f"{name} holds {tensor['dtype']}")
+        raise UserError(f"{name} holds {tensor['dtype']}, which bertjax does not read; save the weights as float32")
     return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
 
 

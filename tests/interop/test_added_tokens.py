@@ -176,9 +176,78 @@ def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, origin
 @pytest.mark.skipif(IS_5, reason="transformers 5 lays out texts as declared, whatever the template is")
 def test_a_template_wins_over_a_declared_symbol_with_a_note(made, tmp_path):
     theirs, folder = made("roberta", lambda theirs: theirs.add_special_tokens({"sep_token": "<sep>"}))
-    tokens, notes = tokenizers.read_with_notes(folder)
+    tokens, notes, _ = tokenizers.find(folder)
     assert rows(tokens, TEXTS) == theirs(TEXTS)["input_ids"]
     assert any("[SEP] is declared as '<sep>', and the template of tokenizer.json has '</s>'" in note for note in notes)
+
+
+@pytest.mark.parametrize("file", ["special_tokens_map.json", "tokenizer_config.json"])
+def test_symbols_without_a_role_take_ids_before_other_new_tokens(originals, tmp_path, file):
+    _, [vocab] = originals["bert"]
+    lines = [line for line in vocab.read_text().splitlines() if line not in ("[BOS]", "[EOS]")]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    symbols = {"bos_token": "[BOS]", "eos_token": "[EOS]", "additional_special_tokens": ["[E1]", "[E2]"]}
+    (tmp_path / file).write_text(json.dumps(symbols))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    tokens, texts = tokenizers.read(tmp_path), ["abd [E1] ace [E2]"]
+    assert rows(tokens, texts) == theirs(texts)["input_ids"] and tokens.vocab_size == len(theirs)
+
+
+@pytest.mark.parametrize(
+    "family, file, named",
+    [
+        ("camembert", "sentencepiece.bpe.model", "XLMRobertaTokenizer"),
+        ("xlm-roberta", "sentencepiece.bpe.model", "CamembertTokenizer"),
+        ("roberta", "spiece.model", "XLNetTokenizer"),
+    ],
+)
+def test_the_class_decides_the_order_of_ids_and_not_the_family(originals, tmp_path, family, file, named):
+    [path] = next(files for _, files in originals.values() if files[0].name == file)
+    shutil.copy(path, tmp_path / file)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
+    theirs, tokens = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenizers.read(tmp_path)
+    texts = ["The king was old.", "No, she said"]
+    assert rows(tokens, texts) == theirs(texts)["input_ids"]
+    assert rows(tokens, texts, texts[::-1]) == theirs(texts, texts[::-1])["input_ids"]
+
+
+def test_tokens_added_to_a_folder_of_ours_are_read(tmp_path):
+    """transformers writes them to tokenizer.json and leaves tokenizer.model as it is."""
+    lines = ["the king was old and no travelers went away", "her company said so", "every word is here"] * 9
+    for kind in ("unigram", "char"):
+        own = tokenizer.train(lines, TokenizerConfig(kind=kind, vocab_size=290))
+        folder = tmp_path / kind
+        folder.mkdir()
+        tokenizers.write(folder, own, longest=64)
+        (folder / "config.json").write_text(json.dumps({"model_type": "bert"}))
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        theirs.add_tokens(["covid"])
+        theirs.save_pretrained(folder)
+        assert (folder / "tokenizer.model").exists()
+        if kind == "char":
+            with pytest.raises(UserError, match="has added tokens that its tokenizer.model lacks .*'covid'"):
+                tokenizers.read(folder)
+            continue
+        tokens, texts = tokenizers.read(folder), ["the covid was old", "no"]
+        assert rows(tokens, texts, texts) == theirs(texts, texts)["input_ids"] != rows(own, texts, texts)
+
+
+@pytest.mark.skipif(not IS_5, reason="transformers 4 has no such class")
+@pytest.mark.parametrize("own, setting", [(True, None), (True, False), (False, True)])
+def test_the_class_of_transformers_5_keeps_the_space_before_a_text(made, own, setting):
+    _, folder = made("roberta")
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": "TokenizersBackend"}
+    settings.pop("add_prefix_space", None)
+    if setting is not None:
+        settings["add_prefix_space"] = setting
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    description = json.loads((folder / "tokenizer.json").read_text())
+    description["pre_tokenizer"]["add_prefix_space"] = own
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert rows(tokenizers.read(folder), TEXTS) == theirs(TEXTS)["input_ids"]
 
 
 def test_another_layout_is_refused(made):

@@ -36,6 +36,12 @@ def test_encoders_that_no_family_computes():
     assert unknown == {"fixed_tiny", "ib_bert_large", "bilstm", "modern_base", "modern_large"}
 
 
+def test_the_error_is_about_the_family_that_knows_the_features_of_a_model():
+    """ELECTRA has as few complaints about the teacher of MobileBERT, because it has no bottlenecks at all."""
+    with pytest.raises(UserError, match="bottlenecked='none', and attention of transformers' MobileBERT reads"):
+        families.of_model(PRESETS["ib_bert_large"], {"encoder/embeddings/word": None}, 0)
+
+
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
 def test_a_round_trip_restores_the_export(tokens, tmp_path, kind, architecture, parts):
     original = models.make(parts, tokens, kind)

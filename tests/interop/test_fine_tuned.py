@@ -1,6 +1,7 @@
 """Fine-tuned models in transformers: pipelines answer as bertjax predicts, and checkpoints of theirs are read."""
 
 import itertools
+import json
 import pathlib
 import re
 
@@ -75,6 +76,39 @@ def test_classification_of_pairs(tokens, tmp_path):
     for expected, entries in zip(Predictor(original).predict(records), scores, strict=True):
         actual = {entry["label"]: entry["score"] for entry in entries}
         assert actual == pytest.approx(expected["probabilities"], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("how", ["inputs", "template", "class"])
+def test_pairs_of_tokenizers_that_give_no_segments(tokens, tmp_path, how):
+    """Both texts are in segment 0: by `model_input_names`, by the template, or by the class of the tokenizer."""
+    theirs, back = tmp_path / "theirs", tmp_path / "back"
+    huggingface.write(theirs, models.fine_tuned("classification", tokens))
+    settings = json.loads((theirs / "tokenizer_config.json").read_text())
+    inputs = settings.pop("model_input_names")
+    if how == "template":
+        settings["model_input_names"] = inputs
+        description = json.loads((theirs / "tokenizer.json").read_text())
+        for part in description["post_processor"]["pair"]:
+            next(iter(part.values()))["type_id"] = 0
+        (theirs / "tokenizer.json").write_text(json.dumps(description))
+    elif how == "inputs":
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
+    else:
+        settings["tokenizer_class"] = "DistilBertTokenizer"
+    (theirs / "tokenizer_config.json").write_text(json.dumps(settings))
+    model, notes = huggingface.read(theirs)
+    assert "2 of 3 rows of segments cut: the tokenizer gives all texts segment 0" in notes
+    huggingface.write(back, model)
+    assert huggingface.read(back)[0].encoder == model.encoder
+    model.settings["tasks"]["classification"]["examples"] |= {"text": "a", "pair": "b"}
+    records = [{"a": a, "b": b} for a, b in zip(TEXTS[:2], TEXTS[1::-1])]
+    expected = [list(answer["probabilities"].values()) for answer in Predictor(model).predict(records)]
+    for folder in (theirs, back):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        inputs = tokenizer(TEXTS[:2], TEXTS[1::-1], return_tensors="pt", padding=True)
+        with torch.no_grad():
+            logits = transformers.AutoModelForSequenceClassification.from_pretrained(folder)(**inputs).logits
+        np.testing.assert_allclose(torch.softmax(logits, -1), expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -142,6 +142,27 @@ def test_settings_that_nobody_knows_are_noted(folder, file):
     assert "'use_flux'" in added[0]
 
 
+@pytest.mark.parametrize(
+    "setting, harmless, note",
+    [
+        (
+            "truncation_side",
+            {"left": "right"},
+            "which keeps the end of a text that is too long: bertjax keeps its start",
+        ),
+        ("do_basic_tokenize", {False: True}, "which only the slow class of transformers follows"),
+    ],
+)
+def test_settings_that_bertjax_computes_in_one_way_only_are_noted(folder, setting, harmless, note):
+    [(other, usual)] = harmless.items()
+    before = huggingface.read(folder)[1]
+    change(folder / "tokenizer_config.json", **{setting: usual})
+    assert huggingface.read(folder)[1] == before
+    change(folder / "tokenizer_config.json", **{setting: other})
+    [added] = [line for line in huggingface.read(folder)[1] if line not in before]
+    assert added.startswith(f"tokenizer_config.json has {setting}={other!r}, {note}")
+
+
 @pytest.mark.parametrize("kind", models.STEMS)
 def test_what_bertjax_writes_has_no_unknown_setting(tokens, tmp_path, kind):
     for term in ("classification", "regression", "span", "multiple_choice"):
@@ -157,6 +178,9 @@ def test_the_other_names_of_sizes_are_read(tokens, tmp_path, kind, theirs):
     expected, config = huggingface.read(tmp_path)[0].encoder, json.loads((tmp_path / "config.json").read_text())
     renamed = {theirs.get(key, key): value for key, value in config.items()}
     (tmp_path / "config.json").write_text(json.dumps(renamed))
+    assert huggingface.read(tmp_path)[0].encoder == expected
+    # transformers sets the other name last, so it wins over the family's own.
+    (tmp_path / "config.json").write_text(json.dumps(dict.fromkeys(theirs, 7) | renamed))
     assert huggingface.read(tmp_path)[0].encoder == expected
 
 
@@ -200,6 +224,7 @@ def test_a_tied_tensor_is_read_under_either_name(tokens, tmp_path, kind):
         ("model.backbone.{}", "names start with 'model.backbone.'"),
         ("net.module.{}", "names start with 'net.'"),
         ("0.auto_model.{}", "names start with '0.auto_model.'"),
+        ("encoder.{}", "names start with 'encoder.'"),  # also the name of a part of BERT
     ],
 )
 @pytest.mark.parametrize("architecture", ["BertForMaskedLM", "BertModel"])
@@ -211,6 +236,20 @@ def test_prefixes_of_wrappers_are_left_out(tokens, tmp_path, architecture, wrap,
     assert any(noted in note for note in notes)
     for path, leaf in flatten_dict(model.params, sep="/").items():
         np.testing.assert_array_equal(leaf, expected[path], path)
+
+
+def test_a_model_within_a_field_of_its_own_name(tokens, tmp_path):
+    huggingface.write(tmp_path, models.make(frozenset({"pooler"}), tokens))
+    expected = params_of(tmp_path)
+    rename(tmp_path, "bert.{}".format)  # BertModel in a class with heads: not a wrapper
+    assert not any("names start with" in note for note in huggingface.read(tmp_path)[1])
+    rename(tmp_path, "bert.{}".format)
+    assert any("names start with 'bert.'" in note for note in huggingface.read(tmp_path)[1])
+    np.testing.assert_array_equal(params_of(tmp_path)["encoder/embeddings/word"], expected["encoder/embeddings/word"])
+    tensors = dict(weights.read(tmp_path))
+    weights.write(tmp_path / "model.safetensors", tensors | {f"teacher.{name}": tensors[name] for name in tensors})
+    with pytest.raises(UserError, match="lacks bert.embeddings.*; it has 'bert.bert.embeddings"):
+        huggingface.read(tmp_path)
 
 
 def test_wrappers_within_a_model_and_fields_beside_it(folder):
@@ -254,6 +293,14 @@ def test_weights_of_other_formats_are_named_with_the_way_to_convert_them(folder,
         huggingface.read(folder)
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_pointers_of_git_lfs_are_named(folder, name):
+    """A clone without Git LFS has them in place of large files."""
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 438\n")
+    with pytest.raises(UserError, match=f"{name} is .*pointer of Git LFS and not the file; run git lfs pull"):
+        huggingface.read(folder)
+
+
 @pytest.mark.parametrize(
     "file, settings",
     [
@@ -265,6 +312,7 @@ def test_weights_of_other_formats_are_named_with_the_way_to_convert_them(folder,
         ("tokenizer_config.json", {"added_tokens_decoder": [1]}),
         ("tokenizer_config.json", {"added_tokens_decoder": {}, "sep_token": 3}),
         ("tokenizer_config.json", {"model_max_length": "512"}),
+        ("tokenizer_config.json", {"model_max_length": 2}),
         ("added_tokens.json", {"covid": "60"}),
         ("modules.json", {"idx": 0}),
     ],

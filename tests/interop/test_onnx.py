@@ -1,8 +1,10 @@
 """ONNX files: onnxruntime computes the same outputs as bertjax."""
 
 import dataclasses
+import functools
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -34,8 +36,6 @@ def slow(test):
 HEADS = {
     "BertForPreTraining": ["last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"],
     "BertForMaskedLM": ["last_hidden_state", "mlm_logits"],
-    "BertModel": ["last_hidden_state", "pooler_output"],
-    "no pooler": ["last_hidden_state"],
 }
 
 
@@ -49,17 +49,34 @@ def session_of(path):
     return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """exported(kind) -> a folder with the model as an export, `ours`, and `new/model.onnx`; the result of `convert`."""
+
+    @functools.cache
+    def write(kind: str):
+        folder = tmp_path_factory.mktemp(kind)
+        export.write(folder / "ours", made(kind))
+        return folder, convert.run(folder / "ours", folder / "new" / "model.onnx")
+
+    return write
+
+
+def export_once(monkeypatch, path) -> None:
+    """PyTorch's exporter gives a file that it has written before, of a model with the same graph and weights."""
+    monkeypatch.setattr(onnx, "_export", lambda source, draft, *others: draft.write_bytes(path.read_bytes()))
+
+
 @slow
 @pytest.mark.parametrize("kind", HEADS)
-def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tmp_path):
-    export.write(tmp_path / "ours", made(kind))
-    summary = convert.run(tmp_path / "ours", tmp_path / "new" / "model.onnx")
+def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, exported):
+    folder, summary = exported(kind)
     assert summary.kind == "onnx" and summary.notes[0] == f"outputs: {', '.join(HEADS[kind])}"
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.onnx"]
-    session = session_of(tmp_path / "new" / "model.onnx")
+    assert [path.name for path in (folder / "new").iterdir()] == ["model.onnx"]
+    session = session_of(folder / "new" / "model.onnx")
     assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in INPUTS]
     assert [node.name for node in session.get_outputs()] == HEADS[kind]
-    module, params, tokenizer = bertjax.load(tmp_path / "ours")
+    module, params, tokenizer = bertjax.load(folder / "ours")
     for rows, seq_len in ((1, 1), (1, 20), (5, 3), (7, 20)):
         draw = np.random.default_rng(rows)
         tokens_BT = draw.integers(0, tokenizer.vocab_size, (rows, seq_len))
@@ -79,6 +96,7 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, tm
         ({"pooler", "mlm"}, ["last_hidden_state", "mlm_logits"]),
         ({"pooler", "mlm", "nsp"}, ["last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"]),
         ({"pooler"}, ["last_hidden_state", "pooler_output"]),
+        (set(), ["last_hidden_state"]),
     ],
 )
 def test_a_pooler_that_no_head_reads_is_no_output(parts, outputs):
@@ -96,11 +114,10 @@ def test_the_head_of_the_generator_of_electra_is_no_output():
 
 
 @slow
-def test_the_check_sees_every_output(tmp_path, monkeypatch):
+def test_the_check_sees_every_output(exported, tmp_path, monkeypatch):
     model, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx.values
     reading = onnx.reading_of(model)
-    path = tmp_path / "model.onnx"
-    onnx.write(path, model)
+    path = exported("BertForPreTraining")[0] / "new" / "model.onnx"
     assert 0 < onnx._difference(path, model, reading) < onnx.TOLERANCE
     for name in outputs:
         wrong = lambda *args, name=name: (computed := real(*args)) | {name: computed[name] + 1}  # noqa: E731
@@ -109,27 +126,19 @@ def test_the_check_sees_every_output(tmp_path, monkeypatch):
     last = outputs[-1]
     monkeypatch.setattr(onnx, "values", lambda *args: (computed := real(*args)) | {last: computed[last] * np.nan})
     assert np.isnan(onnx._difference(path, model, reading))
-    monkeypatch.setattr(onnx, "_export", lambda source, draft, *others: draft.write_bytes(path.read_bytes()))
+    export_once(monkeypatch, path)
     with pytest.raises(RunFailed, match="onnxruntime and bertjax differ by nan in .*; it was not written"):
         onnx.write(tmp_path / "other.onnx", model)
-
-
-@slow
-def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx, "TOLERANCE", 0.0)
-    with pytest.raises(RunFailed, match="onnxruntime and bertjax differ by .*e-0[67] in .*model.onnx; it was not"):
-        onnx.write(tmp_path / "model.onnx", made("BertModel"))
     assert list(tmp_path.iterdir()) == []
 
 
 @slow
-def test_weights_too_large_for_one_file_are_written_beside_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx, "LARGEST_FILE", 0)
-    path = tmp_path / "model[v2]*.onnx"  # no pattern
-    onnx.write(path, made("BertModel"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model[v2]*.onnx", "model[v2]*.onnx.data"]
-    inputs = dict.fromkeys(INPUTS, np.ones((2, 5), np.int64))
-    assert np.isfinite(session_of(path).run(None, inputs)[0]).all()
+def test_a_file_with_other_outputs_is_not_written(exported, tmp_path, monkeypatch):
+    export_once(monkeypatch, exported("BertForPreTraining")[0] / "new" / "model.onnx")
+    monkeypatch.setattr(onnx, "TOLERANCE", 0.0)
+    with pytest.raises(RunFailed, match="onnxruntime and bertjax differ by .*e-0[67] in .*model.onnx; it was not"):
+        onnx.write(tmp_path / "model.onnx", made("BertForPreTraining"))
+    assert list(tmp_path.iterdir()) == []
 
 
 @installed
@@ -142,15 +151,15 @@ def test_weights_of_another_model_are_not_overwritten(tmp_path, write):
 
 
 @slow
-def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(tmp_path, monkeypatch):
-    export.write(tmp_path / "ours", made("BertForPreTraining"))
-    for target in ("hf/tiny", "tiny.onnx"):
-        convert.run(tmp_path / "ours", tmp_path / target)
+def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(exported, tmp_path, monkeypatch):
+    folder, _ = exported("BertForPreTraining")
+    convert.run(folder / "ours", tmp_path / "hf" / "tiny")
+    shutil.copy(folder / "new" / "model.onnx", tmp_path / "tiny.onnx")
     [lines] = re.findall(r"```python\n(import numpy as np, onnxruntime\n.*?)```", PAGE.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
     exec(lines, scope)
-    module, params, tokenizer = bertjax.load(tmp_path / "ours")
+    module, params, tokenizer = bertjax.load(folder / "ours")
     tokens_BT = tokenizer.rows(["where is the king?", "the king is here."], scope["hidden"].shape[1])
     assert np.array_equal(scope["inputs"]["input_ids"], tokens_BT) and len(scope["heads"]) == 3
     real_BT = tokens_BT != tokenizer.pad_id
@@ -159,7 +168,8 @@ def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(tmp_
 
 
 @slow
-def test_a_run_in_bfloat16_with_rounded_activations_is_checked_in_float32(tmp_path):
+def test_a_run_in_bfloat16_with_rounded_activations_is_checked_in_float32(exported, tmp_path, monkeypatch):
+    export_once(monkeypatch, exported("BertForMaskedLM")[0] / "new" / "model.onnx")
     model = made("BertForMaskedLM")
     execution = dataclasses.replace(model.encoder.execution, dtype="bfloat16")
     model = model._replace(encoder=dataclasses.replace(model.encoder, execution=execution, activation_bits=4))
@@ -168,16 +178,20 @@ def test_a_run_in_bfloat16_with_rounded_activations_is_checked_in_float32(tmp_pa
 
 
 @slow
-def test_a_folder_of_transformers_is_converted_directly(tmp_path, capsys):
+def test_a_folder_of_transformers_with_weights_too_large_for_one_file(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(onnx, "LARGEST_FILE", 0)
     export.write(tmp_path / "ours", made("BertModel"))
     convert.run(tmp_path / "ours", tmp_path / "theirs")
-    target = tmp_path / "tiny[v2].onnx"
+    target = tmp_path / "new" / "tiny[v2]*.onnx"  # no pattern
     flags = [f"--from={tmp_path / 'theirs'}", f"--to={target}"]
     capsys.readouterr()
     assert cli.exit_code_of(lambda: convert.main(flags)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["parts:", "outputs:", "checked:", "onnx", "next"]
-    assert target.exists()
+    assert "outputs: last_hidden_state, pooler_output" in lines
+    assert sorted(path.name for path in target.parent.iterdir()) == ["tiny[v2]*.onnx", "tiny[v2]*.onnx.data"]
+    inputs = dict.fromkeys(INPUTS, np.ones((2, 5), np.int64))
+    assert np.isfinite(session_of(target).run(None, inputs)[0]).all()
     assert cli.exit_code_of(lambda: convert.main(flags)) == 2
     assert f"--to={target} exists and is not empty" in capsys.readouterr().err
 
@@ -200,10 +214,10 @@ def test_heads_of_pretraining(tmp_path, kind, parts, outputs):
 
 
 @slow
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_the_logits_of_a_classifier_are_those_of_its_predictions(tmp_path, pooling):
+def test_the_logits_of_a_classifier_of_means_are_those_of_its_predictions(tmp_path):
+    """`test_every_family.py` has the classifiers that pool [CLS], as transformers does."""
     model = models.fine_tuned("classification", models.trained())
-    model.settings["tasks"]["classification"]["objective"]["pooling"] = pooling
+    model.settings["tasks"]["classification"]["objective"]["pooling"] = "mean"
     onnx.write(tmp_path / "model.onnx", model)
     tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
     mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)

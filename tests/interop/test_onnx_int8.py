@@ -43,6 +43,15 @@ def test_a_folder_of_transformers_with_the_file_that_browsers_look_for(tmp_path,
 @slow
 def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_int8, "TOLERANCE", 0.0)
+    real, files = onnx._export, []
+
+    def export_once(source, draft, *others):
+        if not files:
+            real(source, draft, *others)
+            files.append(draft.read_bytes())
+        draft.write_bytes(files[0])
+
+    monkeypatch.setattr(onnx, "_export", export_once)
     export.write(tmp_path / "ours", made("BertModel"))
     for target in ("new/model.onnx", "new/hf"):
         with pytest.raises(RunFailed, match="in int8 and bertjax differ by .*% of the outputs in"):

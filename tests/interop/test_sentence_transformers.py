@@ -64,9 +64,16 @@ def changed(folder, name, **settings):
     path.write_text(json.dumps(content | settings))
 
 
-def with_module(folder, kind: str):
+def with_module(folder, kind: str, package: str = "sentence_transformers.models", place: int = 9):
     modules = json.loads((folder / "modules.json").read_text())
-    modules.append({"idx": 9, "name": "9", "path": f"2_{kind}", "type": f"sentence_transformers.models.{kind}"})
+    modules.insert(place, {"name": kind, "path": f"2_{kind}", "type": f"{package}.{kind}"})
+    modules = [module | {"idx": number} for number, module in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def with_own_code(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["type"] = "custom_st.Transformer"
     (folder / "modules.json").write_text(json.dumps(modules))
 
 
@@ -75,6 +82,12 @@ def with_module(folder, kind: str):
     [
         (lambda folder: with_module(folder, "Dense"), "embeds with the module '2_Dense' \\('Dense'\\)"),
         (lambda folder: with_module(folder, "LSTM"), "embeds with the module '2_LSTM' \\('LSTM'\\)"),
+        (with_own_code, "embeds with code of its own \\('custom_st.Transformer'\\)"),
+        (lambda folder: with_module(folder, "Dropout", "mine"), "embeds with code of its own \\('mine.Dropout'\\)"),
+        (
+            lambda folder: with_module(folder, "Normalize", place=1),
+            "embeds with the modules Normalize and Pooling and Normalize in this order",
+        ),
         (
             lambda folder: changed(
                 folder, "config_sentence_transformers.json", prompts={"q": "query: "}, default_prompt_name="q"
@@ -90,7 +103,7 @@ def with_module(folder, kind: str):
             "embeds with query_expansion=True of sentence_bert_config.json",
         ),
     ],
-    ids=["dense", "lstm", "prompt", "include_prompt", "query_expansion"],
+    ids=["dense", "lstm", "encoder", "dropout", "order", "prompt", "include_prompt", "query_expansion"],
 )
 def test_what_embed_does_not_compute_is_refused_or_noted(tmp_path, change, complaint):
     huggingface.write(tmp_path, embedder("embedding_contrastive"))
@@ -99,6 +112,17 @@ def test_what_embed_does_not_compute_is_refused_or_noted(tmp_path, change, compl
         huggingface.read(tmp_path)
     _, notes = huggingface.read(tmp_path, encoder_only=True)
     assert any(note.startswith("not converted: ") for note in notes)
+
+
+def test_a_normalization_is_noted_and_a_missing_pooling_is_an_error(tmp_path):
+    huggingface.write(tmp_path / "scaled", embedder("embedding_contrastive"))
+    huggingface.write(tmp_path / "plain", embedder("embedding_classification"))
+    note = "sentence-transformers scales embeddings to length 1: add --normalize to bertjax.predict --do=embed"
+    assert note in huggingface.read(tmp_path / "scaled")[1] and note not in huggingface.read(tmp_path / "plain")[1]
+    (tmp_path / "plain" / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(UserError, match="1_Pooling/config.json, which sets how embeddings are pooled, does not exist"):
+        huggingface.read(tmp_path / "plain")
+    assert huggingface.read(tmp_path / "plain", encoder_only=True)
 
 
 def test_harmless_modules_and_prompts_of_every_version(tmp_path):

@@ -245,6 +245,23 @@ def test_a_safetensors_file_that_was_cut(tmp_path):
             weights.read(tmp_path)
 
 
+def test_a_type_that_is_not_read_is_named(tmp_path):
+    content = np.zeros(4, np.uint8)
+    spec = TensorSpec(dtype="float8_e4m3fn", shape=(4,), data_ptr=content.ctypes.data, data_len=content.nbytes)
+    serialize_file({"a": spec}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="^a holds F8_E4M3, which bertjax does not read; save the weights as float32"):
+        weights.read(tmp_path)
+
+
+@pytest.mark.parametrize("container", [archive, sequence])
+def test_the_model_in_a_checkpoint_of_training_is_named(tmp_path, container):
+    inner = tensor("FloatStorage", 12, 0, (12,), (1,))[2:-1]
+    pickled = b"\x80\x02}" + value("epoch") + value(3) + b"s" + value("model") + inner + b"s."
+    container(tmp_path / "pytorch_model.bin", pickled)
+    with pytest.raises(UserError, match=r"a checkpoint of training.* part 'model'; .*weights_only=False\)\['model'\]"):
+        weights.read(tmp_path)
+
+
 def test_missing_weights_are_named(tmp_path):
     with pytest.raises(UserError, match="holds neither model.safetensors nor pytorch_model.bin"):
         weights.read(tmp_path)
