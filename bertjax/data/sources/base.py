@@ -323,4 +323,5 @@ def unit_of(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and value != value)  # pandas writes NaN
+    is_nan = isinstance(value, float) and value != value  # how pandas writes a missing value
+    return value is None or is_nan or (isinstance(value, (str, bytes)) and not value)

@@ -1,7 +1,8 @@
 """Sentence splitting: at line ends, or also at Unicode's sentence terminals.
 
-Rules for abbreviations, dates and list numbers cover English and Korean, with some for German and for single letters
-in Semitic and Indic scripts. Every character that is not white space is kept; runs of white space become one space.
+Rules for abbreviations, dates and list numbers cover English and Korean, with some for German, titles in other
+languages, and single letters in Semitic and Indic scripts. Every character that is not white space is kept; runs of
+white space become one space.
 """
 
 import itertools
@@ -23,8 +24,11 @@ OTHER_SPACES = "\t\x1f\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "
 WINDOW = 64
 BETWEEN_WORDS = re.compile(r"[^\w.]+")
 
+# No sentence ends with these: a name, a number or another noun follows. After the English and French ones: Spanish and
+# Portuguese, Italian, German, Polish, Russian and Ukrainian, Vietnamese.
 TITLES = frozenset(
-    "mr mrs ms messrs mme mlle dr prof rev hon st jr gen col capt lt sgt maj gov sen rep vs viz cf".split()
+    "mr mrs ms messrs mme mlle dr prof rev hon st jr gen col capt lt sgt maj gov sen rep vs viz cf "
+    "sr sra sres srta dra dña sig dott bzw ca ul ул вул проф стр рис tp pgs ths".split()
 )
 GERMAN_AFTER_ORDINAL = re.compile(
     r"(?:Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert)\b"

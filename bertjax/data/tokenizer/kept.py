@@ -16,7 +16,7 @@ def kept_characters(config: TokenizerConfig) -> str:
     text = config.keep
     if config.keep_file:
         try:
-            text += untrusted.read_text(config.keep_file)
+            text += untrusted.read_text(config.keep_file).removeprefix("\ufeff")
         except (OSError, ValueError) as error:
             refused = f"data.tokenizer.keep_file={config.keep_file!r}"
             raise UserError(f"{refused} is not a readable UTF-8 text ({reason(error)}); name another") from None

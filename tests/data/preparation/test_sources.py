@@ -115,10 +115,12 @@ def test_all_parts_of_a_unit_are_on_one_side_of_the_split(config, tmp_path, kind
 
 def test_a_unit_that_is_missing_is_named(config, tmp_path):
     (tmp_path / "books.jsonl").write_text('{"text": "One.", "book": null}\n')
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["One."], "book": [math.nan]}), tmp_path / "nan.parquet")
+    for name, book in (("nan", math.nan), ("empty", b"")):
+        pyarrow.parquet.write_table(pyarrow.table({"text": ["One."], "book": [book]}), tmp_path / f"{name}.parquet")
     for path, message in (
         ("books.jsonl", r"books.jsonl:1 has no field 'book' \(it has text\); set data.sources.NAME.group_field"),
         ("nan.parquet", r"nan.parquet:1 has no field 'book' \(it has none\); set data.sources.NAME.group_field"),
+        ("empty.parquet", r"empty.parquet:1 has no field 'book' \(it has none\); set data.sources.NAME.group_field"),
         ("big.txt", "is text without fields; remove data.sources.NAME.group_field=book"),
     ):
         named = {"books": SourceConfig(str(tmp_path / path), group_field="book")}

@@ -20,6 +20,7 @@ from bertjax.data.inspect.characters import characters_of
 from bertjax.data.text import unicode
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import SPECIALS
+from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.errors import UserError
 from tests.data import scripts
@@ -231,7 +232,7 @@ def test_kept_characters_are_pieces(kind, in_file, tmp_path):
     sentences = [" ".join(draw.choices(words, k=12)) for _ in range(300)] + ["甲 가나다"]
     vocab_size = 90 if kind == "wordpiece" else 320
     config = TokenizerConfig(kind=kind, vocab_size=vocab_size, character_coverage=0.999)
-    (tmp_path / "kept.txt").write_text("甲\n乙\n", encoding="utf-8")
+    (tmp_path / "kept.txt").write_text("甲\n乙\n", encoding="utf-8-sig")  # with a byte order mark
     keep = {"keep_file": str(tmp_path / "kept.txt")} if in_file else {"keep": "乙甲"}
 
     def missing(config):
@@ -239,6 +240,7 @@ def test_kept_characters_are_pieces(kind, in_file, tmp_path):
 
     assert set(missing(config)) == {"甲", "乙"}
     assert missing(dataclasses.replace(config, **keep)) == {}
+    assert kept_characters(dataclasses.replace(config, **keep)) == "乙甲"
 
 
 @pytest.mark.parametrize("kind", ["unigram", "byte_bpe"])
