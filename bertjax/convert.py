@@ -59,7 +59,7 @@ def run(
     to_onnx = target.suffix == onnx.SUFFIX
     if quantized and export.is_quantized(path):
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
-    if to_onnx or quantized:
+    if to_onnx or quantized:  # before a large model is read
         onnx.check_installed()
     model, notes = huggingface.read(path, encoder_only) if from_huggingface else (SavedModel(source).export, [])
     if encoder_only:
@@ -69,6 +69,7 @@ def run(
         target.parent.mkdir(parents=True, exist_ok=True)
         notes += onnx_int8.write(target, model) if quantized else onnx.write(target, model)
     else:
+        # A draft that becomes the target when all of it is written.
         with storage.whole_folder(target) as draft:
             if from_huggingface and not quantized:
                 export.write(draft, model)

@@ -44,6 +44,7 @@ def _scale(leaf: np.ndarray, axis: int) -> np.ndarray:
     scale = (largest / LEVELS).astype(np.float32)
     for levels in _LEVELS_OF_FEWER_BITS:
         other = (largest / levels).astype(np.float32)
+        # Only if 127 levels lose something: otherwise the finer scale is kept.
         scale = np.where(is_exact(other) & ~is_exact(scale), other, scale)
     return scale
 

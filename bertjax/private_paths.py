@@ -60,6 +60,7 @@ _OF_THE_MACHINE = (
 
 def base_name(name: str) -> str:
     """Return the last component of a path or URL; names of published data sets are kept whole."""
+    # `tfds:/home/me/data` is a path all the same.
     is_public = name.startswith(_PUBLIC) and not name.partition(":")[2].startswith(("/", ".", "~"))
     return name if is_public else name.rstrip("/").rpartition("/")[2]
 

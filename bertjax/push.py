@@ -64,6 +64,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
     except ImportError as error:
         raise UserError("bertjax.push needs huggingface_hub, which is not installed; pip install '.[hub]'") from error
     path, step = split_name(source)
+    # A finished run has an export, whose numbers go into the card; its checkpoints have none.
     finished = Path(path) / "export"
     pushed = [(str(finished) if not step and finished.is_dir() else source, target)]
     if every_kept:

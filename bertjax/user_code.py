@@ -16,6 +16,7 @@ def line_of(error: BaseException) -> str:
     # A file that does not parse has no frame of its own in the traceback.
     if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
         return f"{error.filename}:{error.lineno}"
+    # The innermost frame is often in JAX or NumPy; the user can change only the last one of their own.
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     if not frames:
         return ""

@@ -54,6 +54,7 @@ def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mappi
     """
     decoder = settings.get("added_tokens_decoder")
     values = settings if decoder is not None else {**settings, **symbols}
+    # A value is a piece or a mapping with flags; null means that the tokenizer has no such symbol.
     roles = {key: _token(values[key])["content"] for key in _ROLE_KEYS if values.get(key)}
     extra = [_token(value) for key in _EXTRA_KEYS for value in _listed(values.get(key))]
     special = {*roles.values(), *(token["content"] for token in extra)}
@@ -62,6 +63,7 @@ def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mappi
     else:
         plain = ((number, token, token in special) for token, number in ids.items())
         numbered = [(number, _flags(token, is_special)) for number, token, is_special in plain]
+    # New ids are given in order, so the declared ones must come in order too.
     numbered = sorted(numbered, key=lambda entry: entry[0])
     added = {token["content"]: token | {"id": number} for number, token in numbered}
     bounds = tuple(piece for key, piece in roles.items() if not _ROLE_KEYS[key])
@@ -122,6 +124,7 @@ def _with_roles(description: dict, roles: dict[str, str], is_json: bool) -> tupl
         if not is_json and roles.get("[UNK]") in model["vocab"]:
             description = description | {"model": model | {"unk_token": roles["[UNK]"]}}
         roles = roles | {"[UNK]": description["model"]["unk_token"]}
+    # Only roles that the pieces' names do not give away are stored, so that ordinary files stay as they are.
     usual = roles_of(description | {"post_processor": None})
     unusual = {symbol: piece for symbol, piece in roles.items() if usual[symbol] != piece}
     return description | ({ROLES: unusual} if unusual else {}), notes

@@ -208,6 +208,7 @@ def _pretrained(data: dict[str, Any]) -> dict[str, Any]:
 
 def _numbers(numbers: dict[str, Any]) -> str:
     """Return a table with held-out scores and the run's cost; the time breakdown (`accounts`) is left out."""
+    # Some measurements are texts or lists, which a table of numbers leaves out.
     flat = flatten_dict({name: value for name, value in numbers.items() if name != "accounts"}, sep="/")
     formatted = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
     return _rows(formatted) if formatted else "None were recorded."

@@ -30,6 +30,7 @@ FAMILY = Family(
     ),
     parts={MLM: names.masked_lm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")},
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
+    # There is no pooler, but `pre_classifier` computes the same: a dense layer on [CLS], here with a ReLU.
     task_heads=task_heads(
         sequence=TaskHead(SEQUENCE, "classifier", "pre_classifier"),
         choice=TaskHead(CHOICES, "classifier", "pre_classifier"),

@@ -10,6 +10,7 @@ from bertjax.interop.family import MLM, RTD, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 
+# Our generator shares the embeddings. Its MLM head reads a narrower encoder than that of the exported model.
 _GENERATOR = frozenset({"generator", MLM})
 _SUMMARY = {"summary_type": ("first",) * 2, "summary_use_proj": (True,) * 2, "summary_activation": ("gelu",) * 2}
 

@@ -39,6 +39,7 @@ class _MobileBert(Family):
         return (*super().names(encoder, parts), *own, *_bottleneck("output.bottleneck", "output"))
 
     def refusals(self, encoder, pad_id):
+        # Every way to feed the bottlenecks has its two keys, so none of them is a difference.
         own = {"bottlenecked": self.defaults.bottlenecked} if encoder.inner_width else {}
         lines, title = super().refusals(dataclasses.replace(encoder, **own), pad_id), f"transformers' {self.title}"
         if not encoder.inner_width:
@@ -83,7 +84,7 @@ class _MobileBert(Family):
         return super().settings(encoder, architecture, pad_id) | bottlenecks
 
     def to_theirs(self, encoder, flat, pad_id):
-        word_VE = np.array(flat[_WORD])
+        word_VE = np.array(flat[_WORD])  # a copy: the model of the caller keeps its row
         word_VE[pad_id] = 0.0
         return encoder, flat | {_WORD: word_VE}
 

@@ -116,6 +116,7 @@ def to_params(
     if (most := max(layers.values(), default=0)) > len(tensors):
         raise UserError(f"config.json has {most} layers and the weights {len(tensors)} tensors; get both of one model")
     expected = {theirs for name in names for theirs in _expanded(name, layers)}
+    # A renamed tensor is both missing and unknown: the message has both names.
     if missing := expected - tensors.keys():
         unknown = sorted(tensors.keys() - expected)
         has = f"; it has {shorten(list(map(quoted, unknown)))}" if unknown else ""
@@ -151,7 +152,7 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
     tensors = {}
     for name in names:
         param = np.asarray(params[name.ours])
-        stacked = param if LAYER in name.theirs else param[None]
+        stacked = param if LAYER in name.theirs else param[None]  # a stack of one, so that both go through one loop
         for theirs, tensor in zip(_expanded(name, {name.ours: len(stacked)}), stacked, strict=True):
             tensor = tensor.T if name.transposed else tensor
             tensors[theirs] = tensor.reshape(name.shape or tensor.shape)

@@ -38,6 +38,7 @@ def rows(export: Export) -> Iterator[Rows]:
     Texts are random tokens, decoded and tokenized again, so no special symbol and no layout is assumed.
     """
     draw, tokenizer = np.random.default_rng(0), export.tokenizer
+    # Special symbols are left out: in a text their spelling is ordinary text, which would be cut into other tokens.
     ordinary = np.setdiff1d(np.arange(tokenizer.vocab_size), sorted(tokenizer.special_ids))
 
     def texts(lengths: tuple[int, ...]) -> list[list[int]]:
@@ -59,7 +60,7 @@ def _batch(
     first, second, _ = truncate(first, second, seq_len, vocabulary.pair_separators)
     ragged = add_special_tokens(first, second, vocabulary, labels={})
     batch = core(place(ragged, np.arange(len(first))[:, None], int(ragged.lengths.max()), vocabulary))
-    if export.encoder.segments == 1:
+    if export.encoder.segments == 1:  # as the exported tokenizer gives them
         batch["segments_BT"] = np.zeros_like(batch["segments_BT"])
     return batch
 

@@ -74,7 +74,7 @@ class _Machine:
         elif name in ("GLOBAL", "STACK_GLOBAL"):
             named = (stack.pop(-2), stack.pop()) if name == "STACK_GLOBAL" else tuple(argument.split(" ", 1))
             stack.append(self._named(*map(_text, named)))
-        elif name == "MARK":
+        elif name == "MARK":  # the objects up to the next TUPLE, APPENDS or SETITEMS belong together
             self.marked.append(stack)
             self.stack = []
         elif name == "TUPLE":
@@ -89,6 +89,7 @@ class _Machine:
             target = _of(dict, (stack if name == "SETITEM" else self._to_mark())[-1])
             target.update({_text(key): value for key, value in zip(items[::2], items[1::2], strict=True)})
         elif name == "REDUCE":
+            # Only functions of `names` can be on the stack, so nothing else is ever called.
             function, arguments = stack.pop(-2), _of(tuple, stack.pop())
             if not callable(function):
                 raise Refused("a call of something that is not a function")

@@ -98,6 +98,7 @@ def reading_of(export: Export) -> Reading:
     fine_tuned = [term for term in task_heads.TERMS if term in heads]
     if sentence_transformers.is_embedder(export.settings):
         return Reading((SENTENCE,), {}, sentence_transformers.is_normalized(export.settings))
+    # A fine-tuned model has exactly one head; a pretrained one may have several.
     known = set(fine_tuned[:1]) or _PRETRAINED.keys()
     if unknown := heads.keys() - known:
         raise UserError(names.unnamed(f"heads/{name}" for name in unknown))
@@ -142,6 +143,7 @@ def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) ->
         outputs[SENTENCE] = l2_normalize(mean_BD) if reading.is_normalized else mean_BD
     for name, (head, source, _) in reading.heads.items():
         word = (encoder["embeddings"]["word"],) if head in _READS_VOCABULARY else ()
+        # The padding of the vocabulary has logits as well, which are cut off.
         logits = _PRETRAINED[head].module(config).apply({"params": heads[head]}, outputs[source], *word)
         outputs[name] = logits[..., : config.vocab_size] if word else logits
     return {name: np.asarray(outputs[name]) for name in reading.outputs}

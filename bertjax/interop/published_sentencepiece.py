@@ -82,6 +82,7 @@ def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Pi
 
     XLM-R and CamemBERT were trained in fairseq, which puts its own symbols before SentencePiece's.
     """
+    # SentencePiece's own first pieces (<unk>, <s>, </s>) are dropped: fairseq's come in another order.
     if family == "xlm-roberta":
         symbols = [(symbol, 0.0) for symbol in ("<s>", "<pad>", "</s>", "<unk>")]
         return [*symbols, *pieces[3:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN

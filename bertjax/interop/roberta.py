@@ -56,6 +56,7 @@ class _Roberta(Family):
         return super().settings(encoder, architecture, pad_id) | {"max_position_embeddings": rows}
 
     def to_theirs(self, encoder, flat, pad_id):
+        # No token reads rows before our offset. Theirs starts at row pad_id + 1, so the surplus is dropped.
         flat = flat | {_POSITION: flat[_POSITION][encoder.position_offset - pad_id - 1 :]}
         if not encoder.segments:
             flat[_SEGMENT] = np.zeros((1, encoder.width), np.float32)
@@ -67,6 +68,7 @@ class _Roberta(Family):
                 f"config.json has pad_token_id={encoder.position_offset - 1}, from which {self.title} counts its "
                 f"positions, and the tokenizer's padding is {pad_id}; get the files of one model"
             )
+        # Any byte counts, -0.0 included, so that the way back restores every bit.
         if encoder.segments > 1 or any(flat[_SEGMENT].tobytes()):
             return encoder, flat
         kept = {path: leaf for path, leaf in flat.items() if path != _SEGMENT}

@@ -115,6 +115,7 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
             f"{folder} has tokenizer_class={quoted(named)}, which {_OWN_CODE[name]}, and bertjax has no such code; "
             f"{_REMEDY}"
         )
+    # `auto_map` names Python files in the folder, which transformers runs with trust_remote_code=True.
     if settings.get("auto_map"):
         raise UserError(
             f"{folder} has a tokenizer with code of its own, tokenizer_class={quoted(named)} with auto_map, which "

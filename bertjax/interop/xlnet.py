@@ -30,7 +30,7 @@ class _XLNet(Family):
         return "transformer."
 
     def auto_of(self, parts):
-        if PLM in parts:
+        if PLM in parts:  # transformers lists XLNetLMHeadModel among the pretraining models
             return "AutoModelForPreTraining"
         return super().auto_of(parts).removesuffix("Simple")
 
@@ -56,6 +56,7 @@ class _XLNet(Family):
         return dataclasses.replace(head, settings=head.settings | {"summary_type": (place, "last")})
 
     def names(self, encoder, parts):
+        # [D, H, D / H] in transformers, [D, D] here: the same numbers in the same order.
         split = (encoder.width, encoder.heads, encoder.head_channels)
         shapes = dict.fromkeys(_SPLIT, split) | {_QUERY: (1, 1, encoder.width)}
         return tuple(name._replace(shape=shapes.get(name.theirs)) for name in super().names(encoder, parts))
