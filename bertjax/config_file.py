@@ -4,6 +4,7 @@ import argparse
 import difflib
 import functools
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -168,8 +169,9 @@ def _in_file_order(value: Any) -> Any:
     return value
 
 
-def _model_of(name: str) -> dict[str, Any]:
+def _model_of(name: Any) -> dict[str, Any]:
     """Return the model settings of `init_from`."""
+    name = typed.build(str, name, "init_from", {})  # a folder such as 2024 is read as a number
     if not name:
         raise UserError(
             f"model.preset={INIT_FROM} needs a model to copy the architecture from; add --config.init_from=EXPORT"
@@ -216,7 +218,7 @@ def parse(parser: cli.ArgumentParser, argv: list[str] | None = None) -> tuple[ar
       The parsed flags, and overrides as `a.b=value` without the leading `--config.`
 
     Raises:
-      UserError: an unknown flag.
+      UserError: an unknown flag, or an override without a value.
     """
     args, overrides, unknown = parse_known(parser, argv)
     refuse(unknown, parser)
@@ -226,8 +228,12 @@ def parse(parser: cli.ArgumentParser, argv: list[str] | None = None) -> tuple[ar
 def parse_known(
     parser: cli.ArgumentParser, argv: list[str] | None = None
 ) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Return what `parse` returns, and the unknown flags."""
+    """Like `parse`, but return unknown flags as a third value."""
     args, rest = parser.parse_known_args(argv)
+    for flag, following in itertools.pairwise([*rest, ""]):
+        if flag.startswith("--config.") and "=" not in flag:  # `--config.seed 1`: argparse does not know its value
+            value = following if following and not following.startswith("-") else "VALUE"
+            raise UserError(f"{flag} has no value; write {flag}={value}")
     overrides = [flag.removeprefix("--config.") for flag in rest if flag.startswith("--config.")]
     return args, overrides, [flag for flag in rest if not flag.startswith("--config.")]
 
@@ -235,6 +241,8 @@ def parse_known(
 def refuse(unknown: list[str], parser: cli.ArgumentParser) -> None:
     """Raise UserError if there are unknown flags, with the nearest known flag or setting."""
     for flag in unknown:
+        if not flag:
+            raise UserError("an argument is empty; remove it, or set the variable that it comes from")
         name, is_assigned, value = flag.partition("=")
         near = parser.nearest(name)
         # `--learning_rate=1e-4` is meant as a setting: print its full path.
