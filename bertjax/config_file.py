@@ -47,11 +47,13 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     """
     path, _, variant = config_path.partition(":")
     mapping = _settings(config_path, find(path), variant)
+    tasks = list(mapping["tasks"]) if isinstance(mapping.get("tasks"), dict) else []
     # A flag for `kind` clears the recipe's settings for the old kind, so it must come before flags for the new one.
     for assignment in sorted(overrides, key=_kinds_first):
         if removed := typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule")):
             names = ", ".join(removed)
             print(f"{assignment}: settings that the recipe has for another kind are not used: {names}", file=sys.stderr)
+    _check_tasks(mapping, tasks)
     model = mapping.get("model")
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         inherited = _model_of(mapping.get("init_from", ""))
@@ -113,6 +115,25 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
         kind = type(settings).__name__
         raise UserError(f"configuration {config_path!r}: get_config() returns {kind}; return a ConfigDict or a dict")
     return mapping
+
+
+def _check_tasks(mapping: dict[str, Any], names: list[str]) -> None:
+    """Raise UserError if flags have made a task by mistake: a run with it would be a mixture.
+
+    Args:
+      names: tasks of the configuration file, before flags.
+    """
+    tasks = mapping.get("tasks")
+    if not isinstance(tasks, dict) or not tasks.keys() >= set(names):  # a flag has replaced all tasks
+        return
+    for name, task in tasks.items() if names else ():
+        objective = task.get("objective", {}) if isinstance(task, dict) else None
+        if name not in names and isinstance(objective, dict) and "kind" not in objective:
+            known = ", ".join(f"tasks.{own}" for own in names)
+            raise UserError(
+                f"tasks.{name} is not in the configuration, which has {known}; correct the name, or set "
+                f"tasks.{name}.objective.kind for a task of its own"
+            )
 
 
 def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:

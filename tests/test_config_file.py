@@ -220,6 +220,15 @@ def test_broken_files(tmp_path, text, message):
         load(f"{tmp_path / 'broken.py'}:x")
 
 
+def test_a_task_is_added_by_its_kind_and_not_by_a_wrong_name():
+    """The name of a task is that of its recipe: on `tiny`, whose task is `bert`, this flag would train a mixture."""
+    with pytest.raises(UserError, match="^tasks.mlm is not in the configuration, which has tasks.bert; correct the"):
+        load("tiny", ["tasks.mlm.objective.masking.rate=0.4"])
+    added = load("tiny", ["tasks.mlm.objective.masking.rate=0.4", "tasks.mlm.objective.kind=mlm"])
+    assert list(added.tasks) == ["bert", "mlm"]
+    assert list(load("tiny", ["tasks={'mlm': {'weight': 2.0}}"]).tasks) == ["mlm"]
+
+
 def test_a_model_whose_name_is_a_number_needs_quotes():
     with pytest.raises(UserError, match="""^init_from=2024 is int; it must be text, as "'2024'"$"""):
         load("finetune/classify", ["init_from=2024"])
