@@ -9,6 +9,7 @@ import select
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -94,7 +95,10 @@ class ArgumentParser(argparse.ArgumentParser):
     """An argparse parser that raises UserError for bad flags instead of printing usage and exiting."""
 
     def error(self, message: str):
-        near = self.nearest(message.removeprefix(_UNRECOGNIZED).split()[0].partition("=")[0])
+        flags = message.removeprefix(_UNRECOGNIZED).split()
+        if not flags:  # such as "$FLAGS" in a shell script, a variable that is not set
+            raise UserError("an argument is empty; remove it, or set the variable that it comes from")
+        near = self.nearest(flags[0].partition("=")[0])
         hint = f"did you mean {near}?" if near else f"see python -m {self.prog.removeprefix('python -m ')} --help"
         raise UserError(f"{message}; {hint}")
 
@@ -112,13 +116,21 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         faulthandler.enable(sys.__stderr__)
     try:
         code = main() or FINISHED
-    except SystemExit as ended:  # --help
-        code = ended.code or FINISHED
+    except SystemExit as ended:
+        # `--help`, or user code such as an objective. There, 0 would tell a launcher that the run has finished.
+        remark = "user code ended the process with sys.exit(); let it raise an exception"
+        code = (ended.code or FINISHED) if _is_of_argparse(ended) else report(RunFailed(remark))
     except KeyboardInterrupt as error:
         code = code_for(error)
     except (OSError, UserError) as error:
         code = UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
     return _flushed(code)
+
+
+def _is_of_argparse(ended: SystemExit) -> bool:
+    """Return whether argparse ended the process, as after --help."""
+    *_, (frame, _) = traceback.walk_tb(ended.__traceback__)
+    return frame.f_globals["__name__"] == "argparse"
 
 
 def _reader_has_left() -> bool:

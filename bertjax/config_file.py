@@ -4,6 +4,7 @@ import argparse
 import difflib
 import functools
 import importlib.util
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -46,11 +47,13 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     """
     path, _, variant = config_path.partition(":")
     mapping = _settings(config_path, find(path), variant)
+    tasks = list(mapping["tasks"]) if isinstance(mapping.get("tasks"), dict) else []
     # A flag for `kind` clears the recipe's settings for the old kind, so it must come before flags for the new one.
     for assignment in sorted(overrides, key=_kinds_first):
         if removed := typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule")):
             names = ", ".join(removed)
             print(f"{assignment}: settings that the recipe has for another kind are not used: {names}", file=sys.stderr)
+    _check_tasks(mapping, tasks)
     model = mapping.get("model")
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         inherited = _model_of(mapping.get("init_from", ""))
@@ -114,6 +117,25 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
     return mapping
 
 
+def _check_tasks(mapping: dict[str, Any], names: list[str]) -> None:
+    """Raise UserError if flags have made a task by mistake: a run with it would be a mixture.
+
+    Args:
+      names: tasks of the configuration file, before flags.
+    """
+    tasks = mapping.get("tasks")
+    if not isinstance(tasks, dict) or not tasks.keys() >= set(names):  # a flag has replaced all tasks
+        return
+    for name, task in tasks.items() if names else ():
+        objective = task.get("objective", {}) if isinstance(task, dict) else None
+        if name not in names and isinstance(objective, dict) and "kind" not in objective:
+            known = ", ".join(f"tasks.{own}" for own in names)
+            raise UserError(
+                f"tasks.{name} is not in the configuration, which has {known}; correct the name, or set "
+                f"tasks.{name}.objective.kind for a task of its own"
+            )
+
+
 def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
     """Let a flag replace the recipe's alternative to it: `stages.0.steps` replaces `epochs`.
 
@@ -168,8 +190,9 @@ def _in_file_order(value: Any) -> Any:
     return value
 
 
-def _model_of(name: str) -> dict[str, Any]:
+def _model_of(name: Any) -> dict[str, Any]:
     """Return the model settings of `init_from`."""
+    name = typed.build(str, name, "init_from", {})  # a folder such as 2024 is read as a number
     if not name:
         raise UserError(
             f"model.preset={INIT_FROM} needs a model to copy the architecture from; add --config.init_from=EXPORT"
@@ -216,7 +239,7 @@ def parse(parser: cli.ArgumentParser, argv: list[str] | None = None) -> tuple[ar
       The parsed flags, and overrides as `a.b=value` without the leading `--config.`
 
     Raises:
-      UserError: an unknown flag.
+      UserError: an unknown flag, or an override without a value.
     """
     args, overrides, unknown = parse_known(parser, argv)
     refuse(unknown, parser)
@@ -226,8 +249,12 @@ def parse(parser: cli.ArgumentParser, argv: list[str] | None = None) -> tuple[ar
 def parse_known(
     parser: cli.ArgumentParser, argv: list[str] | None = None
 ) -> tuple[argparse.Namespace, list[str], list[str]]:
-    """Return what `parse` returns, and the unknown flags."""
+    """Like `parse`, but return unknown flags as a third value."""
     args, rest = parser.parse_known_args(argv)
+    for flag, following in itertools.pairwise([*rest, ""]):
+        if flag.startswith("--config.") and "=" not in flag:  # `--config.seed 1`: argparse does not know its value
+            value = following if following and not following.startswith("-") else "VALUE"
+            raise UserError(f"{flag} has no value; write {flag}={value}")
     overrides = [flag.removeprefix("--config.") for flag in rest if flag.startswith("--config.")]
     return args, overrides, [flag for flag in rest if not flag.startswith("--config.")]
 
@@ -235,6 +262,8 @@ def parse_known(
 def refuse(unknown: list[str], parser: cli.ArgumentParser) -> None:
     """Raise UserError if there are unknown flags, with the nearest known flag or setting."""
     for flag in unknown:
+        if not flag:
+            raise UserError("an argument is empty; remove it, or set the variable that it comes from")
         name, is_assigned, value = flag.partition("=")
         near = parser.nearest(name)
         # `--learning_rate=1e-4` is meant as a setting: print its full path.

@@ -94,7 +94,7 @@ def _classes(module: types.ModuleType, base: type) -> list[str]:
 def _import(choice: str, name: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
-    except Exception as error:  # the module is a program and may fail in any way
+    except (Exception, SystemExit) as error:  # the module is a program and may fail in any way, or end itself
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it is in
             raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error

@@ -12,6 +12,7 @@ from bertjax.cli import command
 from bertjax.data.store import TokenStore, is_token_store
 from bertjax.errors import UserError, say
 from bertjax.hardware import platform
+from bertjax.training.run.workdir import Workdir
 
 NAME = "report.html"
 
@@ -29,7 +30,7 @@ def run(path: epath.PathLike, out: epath.PathLike = "", trust_code: bool = False
       StorageError: the page cannot be written.
     """
     name = str(path).rstrip("/")
-    source = epath.Path(name).expanduser()
+    source = Workdir.at(name).root
     is_store = is_token_store(source)
     beside = source.parent / f"{source.name}.html" if is_store else source / NAME
     target = epath.Path(out).expanduser() if out else beside

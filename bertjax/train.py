@@ -58,7 +58,6 @@ class Summary:
       finished: whether all steps are done.
       figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
       workdir: the run's folder; an `etils.epath` path for a URL.
-      pad_id: id of the padding token.
     """
 
     step: int
@@ -175,8 +174,8 @@ def run(
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
     """Train with seeds 0, 1, ..., each in its own workdir, and summarize their figures.
 
-    A seed that has finished with the same settings is skipped. Otherwise, with frequent preemptions, restoring and
-    exporting finished seeds could take all the time.
+    Seeds that have finished with the same settings are skipped: exporting them again could take all the time between
+    two preemptions.
 
     Args:
       config: the configuration; its seed is replaced.
@@ -303,6 +302,8 @@ def main(argv: list[str] | None = None) -> int:
     args, overrides = config_file.parse(parser, argv)
     if args.seeds < 0:
         raise UserError(f"--seeds={args.seeds} must be 1 or more")
+    if args.seeds and (own := [each for each in (*overrides, *args.sweep) if each.startswith("seed=")]):
+        raise UserError(f"--seeds={args.seeds} sets the seeds 0 to {args.seeds - 1}, not {own[0]}; leave one out")
     if args.sweep and (args.distributed or args.longer):
         flag = "--distributed" if args.distributed else "--longer"
         raise UserError(f"{flag} cannot be combined with --sweep; start the --sweep on each machine with one --workdir")

@@ -50,8 +50,10 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
         return _finite(path, value)
     # A bool is an int in Python: `seed=True` must not become seed 1.
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        # A folder called 2024 is a number to Python: it needs quotes inside those that the shell removes.
+        text = f"""text, as "'{value}'\"""" if isinstance(value, int | float) else "text"
         raise _wrong_type(
-            path, value, {int: "an integer", float: "a number", bool: "True or False"}.get(expected, "text")
+            path, value, {int: "an integer", float: "a number", bool: "True or False"}.get(expected, text)
         )
     return value
 

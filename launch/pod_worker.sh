@@ -66,7 +66,7 @@ hold() {
   copy_often "$logs" 9>&- &
   copying=$!
   run_training env --chdir=code ../venv/bin/python "$@"
-  kill "$copying"
+  kill "$copying" || true # it may have been killed, for example for lack of memory
   # The exit code is written last, because the VM may be deleted once it is there.
   copy_log "$logs"
   echo "$code" >exit_code

@@ -45,6 +45,24 @@ def test_the_first_of_several_unknown_flags_has_the_nearest_one():
         parser.parse_args(["--jsn", "--labels=y"])
 
 
+@pytest.mark.parametrize("flags", [[""], ["--json", ""], ["", ""]])
+def test_an_empty_argument_is_named_as_such(flags):
+    parser = cli.ArgumentParser(prog="python -m bertjax.some")
+    parser.add_argument("--json", action="store_true")
+    with pytest.raises(errors.UserError, match="^an argument is empty; remove it"):
+        parser.parse_args(flags)
+
+
+def test_only_help_ends_a_command_with_0_before_its_end(capsys):
+    """A launcher takes 0 for the end of a run, and an objective of the user may call `sys.exit`."""
+    assert cli.exit_code_of(lambda: cli.ArgumentParser(prog="some").parse_args(["--help"])) == cli.FINISHED
+    assert "usage: some" in capsys.readouterr().out
+    for code in (None, 0, 3, "text"):
+        assert cli.exit_code_of(lambda: sys.exit(code)) == cli.FAILED  # noqa: B023
+        error = capsys.readouterr().err
+        assert error.startswith("error: user code ended the process") and error.count("\n") == 1
+
+
 def ended(body: str, stdout) -> tuple[int, str]:
     """Run a command whose entry point has this body; return its exit code and what it printed on stderr."""
     code = f"import argparse, os, sys\nfrom bertjax import cli, errors\ndef main():\n    {body}\n"

@@ -220,6 +220,22 @@ def test_broken_files(tmp_path, text, message):
         load(f"{tmp_path / 'broken.py'}:x")
 
 
+def test_a_task_is_added_by_its_kind_and_not_by_a_wrong_name():
+    """The name of a task is that of its recipe: on `tiny`, whose task is `bert`, this flag would train a mixture."""
+    with pytest.raises(UserError, match="^tasks.mlm is not in the configuration, which has tasks.bert; correct the"):
+        load("tiny", ["tasks.mlm.objective.masking.rate=0.4"])
+    added = load("tiny", ["tasks.mlm.objective.masking.rate=0.4", "tasks.mlm.objective.kind=mlm"])
+    assert list(added.tasks) == ["bert", "mlm"]
+    assert list(load("tiny", ["tasks={'mlm': {'weight': 2.0}}"]).tasks) == ["mlm"]
+
+
+def test_a_model_whose_name_is_a_number_needs_quotes():
+    with pytest.raises(UserError, match="""^init_from=2024 is int; it must be text, as "'2024'"$"""):
+        load("finetune/classify", ["init_from=2024"])
+    with pytest.raises(UserError, match="^'2024' does not exist"):
+        load("finetune/classify", ["init_from='2024'"])
+
+
 def test_missing_files_and_variants():
     with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a recipe"):
         load("no/such.py")
@@ -249,6 +265,8 @@ def test_flags():
     args, overrides = parse(parser, ["--config=a.py:b", "--config.seed=1", "--config.stages.0.steps=5"])
     assert (args.config, overrides) == ("a.py:b", ["seed=1", "stages.0.steps=5"])
     for flag, message in {
+        "": "an argument is empty; remove it, or set the variable that it comes from",
+        "--config.seed": "--config.seed has no value; write --config.seed=VALUE",
         "--workdri=x": "unknown flag '--workdri=x'; did you mean --workdir?",
         "--work-dir=runs/x": "unknown flag '--work-dir=runs/x'; did you mean --workdir?",
         "--steps=3": "unknown flag '--steps=3'; did you mean --config.stages.0.steps=3?",
@@ -261,3 +279,5 @@ def test_flags():
         with pytest.raises(UserError) as error:
             parse(parser, ["--config=a.py", flag])
         assert str(error.value) == message
+    with pytest.raises(UserError, match="^--config.seed has no value; write --config.seed=1$"):
+        parse(parser, ["--config=a.py", "--config.seed", "1", "--workdir=x"])

@@ -81,7 +81,7 @@ ALLOWED = {
     "compare": "errors cli comparison",
     "status": "errors storage cli training.run",
     "analyze": "errors cli hardware inference analysis",
-    "report": "errors storage cli hardware data analysis analysis.page",
+    "report": "errors storage cli hardware data training.run analysis analysis.page",
     "probe": "errors cli data hardware inference training analysis",
     "": "inference opening",  # bertjax/__init__.py
 }

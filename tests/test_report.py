@@ -28,7 +28,10 @@ def test_it_is_written_into_the_workdir_unless_named(tmp_path):
     assert "Training run" in (root / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("arguments", [("missing",), ("run", "--out=page.pdf"), ("run", "--parts=patterns"), ()])
+@pytest.mark.parametrize(
+    "arguments",
+    [("missing",), ("ftp://host/run",), ("run", "--out=page.pdf"), ("run", "--parts=patterns"), ()],
+)
 def test_bad_input_is_one_line_and_writes_nothing(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     root = write(tmp_path / "run", [record(10, 6.0)])

@@ -255,12 +255,14 @@ def test_a_run_in_an_object_store(runs, monkeypatch):
         (["nowhere"], "nowhere does not exist; name the workdir of a run"),
         (["ftp://host/run"], "workdir ftp://host/run is on unknown storage; use a folder, gs:// or s3://"),
         (["empty"], "empty has no config.json; name the workdir of a run"),
+        (["run.txt"], "run.txt is a file; name the workdir of a run"),
         (["cut"], "cut/heartbeat.json is damaged (it has no time, state)"),
         (["broken"], "broken/metrics.jsonl has a damaged line (it is not the record of a step)"),
     ],
 )
 def test_bad_input_is_one_line(runs, capsys, arguments, complaint):
     (runs / "empty").mkdir()
+    (runs / "run.txt").touch()
     (write(runs / "cut", RECORDS) / "heartbeat.json").write_text('{"step": 3}')
     (write(runs / "broken", RECORDS) / "metrics.jsonl").write_text('{"step": 1}\n[3]\n')
     assert call(*arguments) == 2

@@ -174,10 +174,11 @@ def test_the_flag_is_that_of_the_commands(downloaded, capsys):
     assert (run / _WITNESS).exists() and json.loads(capsys.readouterr().out)["filled"]
 
 
-def test_a_module_that_fails_is_one_line(downloaded):
+@pytest.mark.parametrize("body, error", [("raise KeyError('a\\nb')", "KeyError"), ("raise SystemExit", "SystemExit")])
+def test_a_module_that_fails_is_one_line(downloaded, body, error):
     run = downloaded("objective")
-    (run / "evil.py").write_text("raise KeyError('a\\nb')")
-    message = "^objective.kind='downloaded.evil:Objective' cannot be imported: .*evil.py:1: KeyError"
+    (run / "evil.py").write_text(body)
+    message = f"^objective.kind='downloaded.evil:Objective' cannot be imported: .*evil.py:1: {error}"
     with pytest.raises(UserError, match=message):
         _ = SavedModel(run, trust_code=True).config
 

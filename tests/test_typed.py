@@ -57,7 +57,7 @@ def test_values_become_what_the_fields_declare():
         ({"scale": "big"}, "scale='big' is str; it must be a number"),
         ({"scale": False}, "scale=False is bool; it must be a number"),
         ({"filled": 1}, "filled=1 is int; it must be True or False"),
-        ({"name": 7}, "name=7 is int; it must be text"),
+        ({"name": 7}, """name=7 is int; it must be text, as "'7'\""""),
         ({"name": None}, "name=None is nothing; it must be text"),
         ({"sizes": "12"}, "sizes='12' is str; it must be a list"),
         ({"sizes": [1, "2"]}, "sizes.1='2' is str; it must be an integer"),

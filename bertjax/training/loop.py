@@ -31,6 +31,7 @@ from bertjax.training.run.lease import Lease
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals, read_scores
 from bertjax.training.run.profiling import Trace
 from bertjax.training.run.progress import progress_bar, show_metrics
+from bertjax.training.run.retention import Retention
 from bertjax.training.run.saving import Saving
 from bertjax.training.run.spikes import SpikeReport
 from bertjax.training.run.tracking import Tracking
@@ -110,7 +111,7 @@ class Loop:
         self._runtime, self._timetable = program.config.runtime, program.timetable
         self._workdir, self._watchdog = workdir, watchdog
         kept = self._runtime.keep, self._runtime.kept_every, self._runtime.keep_best, self._runtime.keep_at
-        self._checkpoints = Checkpoints(workdir.checkpoints, *kept)
+        self._checkpoints = Checkpoints(workdir.checkpoints, Retention(*kept))
         restored = self._checkpoints.restore_newest(lambda step: self._program_of(step).abstract_state)
         self._state = restored.tree if restored else create_state()
         self._is_new = restored is None

@@ -69,8 +69,9 @@ def claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | 
     """Lock a workdir until `locks` closes; see `Workdir.locked`.
 
     Raises:
-      UserError: `longer` is set and the workdir has no run to continue.
+      UserError: the path cannot hold checkpoints, or `longer` is set and the workdir has no run to continue.
     """
+    files.check_checkpoints()
     lock = locks.enter_context(files.locked())
     if longer and not storage.exists(files.config):
         raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")

@@ -1,12 +1,15 @@
 """restarts.sh, which every launcher follows, is the table of launch/README.md."""
 
 import itertools
+import os
 import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from bertjax.training.run.workdir import Workdir
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 
@@ -35,6 +38,14 @@ def test_every_mixture_of_exit_codes_has_the_meaning_of_the_table():
     lines = [" ".join(map(str, codes)) for codes in mixtures]
     meanings = bash("for codes; do meaning $codes; done", *lines)
     assert dict(zip(lines, meanings)) == {line: expected(codes) for line, codes in zip(lines, mixtures)}
+
+
+def test_a_workdir_has_the_name_that_python_gives_it():
+    """A bucket has no folders: `gs://bucket/run//checkpoints` is not in `gs://bucket/run/checkpoints`."""
+    names = ["gs://bucket/run/", "gs://bucket//a///run//", "gs://bucket/a b", "runs/x/", "/a//b/", "/", "~/runs/x", "~"]
+    expected = [os.fspath(Workdir.at(name).root) for name in names]
+    lines = bash('for name; do normalized "$name"; done', *names, HOME=os.path.expanduser("~"))
+    assert lines == expected
 
 
 def test_a_signal_before_the_training_can_be_told_is_not_lost():

@@ -32,7 +32,7 @@ exit "$highest"
 ENDS = '#!/bin/sh\n[ -z "$SAVES" ] || mkdir -p "$RUN/checkpoints/$SAVES"\nexit "$TASK_CODE"\n'
 
 
-def start(folder: Path, codes: str, training: str = ENDS, **environment: str) -> subprocess.Popen:
+def start(folder: Path, codes: str, training: str = ENDS, workdir: str = "", **environment: str) -> subprocess.Popen:
     """Start the job as Slurm does; each of its tasks ends with one of the codes."""
     executable(folder / "tools" / "srun", SRUN)
     executable(folder / "tools" / "scontrol", '#!/bin/sh\necho "scontrol $*" >>"$CALLS"\n')
@@ -40,7 +40,7 @@ def start(folder: Path, codes: str, training: str = ENDS, **environment: str) ->
     there = {"CALLS": str(folder / "calls"), "TASK_CODES": codes, "RUN": str(folder / "run"), "SAVES": ""}
     slurm = {"SLURM_JOB_ID": "17", "PYTHON": str(folder / "tools" / "training")}
     return subprocess.Popen(
-        ["bash", SBATCH, "--config=configs/tiny.py", f"--workdir={folder / 'run'}"],
+        ["bash", SBATCH, "--config=configs/tiny.py", f"--workdir={workdir or folder / 'run'}"],
         env={"PATH": f"{folder / 'tools'}:{os.environ['PATH']}", **there, **slurm, **environment},
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -83,6 +83,14 @@ def test_requeues_are_bounded_while_the_newest_checkpoint_does_not_move(tmp_path
     assert [submit(tmp_path, "1", MAX_FAILURES="2")[1] for _ in range(2)] == [True, False]
     again = [submit(tmp_path, "134", MAX_FAILURES="2", SAVES=str(step))[1] for step in (10, 20, 20, 20)]
     assert again == [True, True, True, False]
+
+
+def test_a_workdir_in_the_home_is_found(tmp_path):
+    """A shell leaves ~ in `--workdir=~/run`, and Python expands it."""
+    process = start(tmp_path, "1", workdir="~/run", HOME=str(tmp_path), SAVES="10")
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert (tmp_path / "run" / "launcher_counts").read_text() == "10 0 0\n", output
+    assert not (ROOT / "~").exists()
 
 
 def are_ready(training: int, job: int) -> bool:

@@ -11,6 +11,7 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 def test_up_run_status_logs_down(pod):
     pod.script(trainings=["until stopped"])
+    pod.settings("--config.a=two words", **SETTINGS | {"WORKDIR": SETTINGS["WORKDIR"] + "/"})
     up = pod("up")
     assert up.returncode == 0, up.stderr
     states = [line.split()[3] for line in up.stderr.splitlines() if "pod is" in line]

@@ -7,7 +7,7 @@ import math
 import pytest
 from etils import epath
 
-from bertjax import cli
+from bertjax import cli, train
 from bertjax.config import from_dict
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.storage import StorageError
@@ -43,6 +43,14 @@ def test_combinations_are_all_and_have_names():
 def test_bad_sweeps(sweeps, complaint):
     with pytest.raises(UserError, match=complaint):
         combinations(sweeps)
+
+
+@pytest.mark.parametrize("flag", ["--config.seed=5", "--sweep=seed=5,6"])
+def test_seeds_are_chosen_once(flag, tmp_path):
+    """Otherwise the seed would be replaced silently, or a sweep would train the same seeds twice."""
+    with pytest.raises(UserError, match="^--seeds=3 sets the seeds 0 to 2, not seed=5.*; leave one out$"):
+        train.main(["--config=tiny", "--seeds=3", flag, f"--workdir={tmp_path / 'run'}"])
+    assert not (tmp_path / "run").exists()
 
 
 def trials(*folders: str) -> list[Trial]:

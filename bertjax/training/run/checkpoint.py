@@ -4,11 +4,10 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,11 +22,11 @@ from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
 from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
 from bertjax.training.run.fingerprints import check_replicas, fingerprints
+from bertjax.training.run.retention import Retention
 from bertjax.training.state import State
 
 FORMAT_VERSION = 1
-# A power failure may destroy the newest checkpoint, because not all of its files are flushed to disk.
-_MIN_KEPT = 2
+
 # Seconds before a reader retries: a live run may be deleting the checkpoint file by file.
 _PAUSE = 1.0
 
@@ -49,48 +48,18 @@ class _Manager(ocp.CheckpointManager):
 
 
 @dataclasses.dataclass
-class _FirstOfEach(policy.PreservationPolicy):
-    """Keeps the first checkpoint at or after each multiple of `every` steps.
+class _Preservation(policy.PreservationPolicy):
+    """Tells Orbax which checkpoints to keep.
 
-    Orbax's `EveryNSteps` only keeps exact multiples, which `save_seconds` may never save. With `exact_interval=False`,
-    the kept steps depend on where earlier starts of the run stopped.
+    Args:
+      kept: returns the steps to keep among these.
     """
 
-    every: int
+    kept: Callable[[list[int]], set[int]]
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        multiples = [info.step // self.every for info in checkpoints]
-        return [multiple > before for before, multiple in itertools.pairwise([0, *multiples])]
-
-
-@dataclasses.dataclass
-class _NewestBefore(policy.PreservationPolicy):
-    """Keeps the newest `count` checkpoints up to a variable step."""
-
-    count: int
-    step: Callable[[], int | None]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        step = self.step()
-        earlier = [] if step is None else [info.step for info in checkpoints if info.step <= step][-self.count :]
-        return [info.step in earlier for info in checkpoints]
-
-
-@dataclasses.dataclass
-class _Best(policy.PreservationPolicy):
-    """Keeps the `count` checkpoints with the lowest scores; ties go to the earlier one.
-
-    Orbax's `BestN` reads scores from the checkpoints, so a state could only be saved after its evaluation.
-    """
-
-    count: int
-    scores: Callable[[], Mapping[int, float | None]]
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        scores = self.scores()
-        scored = sorted((scores[info.step], info.step) for info in checkpoints if scores.get(info.step) is not None)
-        best = {step for _, step in scored[: self.count]}
-        return [info.step in best for info in checkpoints]
+        kept = self.kept([info.step for info in checkpoints])
+        return [info.step in kept for info in checkpoints]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,30 +87,18 @@ class Checkpoints:
 
     Args:
       folder: checkpoint folder.
-      keep: number of newest checkpoints to keep, at least two.
-      every: also keep the first checkpoint at or after each multiple of this many steps; 0 for none.
-      best: also keep this many checkpoints with the lowest scores.
-      at: also keep the checkpoints at these steps.
+      retention: which checkpoints to keep; None for only the newest ones.
 
     Attributes:
       scores: {step: score} for evaluated states, None without a score. A checkpoint may be saved before its score is
         known; all processes must set the same scores before the next save.
-      hold_before: also keep the newest `keep` checkpoints up to this step. None for none.
+      hold_before: see `Retention.kept`; all processes must set the same step.
     """
 
-    def __init__(self, folder: epath.Path, keep: int = 1, every: int = 0, best: int = 0, at: Collection[int] = ()):
-        self._folder = folder
-        policies = [policy.LatestN(max(keep, _MIN_KEPT))]
-        if every:
-            policies.append(_FirstOfEach(every))
-        if best:
-            policies.append(_Best(best, lambda: self.scores))
-        if at:
-            policies.append(policy.CustomSteps(at))
+    def __init__(self, folder: epath.Path, retention: Retention | None = None):
+        self._folder, self._retention = folder, retention or Retention()
         self.scores: dict[int, float | None] = {}
         self.hold_before: int | None = None
-        policies.append(_NewestBefore(keep, lambda: self.hold_before))
-        self._policy = policy.AnyPreservationPolicy(policies)
 
     @functools.cached_property
     def _reader(self) -> _Manager:
@@ -156,8 +113,9 @@ class Checkpoints:
         return self._open_writer()
 
     def _open_writer(self) -> _Manager:
+        kept = _Preservation(lambda steps: self._retention.kept(steps, self.scores, self.hold_before))
         return self._open(
-            ocp.CheckpointManagerOptions(preservation_policy=self._policy, create=True, cleanup_tmp_directories=True)
+            ocp.CheckpointManagerOptions(preservation_policy=kept, create=True, cleanup_tmp_directories=True)
         )
 
     def _open(self, options: ocp.CheckpointManagerOptions) -> _Manager:

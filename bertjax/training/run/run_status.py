@@ -87,6 +87,8 @@ def read_status(path: epath.PathLike) -> RunStatus:
 def _read(workdir: Workdir) -> RunStatus:
     if not workdir.root.exists():
         raise UserError(f"{workdir.root} does not exist; name the workdir of a run")
+    if not workdir.root.is_dir():
+        raise UserError(f"{workdir.root} is a file; name the workdir of a run")
     heartbeat = _optional_json(workdir.heartbeat, "step", "time", "state")
     if heartbeat is None and not workdir.config.exists():
         raise UserError(f"{workdir.root} has no config.json; name the workdir of a run")

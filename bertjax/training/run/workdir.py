@@ -145,6 +145,23 @@ class Workdir:
     def curves(self) -> epath.Path:
         return self.root / "curves.png"
 
+    def check_checkpoints(self) -> None:
+        """Raise UserError if Orbax cannot write checkpoints to this path that it can read."""
+        path = os.fspath(self.root if is_remote(self.root) else self.root.absolute())
+        if is_remote(path) and not path.startswith("gs://"):
+            raise UserError(
+                f"workdir {path} cannot hold checkpoints, which are written to disks and gs:// only; choose another "
+                "--workdir"
+            )
+        # Orbax 0.12.8 collects the arrays of a checkpoint with a glob pattern that contains the whole path
+        # (`merge_ocdbt_per_process_files`), and TensorStore takes a backslash for a slash. The checkpoint then has no
+        # arrays, which nobody notices before it is restored.
+        if special := re.search(r"[][*?\\]", path):
+            raise UserError(
+                f"workdir {path} has {special[0]} in its path, and checkpoints there could not be read; choose another "
+                "--workdir, without [ ] * ? and \\"
+            )
+
     @contextmanager
     def locked(self) -> Iterator[Lease | None]:
         """Create the workdir and lock it for this process.

@@ -13,6 +13,7 @@ from bertjax.errors import RunFailed
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.retention import Retention
 
 # Array -> how it is sharded on two replicas (data) of two shards (fsdp).
 SPECS = {"bias": P(), "kernel": P(None, "fsdp"), "rows": P(("data", "fsdp"))}
@@ -37,7 +38,7 @@ def state(wrong: str = "", device: int = 0) -> dict:
 
 
 def main(folder: str) -> None:
-    checkpoints = Checkpoints(epath.Path(folder), keep=9)
+    checkpoints = Checkpoints(epath.Path(folder), Retention(9))
     outcomes = []
     for step, wrong in enumerate([("", 0), ("bias", 0), ("bias", 3), ("kernel", 2), ("", 0)]):
         try:

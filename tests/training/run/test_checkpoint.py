@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from bertjax.errors import RunFailed, UserError
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import fingerprints
+from bertjax.training.run.retention import Retention
+from bertjax.training.run.workdir import Workdir
 from tests.waiting import LIMIT_SECONDS
 
 
@@ -39,14 +41,14 @@ META = {"totals": {"tokens": 12.0}, "plan": "f00d"}
 
 
 def write(folder: Path, *steps: int, keep: int = 3) -> None:
-    checkpoints = Checkpoints(epath.Path(folder), keep)
+    checkpoints = Checkpoints(epath.Path(folder), Retention(keep))
     for step in steps:
         checkpoints.save(step, state(step), META)
     checkpoints.settle()
 
 
 def newest(folder: Path):
-    return Checkpoints(epath.Path(folder), keep=3).restore_newest(lambda step: state(0))
+    return Checkpoints(epath.Path(folder), Retention(3)).restore_newest(lambda step: state(0))
 
 
 def assert_is(restored, step: int) -> None:
@@ -86,7 +88,7 @@ def test_the_newest_are_kept(tmp_path, keep, kept):
 @pytest.mark.parametrize("starts", [[(2, 4, 6, 8, 10, 12, 14)], [(2, 3), (4, 6, 8), (9, 10, 11), (12, 14)]])
 def test_multiples_are_kept_wherever_a_run_stops(tmp_path, starts):
     for steps in starts:
-        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, every=4))
         for step in steps:
             checkpoints.save(step, state(step), META)
         checkpoints.close()
@@ -94,7 +96,7 @@ def test_multiples_are_kept_wherever_a_run_stops(tmp_path, starts):
 
 
 def test_without_a_multiple_the_next_checkpoint_is_kept(tmp_path):
-    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, every=4)
+    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, every=4))
     for step in (0, 3, 6, 9, 15, 18, 21):
         checkpoints.save(step, state(step), META)
     checkpoints.close()
@@ -103,7 +105,7 @@ def test_without_a_multiple_the_next_checkpoint_is_kept(tmp_path):
 
 def test_chosen_steps_are_kept_over_restarts(tmp_path):
     for steps in ((0, 1, 2, 3), (4, 5, 6, 7, 8)):
-        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, at=(0, 2, 5, 99))
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, at=(0, 2, 5, 99)))
         for step in steps:
             checkpoints.save(step, state(step), META)
         checkpoints.settle()
@@ -113,12 +115,20 @@ def test_chosen_steps_are_kept_over_restarts(tmp_path):
 def test_the_best_are_kept_over_restarts_although_scores_come_after_the_save(tmp_path):
     scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
     for steps in ((1, 2, 3), (4, 5, 6, 7)):
-        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1, best=2)
+        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, best=2))
         for step in steps:
             checkpoints.scores = {before: scores[before] for before in range(1, step)}
             checkpoints.save(step, state(step), META)
         checkpoints.settle()
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [2, 5, 6, 7]
+
+
+@pytest.mark.parametrize("name", ["a b", "50%", "a#b", "{a}", "$x", "ünï", "a,b=c", "'q'"])
+def test_a_folder_of_any_accepted_name_is_read_back(tmp_path, name):
+    """`Workdir.check_checkpoints` refuses the other characters."""
+    Workdir.at(tmp_path / name).check_checkpoints()
+    write(tmp_path / name / "c", 1)
+    assert_is(newest(tmp_path / name / "c"), 1)
 
 
 def test_without_checkpoints_there_is_nothing_to_restore(tmp_path):
@@ -147,7 +157,7 @@ def test_a_process_that_reads_for_itself_does_not_wait_for_others(two, monkeypat
 
 def test_a_saved_state_may_be_overwritten_at_once(tmp_path):
     """The next step donates its buffers while they are still being written."""
-    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), keep=1)
+    checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1))
     saved = state(5)
     checkpoints.save(5, saved, META)
     next_step = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)(saved)
@@ -172,7 +182,7 @@ def test_metadata_may_be_changed_while_it_is_written(tmp_path, monkeypatch):
         await write_json(*arguments)
 
     monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", write_later)
-    checkpoints, totals = Checkpoints(epath.Path(tmp_path), keep=3), {"tokens": 12.0}
+    checkpoints, totals = Checkpoints(epath.Path(tmp_path), Retention(3)), {"tokens": 12.0}
     checkpoints.save(10, state(10), META | {"totals": totals})
     totals["tokens"] = 13.0
     may_write.set()

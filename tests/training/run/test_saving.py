@@ -14,6 +14,7 @@ from bertjax.hardware import platform
 from bertjax.training.run import saving as savings
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.metrics import MetricsLog, Totals
+from bertjax.training.run.retention import Retention
 from bertjax.training.run.saving import Saving
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
@@ -26,7 +27,7 @@ STATE = {"step": jnp.int32(0), "params": {"kernel": jnp.ones((100, 50))}}
 @pytest.fixture
 def saving(tmp_path):
     """Saves to `checkpoints` in the temporary folder, every 100 steps."""
-    checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=3)
+    checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), Retention(3))
     log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
     saving = Saving(checkpoints, 100, 0, log, Watchdog(0))
     yield saving
@@ -161,7 +162,7 @@ def test_closing_lets_a_begun_save_finish(saving, tmp_path):
 
 
 def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):
-    checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=2)
+    checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), Retention(2))
     for step in range(100, 1000, 100):
         checkpoints.hold_before = 450 if 450 < step < 900 else None
         checkpoints.save(step, STATE, {})
@@ -177,7 +178,7 @@ def test_saves_that_come_too_early_are_left_out(tmp_path, monkeypatch):
     clock = Clock(1000.0)
     monkeypatch.setattr(savings, "time", clock)
     log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
-    saving = Saving(Checkpoints(epath.Path(tmp_path / "checkpoints"), keep=3), 100, 60, log, Watchdog(0))
+    saving = Saving(Checkpoints(epath.Path(tmp_path / "checkpoints"), Retention(3)), 100, 60, log, Watchdog(0))
     times = []
     for clock.now in (1030.0, 1060.0, 1090.0, 1119.0, 1121.0):
         times.append(saving.may_save())

@@ -1,5 +1,6 @@
 """Working folders: locks, object stores, and files that are written whole."""
 
+import contextlib
 import functools
 import json
 import subprocess
@@ -10,6 +11,7 @@ import fsspec
 import pytest
 
 from bertjax.errors import Busy, UserError
+from bertjax.training import start
 from bertjax.training.run import lease as leases
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
@@ -58,6 +60,22 @@ def test_a_workdir_that_cannot_be_written(tmp_path, below):
         with Workdir.at(tmp_path / "file" / below).locked():
             pass
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["runs[1]", "a*", "what?", "[a]/run", "a\\b", "s3://bucket/run"])
+def test_a_path_where_checkpoints_cannot_be_read_is_refused_before_anything_is_written(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    with contextlib.ExitStack() as locks, pytest.raises(UserError, match="; choose another --workdir"):
+        start.claim(Workdir.at(name), False, locks)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_workdir_is_refused_for_the_folder_that_it_is_in(tmp_path, monkeypatch):
+    (tmp_path / "[thesis]").mkdir()
+    monkeypatch.chdir(tmp_path / "[thesis]")
+    with contextlib.ExitStack() as locks, pytest.raises(UserError, match=r"\[thesis\]/run has \[ in its path"):
+        start.claim(Workdir.at("run"), False, locks)
 
 
 @pytest.fixture
