@@ -120,13 +120,15 @@ def run(
         settings = config
         config = processes.together(lambda: open_teachers(config))
         processes.together(lambda: check_trackers(config.runtime.trackers))
-        processes.together(Program(config, config.expected_vocab_size).check)  # before a corpus is prepared
+        expected = Program(config, config.expected_vocab_size)
+        processes.together(expected.check)  # before a corpus is prepared
         with watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
             feeds = open_feeds(config, before)
             processes.together(feeds.plan)
         config = feeds.config  # resolved
         watchdog.locate(0, sum(stage.steps for stage in config.stages))
         program = Program(config, feeds.store.tokenizer.vocab_size)
+        program = expected if program == expected else program  # its model has been traced
         processes.together(program.check)
         source = processes.together(lambda: init_from.source_of(resumed, program.at(0), feeds.store.tokenizer))
         started = start.check_start(files, settings, program, feeds, source, longer)

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import functools
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -158,8 +157,7 @@ class _TaskEvaluator:
     def __init__(self, task: TaskProgram, feeds: Feeds, on_batch: Callable[[], None]):
         self._task, self._program, self._store, self._on_batch = task, task.program, feeds.store_of(task.name), on_batch
         self._read_from(feeds.heldout[task.name])
-        self._step = jax.jit(functools.partial(eval_step, task.context))
-        self._outputs = jax.jit(functools.partial(outputs, task.context))
+        self._step, self._outputs = task.jitted(eval_step), task.jitted(outputs)
         # Of a labeled file, token counts need all of its texts, which few objectives read.
         self._counts = self._store.unigram_counts("train") if has_baselines(task.objective) else np.zeros(0)
 

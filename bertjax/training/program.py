@@ -118,15 +118,11 @@ class Program:
         strategy = choose_strategy(runtime.strategy, parameters, self.encoder.sharing)
         encoders = [part.encoder for objective in objectives for part in objective.all_flops_parts(self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
+        own_rules = (rule for objective in objectives for rule in objective.sharding_rules)
         return Layout(
             mesh=mesh,
-            # The first matching rule applies, so an objective's own rules override the encoder's.
-            rules=(
-                *COUNT_RULES,
-                *(rule for objective in objectives for rule in objective.sharding_rules),
-                *ENCODER_RULES,
-                *HEAD_RULES,
-            ),
+            # The first matching rule applies: an objective's own rules override the encoder's.
+            rules=(*COUNT_RULES, *own_rules, *ENCODER_RULES, *HEAD_RULES),
             strategy=strategy,
             dtype=dtype,
             reduction=dtype if runtime.reduction == "auto" else runtime.reduction,
@@ -367,6 +363,11 @@ class TaskProgram:
         own = settings.frozen or settings.frozen_layers
         paths = self.program.frozen_paths_at(stage) if own else frozenset()
         return Freezing(config.frozen, paths, settings.frozen_layers, depth=self.program.encoder.layers)
+
+    @functools.cached_property
+    def jitted(self) -> Callable[[Callable], jax.stages.Wrapped]:
+        """`jitted(function)` is `function(context, ...)` jitted, once for all evaluators of the task."""
+        return functools.cache(lambda function: jax.jit(functools.partial(function, self.context)))
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:
