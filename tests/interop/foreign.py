@@ -4,7 +4,9 @@ The reference is always the other library on the original folder: its tokenizer 
 the logits.
 """
 
+import functools
 import json
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,7 +82,8 @@ def make(family: str, head: str, folder: Path) -> Foreign:
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
     settings = {"tokenizer_class": f"{stem}Tokenizer", "model_max_length": LONGEST}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    _write_vocabulary(kind, folder)
+    for name, content in _vocabulary(kind).items():
+        (folder / name).write_bytes(content)
     opened = transformers.AutoTokenizer.from_pretrained(folder)
     opened.save_pretrained(folder)
     suffix = _OTHER_SUFFIXES.get((family, head), HEADS[head].suffix)
@@ -103,22 +106,23 @@ def make(family: str, head: str, folder: Path) -> Foreign:
 _COUNTED = ("byte_bpe", "xlm-roberta", "camembert")
 
 
-def _write_vocabulary(kind: str, folder: Path) -> None:
-    """Write the files of a vocabulary as it is published."""
+@functools.cache
+def _vocabulary(kind: str) -> dict[str, bytes]:
+    """Return the files of a vocabulary as it is published: {name: content}."""
     lines = published.lines(300)
     if kind == "wordpiece":
         trained = tokenizer.train(lines, TokenizerConfig(kind="wordpiece", vocab_size=4000, lowercase=True))
-        (folder / "vocab.txt").write_text("".join(trained.piece(i) + "\n" for i in range(trained.vocab_size)))
-    elif kind == "byte_bpe":
+        return {"vocab.txt": "".join(trained.piece(i) + "\n" for i in range(trained.vocab_size)).encode()}
+    if kind == "byte_bpe":
         model = tokenizer.train(lines, TokenizerConfig(kind="byte_bpe", vocab_size=600)).description["model"]
         ordinary = (piece for piece in model["vocab"] if piece not in tokenizer.SPECIALS)
         pieces = ["<s>", "<pad>", "</s>", "<unk>", *ordinary, "<mask>"]
-        (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
         merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
-        (folder / "merges.txt").write_text("#version: 0.2\n" + merges, encoding="utf-8")
-    else:
-        name = "spiece.model" if kind in ("albert", "xlnet") else "sentencepiece.bpe.model"
-        published.train(kind, folder / name, lines, 2000)
+        ids = json.dumps({piece: i for i, piece in enumerate(pieces)})
+        return {"vocab.json": ids.encode(), "merges.txt": f"#version: 0.2\n{merges}".encode()}
+    name = "spiece.model" if kind in ("albert", "xlnet") else "sentencepiece.bpe.model"
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: published.train(kind, Path(folder) / name, lines, 2000).read_bytes()}
 
 
 def groups(head: str) -> list[tuple[list[str], list[str] | None]]:
@@ -128,7 +132,13 @@ def groups(head: str) -> list[tuple[list[str], list[str] | None]]:
 
 
 def rows(opened, first: list[str], second: list[str] | None) -> dict[str, torch.Tensor]:
-    return opened(first, second, padding=True, return_tensors="pt")
+    """Return the inputs of a model, with segments as transformers 4 gives them.
+
+    In transformers 5 the classes of ALBERT and XLNet give none by default (`model_input_names`), so that models that
+    were trained with two take both texts of a pair for one, and XLNet leaves its term of segments out.
+    """
+    segments = {"return_token_type_ids": True} if type(opened).__name__.startswith(("Albert", "XLNet")) else {}
+    return opened(first, second, padding=True, return_tensors="pt", **segments)
 
 
 def logits(opened, model, head: str) -> Iterator[np.ndarray]:
@@ -219,7 +229,7 @@ def answers(foreign: Foreign, head: str) -> Iterator[tuple[Any, Any]]:
 def _filled(foreign: Foreign, predictor: Predictor) -> Iterator[tuple[Any, Any]]:
     mask = foreign.tokenizer.mask_token
     for text in (f"The {mask} was old.", f"{mask} king went {mask}"):
-        inputs = foreign.tokenizer(text, return_tensors="pt")
+        inputs = rows(foreign.tokenizer, [text], None)
         columns = torch.nonzero(inputs["input_ids"][0] == foreign.tokenizer.mask_token_id)[:, 0]
         if foreign.model.config.model_type == "xlnet":  # each mask is predicted from all tokens that are not masked
             length = inputs["input_ids"].shape[1]
@@ -236,8 +246,8 @@ def _filled(foreign: Foreign, predictor: Predictor) -> Iterator[tuple[Any, Any]]
 
 def _span(foreign: Foreign, record: dict[str, str]) -> str:
     """Return the span with the highest sum of logits, of at most 30 tokens; neither end is a token of spaces only."""
-    inputs = foreign.tokenizer(*record.values(), return_tensors="pt", return_offsets_mapping=True)
-    offsets = inputs.pop("offset_mapping")[0].tolist()
+    offsets = foreign.tokenizer(*record.values(), return_offsets_mapping=True)["offset_mapping"]
+    inputs = rows(foreign.tokenizer, *([text] for text in record.values()))
     with torch.no_grad():
         outputs = foreign.model(**inputs)
     texts = [record["context"][start:stop].strip() for start, stop in offsets]
@@ -249,8 +259,8 @@ def _span(foreign: Foreign, record: dict[str, str]) -> str:
 
 def _tags(foreign: Foreign, text: str) -> list[str]:
     """Return the tag of the first token of each word."""
-    inputs = foreign.tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
-    offsets = inputs.pop("offset_mapping")[0].tolist()
+    offsets = foreign.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+    inputs = rows(foreign.tokenizer, [text], None)
     with torch.no_grad():
         scores = foreign.model(**inputs).logits[0]
     places = [place for place, part in enumerate(inputs.sequence_ids()) if part == 0]

@@ -1,5 +1,6 @@
 """Tokenizers with the files, options and special symbols of published checkpoints, trained on a small sample."""
 
+import functools
 import itertools
 import random
 import unicodedata
@@ -58,6 +59,7 @@ _OPTIONS = {
 }  # fmt: skip
 
 
+@functools.cache
 def lines(count: int) -> list[str]:
     """Return lines of several scripts: of the embedded corpora, and drawn from alphabets, white space and signs."""
     draw = random.Random(0)
