@@ -261,7 +261,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
             "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind, max_tokens",
         ),
-        ({"tasks": {"a": {"examples": {"kind": 5}}}}, "tasks.a.examples.kind=5 is int; it must be text"),
+        ({"tasks": {"a": {"examples": {"kind": 5}}}}, """tasks.a.examples.kind=5 is int; it must be text, as "'5'\""""),
         ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},

@@ -214,7 +214,7 @@ class Tagged(LabeledFormat):
     def _holds_words(file: ColumnFile, classes: Collection[str]) -> bool:
         """Return whether most lines are a word with its columns rather than a text."""
         rows = [columns for sentence in file.sentences for _, columns in sentence]
-        characters = sum(count_words(columns[0]) for columns in rows if has_unspaced(columns[0]))
+        characters = sum(count_words([columns[0] for columns in rows if has_unspaced(columns[0])]))
         if file.width == 1 and characters > _LONGEST_WORD * len(rows):
             return False
         tagged = sum(len(columns) > 1 and labels.class_of(columns[-1]) in classes for columns in rows)
