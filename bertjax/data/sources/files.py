@@ -84,6 +84,8 @@ def _hint(names: list[str]) -> str:
     stems = (os.path.splitext(name)[0] for name in names)
     if wiki := next(filter(_WIKI_EXTRACTOR.fullmatch, stems), None):
         return f"; {wiki} is WikiExtractor's: extract with --json, and name its files {wiki}.jsonl"
+    if any(name.endswith(".arrow") for name in names):
+        return "; the .arrow files are of the datasets library: write hf: and the absolute path of their folder"
     if plain := next((name for name in names if name.endswith(".json")), None):
         return f"; name {plain} {plain}l if each of its lines is a JSON object"
     return ""

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -173,6 +174,12 @@ def test_no_file_of_a_known_kind(tmp_path):
     (tmp_path / "a.pdf").write_text("text")
     assert "holds no .txt" in error_of(tmp_path)
     assert "holds no .txt" in error_of(tmp_path / "a.pdf")
+
+
+def test_a_folder_of_the_datasets_library_is_named(tmp_path):
+    """`save_to_disk` writes settings as .json beside its .arrow files; only hf: reads them."""
+    datasets.Dataset.from_dict({"text": ["One.", "Two."]}).save_to_disk(tmp_path)
+    assert "hf: and the absolute path" in error_of(tmp_path) and ".jsonl" not in error_of(tmp_path).split(";")[1]
 
 
 def test_a_file_without_read_permission_is_named():
