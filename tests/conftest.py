@@ -100,15 +100,5 @@ def small_disk(tmp_path) -> Iterator[Path]:
 def undisturbed(flags, tmp_path_factory) -> Path:
     """Workdir of such a run that nothing disturbed. Not to be written to."""
     workdir = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = runs.finish(runs.start(*flags, f"--workdir={workdir}"))
-    assert done.returncode == 0, done.stderr
-    return workdir
-
-
-@pytest.fixture(scope="session")
-def undisturbed_pair(flags, tmp_path_factory) -> Path:
-    """Workdir of the same run, trained by two processes. Not to be written to."""
-    workdir = tmp_path_factory.mktemp("pair") / "run"
-    for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={workdir}")):
-        assert done.returncode == 0, done.stderr
+    assert runs.call(*flags, f"--workdir={workdir}") == 0
     return workdir

@@ -1,5 +1,6 @@
 """python -m tests.disturbed FAULT FLAGS...: `python -m bertjax.train FLAGS...` with a fault injected into it."""
 
+import functools
 import itertools
 import math
 import os
@@ -21,28 +22,28 @@ from bertjax.training.run.metrics import MetricsQueue
 from bertjax.training.run.watchdog import Watchdog
 from tests.waiting import LIMIT_SECONDS, PATIENCE
 
-_watchdogs: list[Watchdog] = []
+watchdogs: list[Watchdog] = []
 
 
-class _KnownWatchdog(Watchdog):
+class KnownWatchdog(Watchdog):
     def __init__(self, *args):
         super().__init__(*args)
-        _watchdogs.append(self)
+        watchdogs.append(self)
 
 
 def _hang(*_, **__) -> None:
     """Hang, and let the watchdog find at its next tick that the limit that it prints has passed."""
-    [watchdog] = _watchdogs
+    [watchdog] = watchdogs
     name, since, limit = watchdog._current
     print(f"limit of {name}: {limit:.0f} s", file=sys.stderr, flush=True)
     assert math.isfinite(limit)
     while not watchdog.heartbeat.path.exists():  # the thread that writes the logs has its first round
         time.sleep(0.01)
     watchdog._current = (name, time.monotonic() - 10.0, 1.0)
-    _wait_to_be_killed()
+    wait_to_be_killed()
 
 
-def _wait_to_be_killed(*_, **__) -> None:
+def wait_to_be_killed(*_, **__) -> None:
     time.sleep(10_000)
 
 
@@ -71,11 +72,11 @@ def _slow_save(seconds: float = 2.0, at: int | None = None) -> None:
 def never_ends() -> None:
     """The run waits before its export, so that no kill comes too late. A slow disk costs no line of its logs."""
     writer._SECONDS_AT_A_SAVE = LIMIT_SECONDS
-    export.write = _wait_to_be_killed
+    export.write = wait_to_be_killed
 
 
 def stops_only() -> None:
-    """The run takes at most 40 steps more, then it waits for the signal that stops it, if need be before each step.
+    """The run takes at most 30 steps more, then it waits for the signal that stops it, if need be before each step.
 
     With several processes, JAX catches the signal and takes about a second to tell all of them: steps become slow.
     """
@@ -86,7 +87,7 @@ def stops_only() -> None:
         return signals[0]
 
     def put_later(batches, mesh):
-        if next(steps) > 40:
+        if next(steps) > 30:
             while signals and not signals[0]():
                 time.sleep(0.01)
             time.sleep(0.0 if signals else 2.0 * PATIENCE)
@@ -144,25 +145,29 @@ def late_record() -> None:
     storage.exists = exists_later
 
 
+# {state: (owner, name, number of the call) of what a run calls in it}
+HANGS = {
+    "restoring": (Checkpoints, "restore_newest", 1),
+    "training": (MetricsQueue, "take", 5),
+    "evaluating": (Evaluator, "__call__", 1),
+    "saving": (Checkpoints, "settle", 3),  # the trial settles and closes
+    "exporting": (export, "write", 1),
+}
 FAULTS = {
     "private_workdir": private_workdir,
     "late_record": late_record,
     "endless_evaluation": endless_evaluation,
     "not_finite": not_finite,
-    "hang_restoring": lambda: _hang_at(Checkpoints, "restore_newest", 1),
-    "hang_training": lambda: _hang_at(MetricsQueue, "take", 5),
-    "hang_evaluating": lambda: _hang_at(Evaluator, "__call__", 1),
-    "hang_saving": lambda: _hang_at(Checkpoints, "settle", 3),  # the trial settles and closes
     "endless_save_of_20": lambda: _slow_save(10_000.0, at=20),
     "endless_save_of_60": lambda: _slow_save(10_000.0, at=60),
     "never_ends": never_ends,
     "stops_only": stops_only,
-    "hang_exporting": lambda: _hang_at(export, "write", 1),
+    **{f"hang_{state}": functools.partial(_hang_at, *place) for state, place in HANGS.items()},
 }
 
 if __name__ == "__main__":
     fault = sys.argv.pop(1)
-    train.Watchdog = _KnownWatchdog
+    train.Watchdog = KnownWatchdog
     FAULTS[fault]()
     arguments = sys.argv[1:]
     sys.exit(processes.leave(lambda: cli.exit_code_of(lambda: train.main(arguments))))

@@ -1,5 +1,7 @@
 """Start runs as a user does: the command line, in a process of its own or in this one."""
 
+import collections
+import contextlib
 import itertools
 import json
 import os
@@ -7,14 +9,18 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
+# The programs of the runs of this process by their settings, the last used one last.
+_programs: collections.OrderedDict[tuple, Any] = collections.OrderedDict()
+_MOST_PROGRAMS = 24
 
 
 def write_corpus(path: Path, documents: int = 60) -> Path:
@@ -63,13 +69,43 @@ def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+@contextlib.contextmanager
+def shared_programs() -> Iterator[None]:
+    """Let runs in this process share the program of equal settings, which is traced and compiled once.
+
+    A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
+    """
+    from bertjax import evaluate, train  # not above: JAX must see the environment of conftest.py
+    from bertjax.training.program import Program
+
+    def program_of(config, vocab_size: int, **choices) -> Program:
+        objectives = [task.objective for task in config.tasks.values()]
+        program = Program(config, vocab_size, **choices)
+        if any(task.objective.bound_teacher is not None for task in program.config.tasks.values()):
+            return program
+        # Settings of user-defined objectives may be equal although their classes are not.
+        key = (repr(program), *map(type, objectives))
+        program = _programs.setdefault(key, program)
+        _programs.move_to_end(key)
+        while len(_programs) > _MOST_PROGRAMS:
+            _programs.popitem(last=False)
+        return program
+
+    with mock.patch.object(train, "Program", program_of), mock.patch.object(evaluate, "Program", program_of):
+        yield
+
+
 def call(*flags: str) -> int:
-    """Run the same command line in this process, which saves its start, and return the exit code."""
-    from bertjax import cli, train  # not above: JAX must see the environment of conftest.py
+    """Run the same command line in this process, and return the exit code.
+
+    It saves the start of a process, and compiles nothing if this process has had a run with equal settings.
+    """
+    from bertjax import cli, train
 
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return cli.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
+        with shared_programs():
+            return cli.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
@@ -115,7 +151,8 @@ def train_until(flags: list[str], workdir: Path, should_stop: Callable[[], bool]
     from bertjax import config_file, train
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
-    return train.run(config_file.load(first, overrides), workdir, should_stop=should_stop)
+    with shared_programs():
+        return train.run(config_file.load(first, overrides), workdir, should_stop=should_stop)
 
 
 def on_devices(count: int, module: str) -> dict:
@@ -139,17 +176,21 @@ def score_export(workdir: Path) -> dict:
     from bertjax import evaluate
     from bertjax.opening import SavedModel
 
-    return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
+    with shared_programs():
+        return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
 
 
-def look_inside(workdir: Path, other: Path, folder: Path, parts: str = "") -> dict:
-    """Run `analyze`, `probe`, `report` and `compare` on a finished run, and return the numbers of the analysis.
+def look_inside(workdir: Path, other: Path, folder: Path, parts: str | None = None) -> dict:
+    """Run `report` and `compare` on a finished run, `analyze` if it has parts, and `probe` if `layers` is one of them.
 
     Args:
       workdir: the run.
       other: another run, which it is compared with.
       folder: where the commands write.
-      parts: parts of the analysis, separated by commas; all that can serve the run if empty.
+      parts: parts of the analysis, separated by commas; all that can serve the run if empty, none if None.
+
+    Returns:
+      The numbers of the analysis, which are empty without parts.
     """
     from bertjax import analyze, cli, compare, probe, report
 
@@ -158,15 +199,18 @@ def look_inside(workdir: Path, other: Path, folder: Path, parts: str = "") -> di
     ]
     (folder / "toy.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
     there = (f"--out={folder / 'analysis'}", "--platform=cpu")
-    for module, *flags in (
-        (analyze, workdir, "--examples=4", f"--parts={parts}", *there),
-        (probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"),
+    commands = [
         (report, workdir, f"--out={folder / 'report.html'}"),
         (compare, workdir, other, f"--out={folder / 'compare.png'}"),
-    ):
+    ]
+    if parts is not None:
+        commands.append((analyze, workdir, "--examples=4", f"--parts={parts}", *there))
+    if parts == "" or "layers" in (parts or ""):
+        commands.append((probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"))
+    for module, *flags in commands:
         assert cli.exit_code_of(lambda module=module, flags=flags: module.main(list(map(str, flags)))) == 0, module
     assert (folder / "report.html").exists() and (folder / "compare.png").exists()
-    return json.loads((folder / "analysis" / "analysis.json").read_text())
+    return json.loads((folder / "analysis" / "analysis.json").read_text()) if parts is not None else {}
 
 
 def records(path: Path) -> list[dict]:

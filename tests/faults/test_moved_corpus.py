@@ -108,15 +108,3 @@ def test_a_run_is_scored_without_the_corpus(flags, undisturbed, model, capsys):
     with without(value_of(flags, "data.corpus")):
         assert evaluate.run(f"{undisturbed}{model}")["eval"]
     assert "is not read" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_two_processes_resume_without_the_corpus(flags, undisturbed_pair, tmp_path):
-    """Also if one of them does not see the record of the run yet."""
-    shutil.copytree(undisturbed_pair, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "100")
-    shutil.rmtree(tmp_path / "run" / "export")
-    with without(value_of(flags, "data.corpus")):
-        for done in runs.finish_many(runs.start_many(2, *flags, f"--workdir={tmp_path / 'run'}", fault="late_record")):
-            assert done.returncode == 0, done.stderr
-    assert runs.weights(tmp_path / "run") == runs.weights(undisturbed_pair)

@@ -22,11 +22,13 @@ PHASES = ("start", "prepare", "restore", "step", "evaluation", "save", "export")
 # (fault, phase, processes): test. They end in the bits of a run that nothing disturbed, at once or when the same
 # command runs again.
 SURVIVED = {
-    ("kill -9", "step", 1): "tests/faults/test_stops.py::test_killed_five_times_and_equal_bit_for_bit",
-    ("kill -9", "step", 2): "tests/faults/test_many_processes.py::test_one_of_two_killed_twice_and_equal_bit_for_bit",
+    ("kill -9", "step", 1): "tests/faults/test_stops.py::test_killed_twice_and_equal_bit_for_bit",
+    **{
+        (fault, phase, 2): "tests/faults/test_many_processes.py::"
+        "test_stopped_and_each_of_two_killed_and_equal_bit_for_bit"
+        for fault, phase in (("SIGTERM", "step"), ("kill -9", "step"), ("moved corpus", "start"))
+    },
     ("kill -9", "save", 1): "tests/faults/test_adversity.py::test_a_kill_during_a_save",
-    ("SIGTERM", "step", 2): "tests/faults/test_many_processes.py::"
-    "test_sigterm_to_one_stops_both_and_the_run_resumes_bit_for_bit",
     ("EIO", "restore", 1): "tests/training/run/test_unreadable.py::test_an_error_that_passes_is_not_noticed",
     ("404", "restore", 1): "tests/training/run/test_unreadable.py::"
     "test_damage_that_a_second_read_does_not_find_is_none",
@@ -51,7 +53,6 @@ SURVIVED = {
     "test_of_processes_that_start_together_one_gets_the_lock",
     ("moved corpus", "start", 1): "tests/faults/test_moved_corpus.py::"
     "test_without_the_corpus_a_run_ends_with_equal_bits",
-    ("moved corpus", "start", 2): "tests/faults/test_moved_corpus.py::test_two_processes_resume_without_the_corpus",
 }
 SURVIVED |= {("SIGTERM", phase, 1): "tests/faults/test_phases.py::test_sigterm" for phase in phases.STOPS}
 SURVIVED |= {("kill -9", phase, 1): "tests/faults/test_phases.py::test_kill_9" for phase in phases.KILLS}
@@ -67,9 +68,10 @@ SURVIVED |= {
 REPORTED = {
     ("hang", "start", 1): "tests/training/run/test_watchdog.py::"
     "test_a_hang_in_any_state_ends_the_process_with_all_stacks",
+    ("hang", "step", 1): "tests/faults/test_hangs.py::test_a_hang_ends_the_run_with_all_stacks",
     **{
-        ("hang", phase, 1): "tests/faults/test_hangs.py::test_a_hang_ends_the_run_with_all_stacks"
-        for phase in ("restore", "step", "evaluation", "save", "export")
+        ("hang", phase, 1): "tests/faults/test_hangs.py::test_a_hang_in_any_other_state_does_so_too"
+        for phase in ("restore", "evaluation", "save", "export")
     },
     ("403", "restore", 1): "tests/training/run/test_unreadable.py::test_other_errors_end_in_their_own_words",
     ("404", "prepare", 1): "tests/data/test_remote.py::test_a_store_that_does_not_exist",

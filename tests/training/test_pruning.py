@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax import config_file, train
 from bertjax.errors import UserError
 from bertjax.opening import SavedModel
 from bertjax.training.lora import LoraConfig
@@ -173,16 +172,14 @@ def test_pruning_has_ended_after_its_share_of_the_steps():
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_pruned_run_resumes_and_is_exported_with_zeros(kind, flags, tmp_path, capsys):
     """Bit for bit as a run that never stopped; the checkpoint and the export score as the run did."""
-    [reference, *overrides] = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
-    overrides += [f"pruning.kind={kind}", "pruning.remaining=0.2", "eval.every=30", "runtime.keep_best=4"]
-    config = config_file.load(reference, overrides)
-    assert train.run(config, tmp_path / "run").finished
+    flags = [*flags, f"--config.pruning.kind={kind}", "--config.pruning.remaining=0.2"]
+    flags += ["--config.eval.every=30", "--config.runtime.keep_best=4"]
+    assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
     assert "80.0% of " in capsys.readouterr().out
     kept = {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert kept & {30, 60, 90} == {90}  # the first two have weights that were pruned later
-    again = [f"--config={reference}", *(f"--config.{override}" for override in overrides)]
-    stopped = runs.train_here(again, tmp_path / "again", lambda step: True if step == 40 else None)
-    assert stopped.step == 40 and train.run(config, tmp_path / "again").finished
+    stopped = runs.train_here(flags, tmp_path / "again", lambda step: True if step == 40 else None)
+    assert stopped.step == 40 and runs.call(*flags, f"--workdir={tmp_path / 'again'}") == 0
     assert runs.weights(tmp_path / "again") == runs.weights(tmp_path / "run")
 
     exported = flat(SavedModel(tmp_path / "run" / "export").export.params)

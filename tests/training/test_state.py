@@ -97,7 +97,8 @@ def test_a_growing_run_resumes_bit_for_bit_within_and_between_stages(flags, tmp_
         *("--config.eval.every=6", "--config.runtime.keep=9"),
     ]
     assert runs.call(*growing, f"--workdir={tmp_path / 'whole'}") == 0
-    for stop in (4, 6, 9):
+    # Moments are reset between the stages only.
+    for stop in (4, 6, 9) if moments == "copy" else (6,):
         parted = tmp_path / str(stop)
         runs.train_here(growing, parted, at_edge=lambda step, stop=stop: True if step == stop else None)
         # At the end of a stage the model is the one that was scored: it grows before the next step.
