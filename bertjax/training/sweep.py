@@ -313,7 +313,7 @@ def _check_base(root: epath.Path, base: Config) -> None:
     settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
     if not storage.exists(path):
         root.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"format_version": 1, "base": settings})
+        write_json(path, {"base": settings})
     elif changed := differences(read_json(path, "base")["base"], settings):
         raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")
 

@@ -32,7 +32,7 @@ def report(store: TokenStore) -> str:
     for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
         details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
         lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))
-    lines += ledger.lines(manifest.get("ledger", {}))
+    lines += ledger.lines(manifest["ledger"])
     lines += cleaning.lines(manifest.get("cleaning", {}))
     lines.append(
         "longest documents: "
@@ -64,8 +64,7 @@ def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
     if tokenizer.byte_ids:
         share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
         lines.append(f"byte pieces: {share:.3%} of the training tokens")
-    characters = load_characters(Path(store.path))
-    return lines + (characters.lines() if characters else [])
+    return lines + load_characters(Path(store.path)).lines()
 
 
 def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
@@ -84,7 +83,7 @@ def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
             + " or set data.tokenizer.byte_fallback" * (not store.tokenizer.longest_word)
         )
     )
-    lost = characters.warnings(MOST_UNK, MOST_REMOVED, remedy) if characters else []
+    lost = characters.warnings(MOST_UNK, MOST_REMOVED, remedy)
     for name, by_source in manifest["counts"].items():
         for source, counts in by_source.items():
             where = name if len(by_source) == 1 else f"{name} {source}"

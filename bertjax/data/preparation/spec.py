@@ -42,7 +42,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
             for name, source in config.named_sources.items()
         },
         "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
-        # A store of the whole corpus keeps the name that it had before there were shares.
+        # A setting that is off is left out: a store has the same name whatever else the package can do.
         **({"share": config.share} if config.share < 1 else {}),
         **_cleaning(config),
         **_groups(config),
@@ -80,7 +80,7 @@ def _sample(config: DataConfig) -> dict[str, Any]:
 
 
 def _trained(settings: TokenizerConfig) -> dict[str, Any]:
-    """Return all that decides a trained tokenizer; without `keep` as it was before there was this setting."""
+    """Return all that decides a trained tokenizer; without `keep` if it keeps nothing."""
     decides = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("keep", "keep_file")}
     kept = kept_characters(settings)
     return decides | ({"keep": kept} if kept else {})

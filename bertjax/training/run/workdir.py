@@ -212,10 +212,9 @@ def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:
     """Return whether a `summary.json` is of the end of a run of `steps` steps.
 
     The summary of a run that goes on is that of its newest evaluation. Before its first evaluation, an extended run
-    still has the summary of its earlier end. Older versions of bertjax wrote the file at the end only, without
-    `finished`.
+    still has the summary of its earlier end.
     """
-    return bool(summary) and summary.get("finished", True) and summary.get("steps") == steps
+    return bool(summary) and summary["finished"] and summary["steps"] == steps
 
 
 def has_finished(files: Workdir) -> bool:
@@ -228,7 +227,7 @@ def has_finished(files: Workdir) -> bool:
     if not (storage.exists(files.config) and storage.exists(files.summary)):
         return False
     stages = read_json(files.config, "config")["config"]["stages"]
-    return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
+    return is_finished(read_json(files.summary, "finished", "steps"), sum(stage["steps"] for stage in stages))
 
 
 def has_trained(path: epath.PathLike) -> bool:
