@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertjax import cli, config_file, evaluate, prepare
-from bertjax.data.preparation.prepare import store_path
 from tests import runs
+from tests.data.preparation.corpora import store_path
 
 JSON_LINES = [json.dumps({"text": f"Story {i} begins. It ends {i} days on."}) for i in range(40)]
 

@@ -188,7 +188,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     family = families.of_config(settings)
     notes = foreign_settings.notes_of_config(settings, family.settings_read)
     encoder = family.encoder_config(settings)
-    tokenizer, notes_of_tokenizer = tokenizers.read_with_notes(folder, embedder.lowercase)
+    tokenizer, notes_of_tokenizer = tokenizers.read(folder, embedder.lowercase)
     tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.first_parts)
     tensors = family.canonical(tensors, encoder_only)
     notes += [*notes_of_tokenizer, *notes_of_names, *embedder.notes]

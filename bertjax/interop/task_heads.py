@@ -89,22 +89,19 @@ class TaskHead:
                 )
 
 
-def task_heads(
-    sequence: TaskHead, choice: TaskHead, tokens: str = "classifier", questions: str = QUESTIONS
-) -> Mapping[str, TaskHead]:
+def task_heads(sequence: TaskHead, choice: TaskHead, questions: str = QUESTIONS) -> Mapping[str, TaskHead]:
     """Return the heads of a family by their names in bertjax.
 
     Args:
       sequence: the head that classifies an example, or predicts a number for it.
       choice: the head that scores a choice.
-      tokens: stem of the names of the dense layer of the class that classifies tokens.
       questions: end of the name of the class that answers questions.
     """
     return {
         CLASSIFICATION: sequence,
         MULTI_LABEL: sequence,
         REGRESSION: sequence,
-        TAGGING: TaskHead(TOKENS, tokens),
+        TAGGING: TaskHead(TOKENS, "classifier"),
         SPAN: TaskHead(questions, "qa_outputs"),
         CHOICE: choice,
     }

@@ -83,23 +83,18 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
     return sorted(files)
 
 
-def read(folder: Path) -> Tokenizer:
-    """Return the tokenizer of a checkpoint.
+def read(folder: Path, lowercase: bool = False) -> tuple[Tokenizer, list[str]]:
+    """Return the tokenizer of a checkpoint, and notes about its files, one line each.
 
     It is read from a SentencePiece `tokenizer.model`, a `tokenizer.json`, or older files of BERT (`vocab.txt`), RoBERTa
     (`vocab.json` and `merges.txt`), ALBERT and XLNet (`spiece.model`), XLM-R and CamemBERT (`sentencepiece.bpe.model`).
 
+    Args:
+      folder: the checkpoint.
+      lowercase: whether texts are in lower case before anything else.
+
     Raises:
       UserError: none of these files exists, or bertjax cannot read them; or see `tokenizer_classes.check`.
-    """
-    return read_with_notes(folder)[0]
-
-
-def read_with_notes(folder: Path, lowercase: bool = False) -> tuple[Tokenizer, list[str]]:
-    """Return `read`, and notes about the files, one line each.
-
-    Args:
-      lowercase: whether texts are in lower case before anything else.
     """
     try:
         return _read(folder, lowercase)

@@ -83,11 +83,11 @@ def rows(tokens, first, second=None):
 
 def check(theirs, folder, tmp_path):
     """The ids, rows and pairs of a folder are those of transformers, there and after it is written and read again."""
-    tokens = tokenizers.read(folder)
+    tokens = tokenizers.read(folder)[0]
     tmp_path.mkdir()
     tokenizers.write(tmp_path, tokens, longest=64)
     back = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizers.read(tmp_path) == tokens
+    assert tokenizers.read(tmp_path)[0] == tokens
     for one in (theirs, back):
         assert tokens.encode(TEXTS) == one(TEXTS, add_special_tokens=False)["input_ids"]
         assert rows(tokens, TEXTS) == one(TEXTS)["input_ids"]
@@ -132,7 +132,7 @@ def test_older_files_of_added_tokens(made, tmp_path, family):
     added = {token.content: i for i, token in theirs.added_tokens_decoder.items() if token.content in names}
     as_older(folder, theirs, added, ["[E1]", "[/E1]"])
     opened = transformers.AutoTokenizer.from_pretrained(folder)
-    tokens = tokenizers.read(folder)
+    tokens = tokenizers.read(folder)[0]
     assert tokens.encode(TEXTS) == opened(TEXTS, add_special_tokens=False)["input_ids"]
     assert rows(tokens, TEXTS, TEXTS[::-1]) == opened(TEXTS, TEXTS[::-1])["input_ids"]
     assert tokens.vocab_size == len(opened)
@@ -168,7 +168,7 @@ def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, origin
     tokens = check(theirs, folder, tmp_path / "back")
     assert tokens.piece(tokens.sep_id) == "<|end|>" and tokens.encode(["zzz"]) == [[tokens.unk_id]]
     shutil.copytree(folder, tmp_path / "older", ignore=shutil.ignore_patterns("tokenizer.json"))
-    assert rows(tokenizers.read(tmp_path / "older"), TEXTS, TEXTS) == theirs(TEXTS, TEXTS)["input_ids"]
+    assert rows(tokenizers.read(tmp_path / "older")[0], TEXTS, TEXTS) == theirs(TEXTS, TEXTS)["input_ids"]
     tokens.save(tmp_path / "back")
     assert tokenizer.load(tmp_path / "back") == tokens
 
@@ -176,7 +176,7 @@ def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, origin
 @pytest.mark.skipif(IS_5, reason="transformers 5 lays out texts as declared, whatever the template is")
 def test_a_template_wins_over_a_declared_symbol_with_a_note(made, tmp_path):
     theirs, folder = made("roberta", lambda theirs: theirs.add_special_tokens({"sep_token": "<sep>"}))
-    tokens, notes = tokenizers.read_with_notes(folder)
+    tokens, notes = tokenizers.read(folder)
     assert rows(tokens, TEXTS) == theirs(TEXTS)["input_ids"]
     assert any("[SEP] is declared as '<sep>', and the template of tokenizer.json has '</s>'" in note for note in notes)
 

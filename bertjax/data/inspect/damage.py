@@ -12,6 +12,7 @@ from bertjax.errors import printable
 # Documents that are looked at, and how many tokens of each.
 _DOCUMENTS, _TOKENS = 400, 400
 _BEGINNING = 60
+_EXAMPLES = 3  # of each kind
 # A document is spoiled above these numbers a thousand characters, and the report warns above this share of them.
 _SEQUENCES, _REPLACED, _TAGS = 3, 1, 5
 _MOST_LATIN = 0.4
@@ -48,7 +49,7 @@ _KINDS = {
 }
 
 
-def damages(store: TokenStore, most_examples: int = 3) -> list[Damage]:
+def damages(store: TokenStore) -> list[Damage]:
     """Return the kinds of damage that are in documents of a store, the most frequent one first."""
     found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     number = 0
@@ -57,7 +58,7 @@ def damages(store: TokenStore, most_examples: int = 3) -> list[Damage]:
         for kind, passage in _found(text).items():
             found[kind].append(passage)
     result = [
-        Damage(*_KINDS[kind], len(passages) / number, tuple(passages[:most_examples]))
+        Damage(*_KINDS[kind], len(passages) / number, tuple(passages[:_EXAMPLES]))
         for kind, passages in found.items()
         if passages
     ]

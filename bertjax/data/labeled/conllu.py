@@ -63,7 +63,7 @@ def _only_words(lines: list[tuple[int, bytes]], path: str) -> Record:
     return {"words": [values["form"] for values in _words(lines, path)], WHERE: f"{path}:{lines[0][0]}"}
 
 
-def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
+def read_trees(path: str) -> list[Record]:
     """Return the sentences as {`words`, `tags`, `heads`} and the place of their first line.
 
     The words are those of `read`, and the tags are of `upos`. The head of a word is the number of another, counted from
@@ -71,12 +71,11 @@ def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
 
     Args:
       path: a .conllu file, plain, .gz, .zst or .xz.
-      on_bad: called with the error of each bad sentence; if the call returns, the sentence is left out.
 
     Raises:
-      UserError: the file cannot be read, no sentence is left, or a sentence is bad: its heads are no tree.
+      UserError: the file cannot be read, has no sentence, or a sentence is bad: its heads are no tree.
     """
-    return _records(path, on_bad, lambda lines: _tree(lines, path))
+    return _records(path, stop, lambda lines: _tree(lines, path))
 
 
 def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:

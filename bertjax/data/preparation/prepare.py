@@ -9,8 +9,6 @@ import types
 from pathlib import Path
 from typing import Any
 
-from etils import epath
-
 from bertjax import locks, storage
 from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
@@ -25,9 +23,9 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.errors import Busy, RunFailed, Unavailable, UserError
 
-# Fields of `DataConfig` with settings of their own.
 # What a filter is compared with: its kind is always printed, other fields if they are not the default of their class.
 _ANY_FILTER = types.SimpleNamespace(kind="")
+# Fields of `DataConfig` with settings of their own.
 _NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
 LOCAL = Local()
 
@@ -66,11 +64,6 @@ def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] 
         remedy = f"make it first, in one process, with the FILE of this run: {_command(config)}"
         raise UserError(f"there is no token store {path}; {remedy}")
     return _prepare(config, spec, LOCAL)
-
-
-def store_path(config: DataConfig) -> epath.Path:
-    """Return the path of the store of a corpus. Its name follows from the corpus and from all settings that matter."""
-    return path_of(config, spec_of(config))
 
 
 def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenStore:
