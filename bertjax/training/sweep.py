@@ -274,7 +274,7 @@ def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
     return path
 
 
-def print_results(results: Sequence[Result], console: Console | None = None) -> None:
+def print_results(results: Sequence[Result]) -> None:
     """Print a table with a line for each combination, best first, and a section for each held-out task."""
     metric, tasks = next((result.metric for result in results if result.metric), ""), tasks_of(results)
     table = Table(title=f"development set: {metric}")
@@ -288,7 +288,7 @@ def print_results(results: Sequence[Result], console: Console | None = None) -> 
         runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
         task = ["; ".join(result.held_out_task)] * (len(tasks) > 1)
         table.add_row(result.folder, mean, spread, baseline, runs, *task)
-    (console or Console()).print(table)
+    Console().print(table)
 
 
 def _split(text: str) -> list[str]:
