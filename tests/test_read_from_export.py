@@ -155,7 +155,6 @@ def test_only_who_reads_a_run_builds_all_of_its_settings():
                     path.relative_to(_PACKAGE).as_posix() for alias in node.names if alias.name == "from_dict"
                 }
     assert importers == {
-        "comparison/runs.py",  # workdirs
         "config_file.py",  # what the user writes
         "inference/base.py",
         "interop/huggingface.py",  # settings that it makes
