@@ -223,11 +223,6 @@ def _arrays(state: Any, size: int) -> dict[str, np.ndarray]:
     }
 
 
-def _widen_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """Return bfloat16 numbers, given as uint16, as float32: they are its upper half."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """Write a safetensors file that PyTorch's and Flax's classes of transformers open."""
     write_tensors(path, tensors, metadata={"format": "pt"})
