@@ -142,7 +142,7 @@ def open_runs(path: str) -> tuple[Run, ...]:
 def _read(workdir: Workdir) -> Run:
     summary = {}
     if workdir.summary.exists():
-        keys = ("finished", "steps", "eval", "baseline", "seconds", "tokens_per_second")
+        keys = ("eval", "baseline", "finished", "steps", "seconds", "tokens_per_second")
         summary = read_json(workdir.summary, *keys)
     settings, identity = read_settings(workdir)
     run = Run(settings, identity, read_jsonl(workdir.metrics), summary, probes=read_probes(workdir.root))
