@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax import renames, row_lengths, typed
+from bertjax import row_lengths, typed
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import FILTERS
 from bertjax.data.formats import FORMATS
@@ -326,7 +326,7 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
-    """Build a configuration from plain dicts. Missing keys take their defaults; old setting names are accepted.
+    """Build a configuration from plain dicts. Missing keys take their defaults.
 
     Args:
       mapping: nested settings by name.
@@ -336,7 +336,7 @@ def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
       UserError: an unknown key, a value with the wrong type, or settings that exclude each other.
       Untrusted: a kind names a module that is not imported, and `trust_code` is False.
     """
-    mapping = renames.current(mapping)
+    mapping = dict(mapping)
     if isinstance(mapping.get("model"), dict):
         mapping["model"] = _with_preset(mapping["model"])
         if isinstance(direction := mapping["model"].get("direction"), str):

@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m bertjax.convert",
         description="Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers:\n"
         "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from the content of --from.\n"
-        "It becomes ONNX if --to ends in .onnx. Only ONNX needs PyTorch and transformers installed.",
+        "It becomes ONNX if --to ends in .onnx. ONNX needs PyTorch and transformers, pytorch_model.bin needs PyTorch.",
         epilog="examples:\n"
         "  a run to transformers:       python -m bertjax.convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax.convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"

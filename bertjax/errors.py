@@ -55,6 +55,19 @@ def shorten(items: Sequence[str], limit: int = 4, separator: str = ", ") -> str:
     return separator.join(items[:limit]) + rest
 
 
+def check_format(owner: str, found: Any, known: int, remedy: str = "use the version that wrote it") -> None:
+    """Raise UserError unless a file has the format that this version of bertjax reads.
+
+    Args:
+      owner: the file, as the subject of the message.
+      found: its format version.
+      known: the format version that this bertjax writes and reads.
+      remedy: what the user can do.
+    """
+    if found != known:
+        raise UserError(f"{owner} has format {quoted(found)}, and this bertjax reads format {known}; {remedy}")
+
+
 def reason(error: BaseException) -> str:
     """Return the first line of an error's message, shortened, for use in another message."""
     lines = str(error).strip().splitlines()

@@ -13,20 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from bertjax import int8, private_paths, renames, storage, typed, untrusted
+from bertjax import int8, private_paths, storage, typed, untrusted
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, json_text, quoted, reason, shorten
+from bertjax.errors import UserError, check_format, json_text, quoted, reason, shorten
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.parameters import encoder_shapes
 
-FORMAT_VERSION = 2
-# Version 2 has int8 weights (`bertjax.int8`). An export without them is written as version 1.
-_FLOAT_VERSION = 1
+FORMAT_VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
 
 _TOKENIZER = "tokenizer"
@@ -89,14 +87,14 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     write_params(folder, export.params, export.encoder, quantized)
     export.tokenizer.save(folder / _TOKENIZER)
     settings = private_paths.without(export.settings)
-    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, quantized)
+    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers)
 
 
 def read(folder: os.PathLike) -> Export:
     """Read an export folder.
 
     Raises:
-      UserError: the folder is not an export, is damaged, or has a newer format.
+      UserError: the folder is not an export, is damaged, or has another format.
     """
     manifest = read_manifest(folder)
     encoder = _encoder_of(manifest, folder)
@@ -105,15 +103,6 @@ def read(folder: os.PathLike) -> Export:
         ids = f"its tokenizer has {tokens.vocab_size} ids and {MANIFEST} {encoder.vocab_size}"
         raise _damaged(folder, ValueError(ids))
     return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"])
-
-
-def read_encoder_config(folder: os.PathLike) -> EncoderConfig:
-    """Return an export's encoder architecture without reading its parameters.
-
-    Raises:
-      UserError: the folder is not an export, is damaged, or has a newer format.
-    """
-    return _encoder_of(read_manifest(folder), folder)
 
 
 def exported(params: dict) -> dict:
@@ -125,7 +114,7 @@ def read_tokenizer(folder: os.PathLike) -> Tokenizer:
     """Return the tokenizer of an export folder or a workdir.
 
     Raises:
-      UserError: files are missing or altered, or have a newer format.
+      UserError: files are missing or altered, or have another format.
     """
     return tokenizer.load(Path(folder) / _TOKENIZER)
 
@@ -133,26 +122,22 @@ def read_tokenizer(folder: os.PathLike) -> Tokenizer:
 def read_manifest(folder: os.PathLike) -> dict[str, Any]:
     """Return the manifest: `format_version`, `config`, `vocab_size` and `numbers`.
 
-    Settings with an older name get their current one.
-
     Raises:
-      UserError: the folder is not an export, is damaged, or has a newer format.
+      UserError: the folder is not an export, is damaged, or has another format.
     """
     folder = Path(folder)
     try:
         manifest = untrusted.read_json(folder / MANIFEST)
-        version, config = _checked(manifest, "format_version", int), _checked(manifest, "config", dict)
+        version = _checked(manifest, "format_version", int)
+        _checked(manifest, "config", dict)
         _checked(manifest, "vocab_size", int)
         _checked(manifest, "numbers", dict)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {MANIFEST} is missing") from error
     except (OSError, ValueError, TypeError) as error:
         raise _damaged(folder, error) from error
-    if version > FORMAT_VERSION:
-        raise UserError(
-            f"{folder} has export format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
-        )
-    return manifest | {"config": renames.current(config)}
+    check_format(f"the export {folder}", version, FORMAT_VERSION)
+    return manifest
 
 
 def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
@@ -191,17 +176,21 @@ def is_quantized(folder: os.PathLike) -> bool:
     """Return whether a folder is an export with int8 weights.
 
     Raises:
-      UserError: the manifest is damaged, or has a newer format.
+      UserError: its weights are missing or damaged.
     """
-    return (Path(folder) / MANIFEST).exists() and read_manifest(folder)["format_version"] > _FLOAT_VERSION
+    if not (Path(folder) / MANIFEST).exists():
+        return False
+    try:
+        with safe_open(untrusted.regular_file(Path(folder) / WEIGHTS), "numpy") as tensors:
+            return any(tensors.get_slice(name).get_dtype() == "I8" for name in tensors.keys())
+    except (OSError, SafetensorError) as error:
+        raise _damaged(folder, error) from error
 
 
-def write_manifest(
-    folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any], quantized: bool = False
-) -> None:
+def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any]) -> None:
     """Write the manifest atomically, see `write`."""
     manifest = {
-        "format_version": FORMAT_VERSION if quantized else _FLOAT_VERSION,
+        "format_version": FORMAT_VERSION,
         "config": settings,
         "vocab_size": vocab_size,
         "numbers": numbers,

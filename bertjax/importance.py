@@ -24,7 +24,7 @@ import os
 import numpy as np
 
 from bertjax import untrusted
-from bertjax.errors import UserError, reason
+from bertjax.errors import UserError, check_format, reason
 from bertjax.models.config import EncoderConfig
 
 FILE = "importance.json"
@@ -75,8 +75,7 @@ def read(path: str | os.PathLike, encoder: EncoderConfig) -> Importance:
             f"{path} is not an importance.json ({type(error).__name__}: {reason(error)}); make one with "
             "python -m bertjax.analyze MODEL --parts=importance"
         ) from error
-    if version != FORMAT_VERSION:
-        raise UserError(f"{path} has format_version {version}, and this version reads {FORMAT_VERSION}; make it again")
+    check_format(str(path), version, FORMAT_VERSION, "make it again")
     for name, width in (("heads", encoder.heads), ("neurons", encoder.feedforward)):
         if arrays[name].shape != (encoder.layers, width):
             raise UserError(

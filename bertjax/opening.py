@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertjax import export, private_paths, renames, untrusted
+from bertjax import export, private_paths, untrusted
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError, quoted, reason, shorten
 from bertjax.export import Export
@@ -86,7 +86,10 @@ class SavedModel:
         self._check_is_run()
         path = self.folder / RUN_RECORD
         try:
-            return renames.current(untrusted.read_json(path)["config"])
+            settings = untrusted.read_json(path)["config"]
+            if not isinstance(settings, dict):
+                raise TypeError(f"config={quoted(settings)} is not settings by name")
+            return settings
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({reason(error)}); restore it") from error
 

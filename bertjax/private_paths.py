@@ -85,16 +85,6 @@ def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def is_read_from_export(path: str) -> bool:
-    """Return whether `read_from_export` keeps a setting.
-
-    Args:
-      path: dotted name, such as `stages.0.seq_len`.
-    """
-    parts = tuple(path.split("."))
-    return _is_below(_READ, parts) and not _is_below(_OF_THE_MACHINE, parts)
-
-
 def data_of(settings: Mapping[str, Any]) -> list[str]:
     """Return the names of a run's held-out data, for display."""
     data, tasks = settings.get("data"), settings.get("tasks")

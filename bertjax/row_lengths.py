@@ -1,10 +1,11 @@
 """Check row and example lengths against the position table. Positions restart in each example of a packed row."""
 
+import copy
 import logging
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from bertjax import renames, typed
+from bertjax import typed
 from bertjax.data.formats import FORMATS
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.errors import UserError
@@ -58,10 +59,10 @@ def fit(mapping: dict[str, Any], overridden: Container[str]) -> dict[str, Any]:
     Returns:
       The configuration.
     """
-    mapping = renames.current(mapping)
+    mapping = copy.deepcopy(mapping)
     encoder = typed.build(EncoderConfig, mapping["model"], "model", {})
     stages, tasks, limit = mapping.get("stages"), mapping.get("tasks"), encoder.max_positions
-    if not (encoder.has_position_table and isinstance(stages, list) and isinstance(tasks, dict)):
+    if not (encoder.has_position_table and isinstance(stages, (list, tuple)) and isinstance(tasks, dict)):
         return mapping
     lowered: dict[str, str] = {}
 

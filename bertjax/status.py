@@ -53,9 +53,9 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
     return FINISHED if all(status.is_healthy for status in statuses) else STOPPED
 
 
-def print_statuses(statuses: Sequence[RunStatus], console: Console | None = None) -> None:
+def print_statuses(statuses: Sequence[RunStatus]) -> None:
     """Print several runs as a table with warnings below it; print one run, or a table that is too wide, as lines."""
-    console = console or Console()
+    console = Console()
     rows = [_cells(status) for status in statuses]
     table = Table(*(rows[0] if rows else ()))
     for row in rows:

@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import math
 import os
 import stat
 from collections.abc import Iterable
@@ -90,12 +89,3 @@ def _children(node: Any) -> Iterable[Any]:
     if isinstance(node, dict):
         return node.values()
     return node if isinstance(node, list) else ()
-
-
-def is_shape(shape: Any) -> bool:
-    """Return whether a value is an array shape with fewer than 2^63 elements."""
-    return (
-        isinstance(shape, (tuple, list))
-        and all(type(size) is int and 0 <= size < 2**63 for size in shape)
-        and math.prod(size or 1 for size in shape) < 2**63
-    )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertjax import cli, config_file, evaluate, prepare
-from bertjax.data.preparation.prepare import store_path
 from tests import runs
+from tests.data.preparation.corpora import store_path
 
 JSON_LINES = [json.dumps({"text": f"Story {i} begins. It ends {i} days on."}) for i in range(40)]
 
@@ -119,7 +119,7 @@ def test_a_tokenizer_that_does_not_match_the_store(refused, own_store, flags, tm
 @pytest.mark.parametrize(
     "damage, complaint",
     [
-        (lambda folder: _set(folder / "bertjax.json", format_version=99), "export format 99"),
+        (lambda folder: _set(folder / "bertjax.json", format_version=99), "has format 99"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"cut"), "is damaged"),
         (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda folder: (folder / "tokenizer" / "tokenizer.model").write_bytes(b"x"), "was altered"),

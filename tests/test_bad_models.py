@@ -90,7 +90,7 @@ EXPORTS: dict[str, tuple[Damage, str]] = {
     "no version": (_manifest("format_version", delete=True), "bertjax.json has no format_version"),
     "version is text": (_manifest("format_version", to="1"), "format_version='1' is not an integer"),
     "version is true": (_manifest("format_version", to=True), "format_version=True is not an integer"),
-    "version is huge": (_manifest("format_version", to=10**30), "reads up to 2; upgrade bertjax"),
+    "version is huge": (_manifest("format_version", to=10**30), "reads format 1; use the version that wrote it"),
     "no settings": (_manifest("config", delete=True), "bertjax.json has no config"),
     "settings are a list": (_manifest("config", to=[]), "config=[] is not settings by name"),
     "settings are text": (_manifest("config", to="x"), "config='x' is not settings by name"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import cli, renames
+from bertjax import cli
 from bertjax.config import from_dict, to_dict
 from bertjax.config_file import add_flags, find, load, parse, short_name
 from bertjax.data.formats import FORMATS
@@ -183,27 +183,6 @@ def test_the_examples_are_chosen_by_their_kind(objective, kind):
     assert type(config.task.examples) is FORMATS.class_of(kind)
     assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
-
-
-def test_settings_are_read_under_their_earlier_names(monkeypatch):
-    monkeypatch.setattr(renames, "KEYS", {"model.depth": "layers", "tasks.*.share": "weight", "stages.*.rows": "batch"})
-    old = {"model": {"depth": 2}, "tasks": {"share": {"share": 0.5}}, "stages": [{"rows": 8, "steps": 20_000}]}
-    new = {"model": {"layers": 2}, "tasks": {"share": {"weight": 0.5}}, "stages": [{"batch": 8, "steps": 20_000}]}
-    assert renames.current(old) == new and from_dict(old) == from_dict(new)
-
-
-@pytest.mark.parametrize("every, layers", [(1, []), (2, [0, 2, 4])])
-def test_the_earlier_init_every_is_read_as_a_list_of_layers(every, layers):
-    old = {"init_every": every, "init_from": "teacher", "model": {"layers": 3}}
-    assert renames.current(old) == {"init_layers": layers, "init_from": "teacher", "model": {"layers": 3}}
-    assert from_dict(old).init_layers == tuple(layers)
-
-
-def test_a_kind_is_read_under_its_earlier_name():
-    task = {"objective": {"kind": "classification"}, "examples": {"kind": "labelled_text", "text": "one"}}
-    config = from_dict({"tasks": {"a": task}})
-    assert to_dict(config)["tasks"]["a"]["examples"]["kind"] == "labeled_text"
-    assert config.task.examples.text == "one"
 
 
 @pytest.mark.parametrize(

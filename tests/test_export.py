@@ -96,10 +96,10 @@ def test_a_file_that_was_cut_short_is_damaged(folder, name):
     assert str(error.value).endswith("); export it again from its run") and "\n" not in str(error.value)
 
 
-def test_an_export_of_a_newer_format_is_refused(folder):
+def test_an_export_of_another_format_is_refused(folder):
     record = json.loads((folder / "bertjax.json").read_text())
     (folder / "bertjax.json").write_text(json.dumps(record | {"format_version": 9}))
-    with pytest.raises(UserError, match=f"^{folder} has export format 9, this bertjax reads up to 2; upgrade bertjax$"):
+    with pytest.raises(UserError, match=f"^the export {folder} has format 9, .*; use the version that wrote it$"):
         export.read(folder)
 
 
@@ -135,7 +135,7 @@ def test_opening_an_export_imports_few_modules(folder):
     modules = ended.stdout.split()
     assert len(modules) <= _MOST_MODULES, modules
     rooms = {name.split(".")[1] for name in modules if "." in name}
-    assert rooms == set("data errors export int8 models opening private_paths renames storage typed untrusted".split())
+    assert rooms == set("data errors export int8 models opening private_paths storage typed untrusted".split())
 
 
 @pytest.fixture

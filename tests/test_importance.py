@@ -42,7 +42,7 @@ def test_what_is_written_is_read(path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"format_version": 2}, "has format_version 2, and this version reads 1; make it again"),
+        ({"format_version": 2}, "has format 2, and this bertjax reads format 1; make it again"),
         ({"heads": [[1.0]]}, r"has heads of the shape \[1, 1\], and the model has \[3, 2\]; make it from this model"),
         ({"neurons": [[1.0], [2.0, 3.0]]}, "is not an importance.json .*; make one with python -m bertjax.analyze"),
         ({"heads": [[-1.0, 1.0]] * 3}, "has heads that are negative or not finite; make it again"),

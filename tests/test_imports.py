@@ -19,7 +19,6 @@ ALLOWED = {
     "untrusted": "errors storage",
     "user_code": "",
     "registry": "errors user_code",
-    "renames": "",
     "typed": "errors",
     "cli": "errors storage",
     "mesh": "",
@@ -32,7 +31,7 @@ ALLOWED = {
     "hardware.check": "errors cli hardware",
     "int8": "",
     "private_paths": "data",
-    "export": "errors storage untrusted int8 private_paths renames typed data models",
+    "export": "errors storage untrusted int8 private_paths typed data models",
     "objectives": "errors registry mesh data models export",
     "training.schedules": "errors registry",
     "training.config": "errors models training.schedules",
@@ -42,18 +41,18 @@ ALLOWED = {
     "training.model_params": "training.lora training.pruning training.quantization",
     "training.stages": "data training.config training.schedules",
     "training.depths": "errors models training.config",
-    "row_lengths": "errors renames typed data models training.config",
+    "row_lengths": "errors typed data models training.config",
     "task": "errors data objectives",
-    "config": "errors registry renames row_lengths task typed data models objectives "
+    "config": "errors registry row_lengths task typed data models objectives "
     "training.config training.depths training.lora training.pruning training.quantization training.schedules "
     "training.stages",
     "training.param_paths": "errors",
     "training.parallel": "errors cli mesh data models training.config training.param_paths",
     "training.state": "training.parallel",
-    "training.run": "errors storage locks untrusted renames registry typed data hardware export config "
+    "training.run": "errors storage locks untrusted registry typed data hardware export config "
     "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "
     "training.quantization training.stages training.state",
-    "opening": "errors untrusted private_paths renames data models export config training.run",
+    "opening": "errors untrusted private_paths data models export config training.run",
     "config_file": "errors cli row_lengths typed models config opening",
     "training": "errors user_code storage mesh typed data models hardware export objectives config opening "
     "training.config training.lora training.model_params training.parallel training.param_paths training.pruning "

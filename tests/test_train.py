@@ -105,7 +105,7 @@ def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_pa
     assert [step for (step,) in filter(None, beats)] == [105, 110]
     assert [step for step, *_ in runs.losses(workdir)] == list(range(1, 111))
     assert runs.losses(workdir)[:100] == runs.losses(undisturbed)
-    assert [start["extend"] for start in runs.records(workdir / "starts.jsonl")] == [False, True]
+    assert [start["longer"] for start in runs.records(workdir / "starts.jsonl")] == [False, True]
     assert json.loads((workdir / "summary.json").read_text())["steps"] == 110
 
 

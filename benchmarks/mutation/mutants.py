@@ -320,8 +320,8 @@ RELIABILITY = [
     Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', _WRITER),
     # Folders of somebody else.
     Mutant("registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
-    Mutant("interop/opcodes.py", "if (module, name) not in self._names:", "if False:", _WEIGHTS),
-    Mutant("interop/opcodes.py", "if type(value) is not kind:", "if False:", _WEIGHTS),
+    Mutant("interop/weights.py", 'if importlib.util.find_spec("torch") is None:', "if False:", _WEIGHTS),
+    Mutant("interop/weights.py", "sorted(expected ^ shard.keys()):", "sorted(expected - shard.keys()):", _WEIGHTS),
     Mutant("untrusted.py", "for _ in range(_DEEPEST):", "for _ in range(10 * _DEEPEST):", "test_untrusted.py"),
     Mutant(
         "private_paths.py",

@@ -158,25 +158,24 @@ def curves(
         return figure
 
 
-def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str, x: str = "layer", first: int = 1) -> "Figure":
-    """Draw stacked bars, one panel per title.
+def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str) -> "Figure":
+    """Draw stacked bars, one for each layer, one panel per title.
 
     Args:
-      values: {title: {segment name: its size in each bar}}.
-      y, x: axis labels.
-      first: number of the first bar.
+      values: {title: {segment name: its size in each layer}}.
+      y: label of the vertical axis.
     """
     with style():
         figure, axes = panels(len(values), 2.8, 2.4)
         for panel, (title, parts) in zip(axes, values.items()):
             base = 0.0
             for index, (name, sizes) in enumerate(parts.items()):
-                places = np.arange(first, first + len(sizes))
+                places = np.arange(1, 1 + len(sizes))
                 hatch = ("", "//", "..", "xx", "")[index % 5]
                 color = COLORS[index % len(COLORS)]
                 panel.bar(places, sizes, bottom=base, color=color, hatch=hatch, linewidth=0, label=name)
                 base = base + np.asarray(sizes)
-            panel.set(title=title, xlabel=x, ylabel=y)
+            panel.set(title=title, xlabel="layer", ylabel=y)
             panel.xaxis.get_major_locator().set_params(integer=True)
         handles, labels = axes[0].get_legend_handles_labels()
         columns = min(len(labels), 2 * len(values))

@@ -287,7 +287,7 @@ class OwnTexts(Material):
         return self._texts_of(subject).objective(subject)
 
 
-def texts_material(texts: Sequence[str], name: str = "texts") -> Texts:
+def texts_material(texts: Sequence[str]) -> Texts:
     """Return given sentences as a material.
 
     Raises:
@@ -296,7 +296,7 @@ def texts_material(texts: Sequence[str], name: str = "texts") -> Texts:
     if not len(texts):
         raise UserError("there is no text to analyze; give at least one sentence")
     records_of(texts)
-    return Texts(name, examples=len(texts), texts=tuple(texts))
+    return Texts("texts", examples=len(texts), texts=tuple(texts))
 
 
 def labeled(spec: str, examples: int) -> Labeled:

@@ -188,7 +188,7 @@ def _pieces(store: TokenStore) -> Section:
     ]
     blocks.append(_sizes(store, counts_V))
     found = characters.load(store.path)
-    if found and found.removed:
+    if found.removed:
         listed = tuple(
             (f"U+{ord(character):04X}", f"{number:,}")
             for character, number in itertools.islice(found.removed.items(), _MOST_CHARACTERS)
@@ -197,7 +197,7 @@ def _pieces(store: TokenStore) -> Section:
             f"Characters that the tokenizer removes, {len(found.removed):,} of {found.distinct:,} in the same sample."
         )
         blocks.append(Table(text, ("code point", "times in the sample"), listed))
-    if found and found.missing:
+    if found.missing:
         listed = tuple(
             (printable(character), f"U+{ord(character):04X}", f"{number:,}")
             for character, number in itertools.islice(found.missing.items(), _MOST_CHARACTERS)

@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.config import from_dict, to_dict
-from bertjax.errors import Untrusted, UserError, shorten
+from bertjax.errors import UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
 from bertjax.training.run.record import changes_beside_seed, read_settings
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
@@ -143,12 +142,9 @@ def open_runs(path: str) -> tuple[Run, ...]:
 def _read(workdir: Workdir) -> Run:
     summary = {}
     if workdir.summary.exists():
-        summary = read_json(workdir.summary, "eval", "baseline", "steps", "seconds", "tokens_per_second")
+        keys = ("eval", "baseline", "finished", "steps", "seconds", "tokens_per_second")
+        summary = read_json(workdir.summary, *keys)
     settings, identity = read_settings(workdir)
-    try:
-        settings = to_dict(from_dict(settings))
-    except Untrusted:  # the file has every setting that was known when the run started
-        pass
     run = Run(settings, identity, read_jsonl(workdir.metrics), summary, probes=read_probes(workdir.root))
     # Scores of an unfinished run belong to some earlier step.
     return dataclasses.replace(run, scores=read_scores(workdir.scores)) if run.finished else run

@@ -18,7 +18,7 @@ from etils import epath
 
 from bertjax.data import remote, tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.errors import UserError, check_format
 from bertjax.storage import exists, is_remote
 
 FORMAT_VERSION = 2
@@ -305,9 +305,7 @@ def _read_manifest(path: Path) -> dict:
         raise UserError(f"{path} holds no token store; make one with python -m bertjax.prepare") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"its manifest.json cannot be read ({error!r})") from None
-    if version != FORMAT_VERSION:
-        remedy = "upgrade bertjax, or delete the folder and prepare again"
-        raise UserError(f"{path} has token store format {version}, not {FORMAT_VERSION}; {remedy}")
+    check_format(f"the token store {path}", version, FORMAT_VERSION, "delete the folder and prepare again")
     if manifest.get("fingerprint") != _fingerprint(manifest):
         raise _damaged(path, "its manifest.json was altered")
     return manifest

@@ -77,16 +77,6 @@ def request(predictor: Predictor, pairs: list[Record]) -> Request:
     return predictor.request(predictor.pipeline(kind), sentences)
 
 
-def score(
-    predictor: Predictor,
-    pairs: list[Record],
-    request: Request,
-    on_tokens: Callable[[int], object] = lambda tokens: None,
-) -> dict[str, Any]:
-    """Return the share of pairs in which the good sentence has the higher score (`shares` of `judge`)."""
-    return shares(pairs, judge(predictor, pairs, request, on_tokens))
-
-
 def judge(
     predictor: Predictor,
     pairs: list[Record],

@@ -25,7 +25,6 @@ _ROLE_KEYS = {
 }
 # `additional_special_tokens` and its names in transformers 5: a list, or a mapping from a name to a token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
-KEYS = (*_ROLE_KEYS, *_EXTRA_KEYS, "added_tokens_decoder")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 

@@ -89,22 +89,19 @@ class TaskHead:
                 )
 
 
-def task_heads(
-    sequence: TaskHead, choice: TaskHead, tokens: str = "classifier", questions: str = QUESTIONS
-) -> Mapping[str, TaskHead]:
+def task_heads(sequence: TaskHead, choice: TaskHead, questions: str = QUESTIONS) -> Mapping[str, TaskHead]:
     """Return a family's heads by their names in bertjax.
 
     Args:
       sequence: head for classification and regression.
       choice: head for multiple choice.
-      tokens: tensor name, without `.weight` or `.bias`, of the token classifier's dense layer.
       questions: class-name suffix for question answering.
     """
     return {
         CLASSIFICATION: sequence,
         MULTI_LABEL: sequence,
         REGRESSION: sequence,
-        TAGGING: TaskHead(TOKENS, tokens),
+        TAGGING: TaskHead(TOKENS, "classifier"),
         SPAN: TaskHead(questions, "qa_outputs"),
         CHOICE: choice,
     }

@@ -99,25 +99,19 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
     return sorted(files)
 
 
-def read(folder: Path) -> Tokenizer:
-    """Read the tokenizer of a checkpoint.
+def read(folder: Path, lowercase: bool = False) -> Found:
+    """Read the tokenizer of a checkpoint, with notes and what only the model needs to know.
 
     The source is a SentencePiece `tokenizer.model`, a `tokenizer.json`, or the older files of BERT (`vocab.txt`),
     RoBERTa (`vocab.json` and `merges.txt`), ALBERT and XLNet (`spiece.model`), XLM-R and CamemBERT
     (`sentencepiece.bpe.model`).
 
-    Raises:
-      UserError: no such file exists, bertjax cannot read it, or see `tokenizer_classes.check`.
-    """
-    return find(folder).tokenizer
-
-
-def find(folder: Path, lowercase: bool = False) -> Found:
-    """Read a tokenizer as `read` does, with notes and what only the model needs to know.
-
     Args:
       folder: the checkpoint.
       lowercase: whether to lowercase texts first, whatever the tokenizer does.
+
+    Raises:
+      UserError: no such file exists, bertjax cannot read it, or see `tokenizer_classes.check`.
     """
     try:
         return _read(folder, lowercase)

@@ -1,8 +1,11 @@
 """Weight files of a checkpoint: safetensors or a PyTorch pickle, in one file or in shards."""
 
+import importlib.util
 import re
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
@@ -10,7 +13,6 @@ from safetensors import SafetensorError, deserialize
 from bertjax import untrusted
 from bertjax.errors import UserError, quoted, reason
 from bertjax.export import write_tensors
-from bertjax.interop import pickles
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
@@ -60,6 +62,8 @@ _OTHERS = (
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")
 # Name components that wrappers add: torch.compile, (Distributed)DataParallel, FSDP, activation checkpointing.
 _WRAPPERS = re.compile(r"(^|\.)(?:(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
+# Memory that the tensors of a pickle may take, in file sizes. Tied weights share memory, and bfloat16 is widened.
+_MOST_COPIES = 8
 _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
 
 
@@ -69,10 +73,10 @@ def read(folder: Path) -> dict[str, np.ndarray]:
     Either file may be split into shards, with `FILE.index.json` to name each tensor's shard.
 
     Raises:
-      UserError: there are no weights, a file is damaged, or see `pickles.read`.
+      UserError: there are no weights, a file is damaged or holds more than tensors, or PyTorch is needed to read it.
     """
     # As in transformers, safetensors wins if a folder has both.
-    for name, read_file in ((SAFETENSORS, _read_safetensors), (PICKLE, pickles.read)):
+    for name, read_file in ((SAFETENSORS, _read_safetensors), (PICKLE, _read_pickle)):
         if (folder / name).exists():
             return read_file(folder / name)
         if (folder / f"{name}{_INDEX}").exists():
@@ -159,10 +163,74 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def _array(name: str, tensor: dict) -> np.ndarray:
     if tensor["dtype"] == "BF16":
-        return pickles.widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
+        return _widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
     if tensor["dtype"] not in _DTYPES:
         raise UserError(f"{name} holds {tensor['dtype']}, which bertjax does not read; save the weights as float32")
     return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
+
+
+def _widen_bfloat16(bits: np.ndarray) -> np.ndarray:
+    """Return bfloat16 bit patterns (uint16) as float32: they are its upper 16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _read_pickle(path: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a state dict that `torch.save` wrote. Nothing that the file names is run."""
+    if importlib.util.find_spec("torch") is None:
+        how = f"transformers.{_class_of(path.parent)}.from_pretrained({str(path.parent)!r}).save_pretrained(NEW)"
+        raise UserError(
+            f"{path} is a pickle, which only PyTorch reads; pip install '.[interop]', or download {SAFETENSORS}, or "
+            f"convert it where transformers is installed: {how}"
+        )
+    import torch
+
+    # Before 2.6, a file could run code in spite of `weights_only` (CVE-2025-32434).
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+        raise UserError(f"PyTorch {torch.__version__} does not read {path} safely; pip install --upgrade torch")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols
+            state = torch.load(untrusted.regular_file(path), map_location="cpu", weights_only=True)
+        return _arrays(state, path.stat().st_size, path)
+    except UserError:
+        raise
+    except ValueError as error:
+        problem = f"is not a PyTorch state dict ({reason(error)})"
+    except Exception as error:  # PyTorch raises whatever its reader meets in a damaged file
+        # Its message is not shown: it advises `weights_only=False`, which runs what the file names.
+        refused = re.search(r"GLOBAL (\S+)", str(error))
+        problem = f"asks to run {quoted(refused[1])}, which bertjax does not do" if refused else "is damaged"
+    raise UserError(f"{path} {problem}; download it again, or get the checkpoint as {SAFETENSORS}")
+
+
+def _arrays(state: Any, size: int, path: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a state dict as arrays; bfloat16, which numpy lacks, becomes float32.
+
+    Raises:
+      UserError: a part of it is the state dict.
+      ValueError: it is not a state dict, or its tensors take much more memory than their file of `size` bytes. One
+        number of the file may be repeated (strides of 0), and many tensors may be the same part of it.
+    """
+    import torch
+
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__}")
+    if odd := {key: value for key, value in state.items() if not isinstance(value, torch.Tensor)}:
+        # Trainers often save {"model": state dict, "optimizer": ..., "epoch": ...}.
+        models = (key for key, value in odd.items() if isinstance(value, dict) and value)
+        models = (key for key in models if all(isinstance(tensor, torch.Tensor) for tensor in odd[key].values()))
+        if key := next(models, None):
+            raise UserError(
+                f"{path} is a checkpoint of training, whose model may be its part {quoted(key)}; save that alone, in "
+                f"PyTorch: torch.save(torch.load({str(path)!r}, weights_only=True)[{quoted(key)}], NEW)"
+            )
+        raise ValueError(f"it holds a {type(next(iter(odd.values()))).__name__} among the tensors")
+    if sum(tensor.numel() * max(4, tensor.itemsize) for tensor in state.values()) > _MOST_COPIES * size:
+        raise ValueError(f"its tensors would take more than {_MOST_COPIES} times the size of the file")
+    return {
+        str(name): (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
+        for name, tensor in state.items()
+    }
 
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> None:

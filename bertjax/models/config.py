@@ -205,12 +205,6 @@ class EncoderConfig:
         return self.has_biases and self.positions != "relative"
 
     @property
-    def local_layers(self) -> int:
-        """Number of layers that see only a window."""
-        # -(-a // b) is integer division rounded up.
-        return self.layers - -(-self.layers // self.global_every)
-
-    @property
     def embedded_width(self) -> int:
         """E, or D by default."""
         return self.embedding_width or self.width

@@ -275,7 +275,7 @@ def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
     return path
 
 
-def print_results(results: Sequence[Result], console: Console | None = None) -> None:
+def print_results(results: Sequence[Result]) -> None:
     """Print a table with one line per combination, best first, and one section per held-out task."""
     metric, tasks = next((result.metric for result in results if result.metric), ""), tasks_of(results)
     table = Table(title=f"development set: {metric}")
@@ -289,7 +289,7 @@ def print_results(results: Sequence[Result], console: Console | None = None) -> 
         runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
         task = ["; ".join(result.held_out_task)] * (len(tasks) > 1)
         table.add_row(result.folder, mean, spread, baseline, runs, *task)
-    (console or Console()).print(table)
+    Console().print(table)
 
 
 def _split(text: str) -> list[str]:
@@ -314,7 +314,7 @@ def _check_base(root: epath.Path, base: Config) -> None:
     settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
     if not storage.exists(path):
         root.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"format_version": 1, "base": settings})
+        write_json(path, {"base": settings})
     elif changed := differences(read_json(path, "base")["base"], settings):
         raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")
 

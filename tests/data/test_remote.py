@@ -20,13 +20,14 @@ from bertjax.data import remote, sources
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.plan import Spec, open_or_make
-from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.training import resolve
 from bertjax.training.parallel import processes
 from tests import runs
+from tests.data.preparation.corpora import store_path
 
 
 class Bucket(MemoryFileSystem):

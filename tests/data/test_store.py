@@ -161,7 +161,7 @@ def test_an_altered_manifest_is_refused(folder):
 def test_another_version_is_refused(folder, version):
     path = folder / "manifest.json"
     path.write_text(path.read_text().replace('"format_version": 2', f'"format_version": {version}'))
-    with pytest.raises(UserError, match=f"format {version}, not 2; upgrade bertjax"):
+    with pytest.raises(UserError, match=f"has format {version}, and this bertjax reads format 2; delete the folder"):
         TokenStore.open(folder)
 
 

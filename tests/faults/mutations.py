@@ -217,9 +217,6 @@ def mutate(folder: Path, seed: int) -> str:
             changed.append(f"{name} replaced")
             continue
         changed.append(f"{name} changed")
-        if path.suffix == ".bin":
-            pickle_of(path, draw)
-            continue
         of: Callable[[bytes, random.Random], bytes] = {".json": json_of, ".safetensors": safetensors_of}.get(
             path.suffix, bytes_of
         )

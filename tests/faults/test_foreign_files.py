@@ -6,16 +6,12 @@ with `-m slow`.
 
 import contextlib
 import os
-import pickle
 import resource
-import shutil
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bertjax import export
@@ -23,7 +19,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.errors import UserError
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import card, huggingface, weights
+from bertjax.interop import card, huggingface
 from bertjax.opening import SavedModel
 from tests.data.tokenizer.conftest import sentences_of
 from tests.faults import mutations
@@ -68,28 +64,6 @@ def _watched() -> Iterator[None]:
     assert _events == []
 
 
-def _write_pickle(folder: Path) -> None:
-    """Write the weights of a checkpoint as `torch.save` does."""
-    tensors = weights.read(folder)
-    (folder / weights.SAFETENSORS).unlink()
-    items, storages = b"", {}
-    for key, (name, tensor) in enumerate(tensors.items()):
-        storages[str(key)] = tensor.tobytes()
-        strides = tuple(stride // tensor.itemsize for stride in np.ascontiguousarray(tensor).strides)
-        saved = b"".join(map(_value, ("storage",))) + b"ctorch\nFloatStorage\n"
-        saved = b"(" + saved + b"".join(map(_value, (str(key), "cpu", tensor.size))) + b"tQ"
-        view = b"(" + saved + b"".join(map(_value, (0, tensor.shape, strides, False, {}))) + b"tR"
-        items += _value(name) + b"ctorch._utils\n_rebuild_tensor_v2\n" + view
-    with zipfile.ZipFile(folder / weights.PICKLE, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02}(" + items + b"u.")
-        for key, content in storages.items():
-            archive.writestr(f"archive/data/{key}", content)
-
-
-def _value(value: object) -> bytes:
-    return pickle.dumps(value, protocol=2)[2:-1]
-
-
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory) -> dict[str, tuple[Path, Callable[[Path], object]]]:
     """{name: (a folder, the function that reads it)} of every kind of folder that somebody else may have made."""
@@ -106,10 +80,7 @@ def originals(tmp_path_factory) -> dict[str, tuple[Path, Callable[[Path], object
         made.save(root / kind / "tokenizer")
         folders[kind] = root / kind, lambda folder: _read_tokenizer(folder / "tokenizer")
     huggingface.write(root / "safetensors", model)
-    shutil.copytree(root / "safetensors", root / "pickle")
-    _write_pickle(root / "pickle")
-    for name in ("safetensors", "pickle"):
-        folders[name] = root / name, lambda folder: huggingface.read(folder)
+    folders["safetensors"] = root / "safetensors", lambda folder: huggingface.read(folder)
     pieces = tokenizer.load(root / "unigram" / "tokenizer")
     huggingface.write(root / "sentencepiece", models.make(frozenset({"mlm"}), pieces, "albert"))
     folders["sentencepiece"] = root / "sentencepiece", lambda folder: huggingface.read(folder)

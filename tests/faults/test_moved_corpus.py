@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bertjax import evaluate
-from bertjax.data.preparation.prepare import store_path
 from bertjax.training import resolve
 from bertjax.training.parallel import processes
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir
 from tests import runs
+from tests.data.preparation.corpora import store_path
 
 
 def value_of(flags, name):

@@ -83,11 +83,11 @@ def rows(tokens, first, second=None):
 
 def check(theirs, folder, tmp_path):
     """The ids, rows and pairs of a folder are those of transformers, there and after it is written and read again."""
-    tokens = tokenizers.read(folder)
+    tokens = tokenizers.read(folder)[0]
     tmp_path.mkdir()
     tokenizers.write(tmp_path, tokens, longest=64)
     back = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizers.read(tmp_path) == tokens
+    assert tokenizers.read(tmp_path)[0] == tokens
     for one in (theirs, back):
         assert tokens.encode(TEXTS) == one(TEXTS, add_special_tokens=False)["input_ids"]
         assert rows(tokens, TEXTS) == one(TEXTS)["input_ids"]
@@ -132,7 +132,7 @@ def test_older_files_of_added_tokens(made, tmp_path, family):
     added = {token.content: i for i, token in theirs.added_tokens_decoder.items() if token.content in names}
     as_older(folder, theirs, added, ["[E1]", "[/E1]"])
     opened = transformers.AutoTokenizer.from_pretrained(folder)
-    tokens = tokenizers.read(folder)
+    tokens = tokenizers.read(folder)[0]
     assert tokens.encode(TEXTS) == opened(TEXTS, add_special_tokens=False)["input_ids"]
     assert rows(tokens, TEXTS, TEXTS[::-1]) == opened(TEXTS, TEXTS[::-1])["input_ids"]
     assert tokens.vocab_size == len(opened)
@@ -168,7 +168,7 @@ def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, origin
     tokens = check(theirs, folder, tmp_path / "back")
     assert tokens.piece(tokens.sep_id) == "<|end|>" and tokens.encode(["zzz"]) == [[tokens.unk_id]]
     shutil.copytree(folder, tmp_path / "older", ignore=shutil.ignore_patterns("tokenizer.json"))
-    assert rows(tokenizers.read(tmp_path / "older"), TEXTS, TEXTS) == theirs(TEXTS, TEXTS)["input_ids"]
+    assert rows(tokenizers.read(tmp_path / "older")[0], TEXTS, TEXTS) == theirs(TEXTS, TEXTS)["input_ids"]
     tokens.save(tmp_path / "back")
     assert tokenizer.load(tmp_path / "back") == tokens
 
@@ -176,7 +176,7 @@ def test_unusual_symbols_are_those_that_the_files_declare(made, tmp_path, origin
 @pytest.mark.skipif(IS_5, reason="transformers 5 lays out texts as declared, whatever the template is")
 def test_a_template_wins_over_a_declared_symbol_with_a_note(made, tmp_path):
     theirs, folder = made("roberta", lambda theirs: theirs.add_special_tokens({"sep_token": "<sep>"}))
-    tokens, notes, _ = tokenizers.find(folder)
+    tokens, notes, _ = tokenizers.read(folder)
     assert rows(tokens, TEXTS) == theirs(TEXTS)["input_ids"]
     assert any("[SEP] is declared as '<sep>', and the template of tokenizer.json has '</s>'" in note for note in notes)
 
@@ -190,7 +190,7 @@ def test_symbols_without_a_role_take_ids_before_other_new_tokens(originals, tmp_
     symbols = {"bos_token": "[BOS]", "eos_token": "[EOS]", "additional_special_tokens": ["[E1]", "[E2]"]}
     (tmp_path / file).write_text(json.dumps(symbols))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    tokens, texts = tokenizers.read(tmp_path), ["abd [E1] ace [E2]"]
+    tokens, texts = tokenizers.read(tmp_path)[0], ["abd [E1] ace [E2]"]
     assert rows(tokens, texts) == theirs(texts)["input_ids"] and tokens.vocab_size == len(theirs)
 
 
@@ -207,7 +207,7 @@ def test_the_class_decides_the_order_of_ids_and_not_the_family(originals, tmp_pa
     shutil.copy(path, tmp_path / file)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": named}))
-    theirs, tokens = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenizers.read(tmp_path)
+    theirs, tokens = transformers.AutoTokenizer.from_pretrained(tmp_path), tokenizers.read(tmp_path)[0]
     texts = ["The king was old.", "No, she said"]
     assert rows(tokens, texts) == theirs(texts)["input_ids"]
     assert rows(tokens, texts, texts[::-1]) == theirs(texts, texts[::-1])["input_ids"]
@@ -230,7 +230,7 @@ def test_tokens_added_to_a_folder_of_ours_are_read(tmp_path):
             with pytest.raises(UserError, match="has added tokens that its tokenizer.model lacks .*'covid'"):
                 tokenizers.read(folder)
             continue
-        tokens, texts = tokenizers.read(folder), ["the covid was old", "no"]
+        tokens, texts = tokenizers.read(folder)[0], ["the covid was old", "no"]
         assert rows(tokens, texts, texts) == theirs(texts, texts)["input_ids"] != rows(own, texts, texts)
 
 
@@ -247,7 +247,7 @@ def test_the_class_of_transformers_5_keeps_the_space_before_a_text(made, own, se
     description["pre_tokenizer"]["add_prefix_space"] = own
     (folder / "tokenizer.json").write_text(json.dumps(description))
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    assert rows(tokenizers.read(folder), TEXTS) == theirs(TEXTS)["input_ids"]
+    assert rows(tokenizers.read(folder)[0], TEXTS) == theirs(TEXTS)["input_ids"]
 
 
 def test_another_layout_is_refused(made):

@@ -79,7 +79,7 @@ def tokens_of(tmp_path_factory):
     folder = tmp_path_factory.mktemp("roberta")
     (folder / "vocab.json").write_text(json.dumps(ids))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
-    tokenizer_of = {kind: models.trained() for kind in models.CLASSES} | {"roberta": tokenizers.read(folder)}
+    tokenizer_of = {kind: models.trained() for kind in models.CLASSES} | {"roberta": tokenizers.read(folder)[0]}
     return lambda case: tokenizer_of[case.split(",")[0]]
 
 

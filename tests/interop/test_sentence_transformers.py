@@ -10,7 +10,6 @@ from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface
 from tests.interop import models
 
-NORMALIZES = {"embedding_contrastive": True, "embedding_classification": False}
 TEXTS = ["abd ace", "bbe", "abd aad bfe"]
 
 

@@ -14,7 +14,7 @@ from bertjax import convert, export
 from bertjax.data import tokenizer
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.interop import pickles, tokenizers, weights
+from bertjax.interop import tokenizers, weights
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests.interop import models
 
@@ -126,7 +126,7 @@ def test_a_round_trip_gives_the_same_bytes(tokens, tmp_path, architecture, forma
         model = getattr(transformers, architecture).from_pretrained(source)
         (source / "model.safetensors").unlink()
         torch.save(model.state_dict(), source / "pytorch_model.bin", _use_new_zipfile_serialization=format == "zip")
-        assert set(state) <= set(pickles.read(source / "pytorch_model.bin"))  # with its tied copies
+        assert set(state) <= set(weights.read(source))  # with its tied copies
     convert.run(source, tmp_path / "ours")
     convert.run(tmp_path / "ours", tmp_path / "again")
     again = weights.read(tmp_path / "again")
@@ -203,7 +203,7 @@ def test_half_precision_is_widened(tokens, tmp_path):
     for dtype in (torch.float16, torch.bfloat16):
         folder = save(model.to(dtype), tokens, tmp_path / str(dtype))
         torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-        for read in (weights.read(folder), pickles.read(tmp_path / "pytorch_model.bin")):
+        for read in (weights.read(folder), weights.read(tmp_path)):
             name = "bert.embeddings.word_embeddings.weight"
             expected = model.state_dict()[name].float().numpy()
             assert np.array_equal(read[name].astype(np.float32), expected)

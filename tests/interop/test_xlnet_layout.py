@@ -94,7 +94,7 @@ def test_an_onnx_file_answers_as_predict_and_as_transformers(checkpoint, onnx_se
 
 def test_rows_segments_and_padding_of_the_written_tokenizer(checkpoint, tmp_path):
     folder, theirs, _ = checkpoint
-    tokenizers.write(tmp_path, tokenizers.read(folder), longest=64)
+    tokenizers.write(tmp_path, tokenizers.read(folder)[0], longest=64)
     back = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for arguments in ([SENTENCES], [SENTENCES, SENTENCES[::-1]]):
         rows, written = (dict(one(*arguments, padding=True)) for one in (theirs, back))
@@ -109,7 +109,7 @@ def test_an_older_checkpoint_and_an_export_know_where_cls_is(checkpoint, tmp_pat
     folder, theirs, _ = checkpoint
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "xlnet"}))
     (tmp_path / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())
-    assert tokenizers.read(tmp_path).cls_last
+    assert tokenizers.read(tmp_path)[0].cls_last
     export.write(tmp_path / "export", huggingface.read(folder)[0])
     tokens = SavedModel(tmp_path / "export").tokenizer
     rows = tokens.rows(SENTENCES, seq_len=32)

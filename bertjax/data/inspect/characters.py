@@ -43,10 +43,10 @@ class Characters:
     distinct: int
     missing: dict[str, int]
     becomes: str
-    removed: dict[str, int] = dataclasses.field(default_factory=dict)
-    unknown: float = 0.0
-    too_long: float = 0.0
-    longest_word: int = 0
+    removed: dict[str, int]
+    unknown: float
+    too_long: float
+    longest_word: int
 
     def save(self, folder: Path) -> None:
         storage.write_text(folder / NAME, json.dumps(dataclasses.asdict(self), ensure_ascii=False, indent=1))
@@ -177,7 +177,6 @@ def _counts(sentences: Sequence[str]) -> collections.Counter[str]:
     return counts
 
 
-def load(folder: Path) -> Characters | None:
-    """Read the file that `Characters.save` wrote; None if the store has none."""
-    path = folder / NAME
-    return Characters(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+def load(folder: Path) -> Characters:
+    """Read the file that `Characters.save` wrote."""
+    return Characters(**json.loads((folder / NAME).read_text(encoding="utf-8")))

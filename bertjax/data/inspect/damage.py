@@ -12,6 +12,7 @@ from bertjax.errors import printable
 # Number of documents that are checked, and of tokens in each.
 _DOCUMENTS, _TOKENS = 400, 400
 _BEGINNING = 60
+_EXAMPLES = 3  # of each kind
 # A document is spoiled above these numbers per thousand characters: misread sequences, U+FFFD, tags.
 _SEQUENCES, _REPLACED, _TAGS = 3, 1, 5
 # A document is also spoiled above this share of Latin-1 letters with accents.
@@ -50,7 +51,7 @@ _KINDS = {
 }
 
 
-def damages(store: TokenStore, most_examples: int = 3) -> list[Damage]:
+def damages(store: TokenStore) -> list[Damage]:
     """Return the kinds of damage in a store's documents, most frequent first."""
     found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     number = 0
@@ -59,7 +60,7 @@ def damages(store: TokenStore, most_examples: int = 3) -> list[Damage]:
         for kind, passage in _found(text).items():
             found[kind].append(passage)
     result = [
-        Damage(*_KINDS[kind], len(passages) / number, tuple(passages[:most_examples]))
+        Damage(*_KINDS[kind], len(passages) / number, tuple(passages[:_EXAMPLES]))
         for kind, passages in found.items()
         if passages
     ]

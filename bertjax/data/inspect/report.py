@@ -33,7 +33,7 @@ def report(store: TokenStore) -> str:
     for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
         details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
         lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))
-    lines += ledger.lines(manifest.get("ledger", {}))
+    lines += ledger.lines(manifest["ledger"])
     lines += cleaning.lines(manifest.get("cleaning", {}))
     lines.append(
         "longest documents: "
@@ -65,9 +65,9 @@ def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
     if tokenizer.byte_ids:
         share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
         lines.append(f"byte pieces: {share:.3%} of the training tokens")
-    characters, trained = load_characters(Path(store.path)), store.manifest["spec"].get("tokenizer")
+    trained = store.manifest["spec"].get("tokenizer")
     can_keep = isinstance(trained, dict) and trained.get("kind") in ONLY_FOR["keep"]
-    return lines + (characters.lines(can_keep) if characters else [])
+    return lines + load_characters(Path(store.path)).lines(can_keep)
 
 
 def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
@@ -86,7 +86,7 @@ def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
             + " or set data.tokenizer.byte_fallback" * (not store.tokenizer.longest_word)
         )
     )
-    lost = characters.warnings(MOST_UNK, MOST_REMOVED, remedy) if characters else []
+    lost = characters.warnings(MOST_UNK, MOST_REMOVED, remedy)
     for name, by_source in manifest["counts"].items():
         for source, counts in by_source.items():
             where = name if len(by_source) == 1 else f"{name} {source}"

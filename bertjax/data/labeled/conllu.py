@@ -62,19 +62,18 @@ def _only_words(lines: list[tuple[int, bytes]], path: str) -> Record:
     return {"words": [values["form"] for values in _words(lines, path)], WHERE: f"{path}:{lines[0][0]}"}
 
 
-def read_trees(path: str, on_bad: OnBad = stop) -> list[Record]:
+def read_trees(path: str) -> list[Record]:
     """Read sentences as {`words`, `tags`, `heads`} with the location of their first line.
 
     Words are as in `read`; tags are `upos`. A head is a word number, counted from 1, or 0 for the only root.
 
     Args:
       path: a .conllu file, plain, .gz, .zst or .xz.
-      on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
 
     Raises:
-      UserError: the file cannot be read, no sentence is left, or a sentence is bad, e.g. its heads do not form a tree.
+      UserError: the file cannot be read, has no sentence, or a sentence is bad, e.g. its heads do not form a tree.
     """
-    return _records(path, on_bad, lambda lines: _tree(lines, path))
+    return _records(path, stop, lambda lines: _tree(lines, path))
 
 
 def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:

@@ -12,11 +12,6 @@ from bertjax.data.text import ngrams
 GRAMS_AT_ONCE = 1 << 15
 
 
-def probability(similarity: float | np.ndarray, settings: NearDuplicates) -> float | np.ndarray:
-    """Return the probability that two documents with this Jaccard similarity share a bucket."""
-    return 1 - (1 - similarity**settings.hashes) ** settings.buckets
-
-
 def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
     """Return a hash per text and bucket, uint64 [D, buckets]. Near-duplicates share at least one bucket.
 

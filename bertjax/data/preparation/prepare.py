@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from etils import epath
-
 from bertjax import locks, storage
 from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
@@ -68,11 +66,6 @@ def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] 
         remedy = f"make it first, in one process, with the FILE of this run: {_command(config)}"
         raise UserError(f"there is no token store {path}; {remedy}")
     return _prepare(config, spec, LOCAL)
-
-
-def store_path(config: DataConfig) -> epath.Path:
-    """Return the path of a corpus's store. The name is a hash of the corpus and of all settings that matter."""
-    return path_of(config, spec_of(config))
 
 
 def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenStore:

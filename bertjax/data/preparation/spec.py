@@ -42,7 +42,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
             for name, source in config.named_sources.items()
         },
         "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
-        # A store of the whole corpus keeps the name that it had before there were shares.
+        # A setting that is off is left out: a store has the same name whatever else the package can do.
         **({"share": config.share} if config.share < 1 else {}),
         **_cleaning(config),
         **_groups(config),

@@ -109,20 +109,19 @@ def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]
         yield first, paragraphs, size
 
 
-def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers from 1, and lines without line ends (LF or CRLF) or byte-order marks.
 
     A byte-order mark starts a file, and also a later line if files were concatenated.
 
     Args:
       path: a plain or compressed file.
-      progress: called from time to time with the bytes read so far.
 
     Raises:
       Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
       UserError: the file cannot be opened.
     """
-    for number, line, size in _lines(path, progress):
+    for number, line, size in _lines(path, lambda used: None):
         if size > LONGEST_BYTES:
             raise Damaged(str(_too_long(f"{path}:{number}: a line", size, "break it into lines")))
         yield number, line

@@ -15,7 +15,7 @@ from bertjax.data.text.words import Words
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.errors import UserError
 
-FORMAT_VERSION = 3  # format 2 treated clauses as words in scripts without spaces
+FORMAT_VERSION = 3  # of the mined phrases
 MINE = "mine"
 
 

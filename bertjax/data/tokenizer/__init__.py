@@ -60,10 +60,10 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
 
 
 def load(folder: Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote, in format 1 or 2.
+    """Read what `Tokenizer.save` wrote.
 
     Raises:
-      UserError: files are missing or altered, or a newer bertjax wrote them.
+      UserError: files are missing or altered, or have another format.
     """
     kinds = (HuggingFaceTokenizer, UnigramTokenizer, SentencePieceTokenizer)
     if (folder / "mixed.json").exists():  # imported only here, because few models have two vocabularies

@@ -9,14 +9,14 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from bertjax import untrusted
 from bertjax.data import framing
 from bertjax.data.tokenizer import alignment
-from bertjax.errors import UserError, quoted
+from bertjax.errors import UserError, check_format, quoted
 
 FORMAT_VERSION = 2
 # Every tokenizer that bertjax trains starts with these, in id order.
@@ -24,9 +24,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 RECORD_FILE = "bertjax_tokenizer.json"
 # Upper bound that protects against damaged files, because tables over all ids are allocated.
 LARGEST_VOCABULARY = 2**24
-# Format 1 named its record `tokenizer.json` and the tokenizers library's model `huggingface.json`.
-_RECORD_FILE_1, _HUGGINGFACE_FILE_1 = "tokenizer.json", "huggingface.json"
-_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "mixed.json", _HUGGINGFACE_FILE_1)
+_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "mixed.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,25 +255,22 @@ class Tokenizer(abc.ABC):
 
 
 def load(folder: Path, classes: Iterable[type[Tokenizer]]) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote, in format 1 or 2.
+    """Read what `Tokenizer.save` wrote.
 
     Args:
       classes: candidates; the folder's model file determines which one is used.
 
     Raises:
-      UserError: files are missing or altered, or a newer bertjax wrote them.
+      UserError: files are missing or altered, or have another format.
     """
     class_of = {cls.MODEL_FILE: cls for cls in classes}
     try:
-        record = _read_record(folder)
+        record = untrusted.read_json(folder / RECORD_FILE)
         if type(version := record["format_version"]) is not int:
             raise TypeError(f"format_version={quoted(version)} is not an integer")
-        if version > FORMAT_VERSION:
-            raise UserError(
-                f"{folder} has tokenizer format {version}, this bertjax reads up to {FORMAT_VERSION}; upgrade bertjax"
-            )
+        check_format(f"the tokenizer in {folder}", version, FORMAT_VERSION)
         name, fingerprint = record["model_file"], record["fingerprint"]
-        cls = class_of["tokenizer.json" if name == _HUGGINGFACE_FILE_1 else name]
+        cls = class_of[name]
         choices = [field.name for field in dataclasses.fields(cls) if field.name != "model"]
         if odd := [choice for choice in choices if not isinstance(record[choice], str)]:
             raise TypeError(f"{odd[0]}={quoted(record[odd[0]])} is not text")
@@ -286,12 +281,3 @@ def load(folder: Path, classes: Iterable[type[Tokenizer]]) -> Tokenizer:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} holds no readable tokenizer ({quoted(error)}); restore the folder") from None
     return tokenizer
-
-
-def _read_record(folder: Path) -> dict[str, Any]:
-    """Read a folder's record, including the name of its model file."""
-    if (folder / RECORD_FILE).exists():
-        return untrusted.read_json(folder / RECORD_FILE)
-    has_huggingface = (folder / _HUGGINGFACE_FILE_1).exists()
-    record = untrusted.read_json(folder / _RECORD_FILE_1)
-    return record | {"model_file": _HUGGINGFACE_FILE_1 if has_huggingface else "tokenizer.model"}

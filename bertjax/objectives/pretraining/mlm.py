@@ -157,7 +157,7 @@ class MaskedLM(Objective):
         return baselines
 
     def samples(self, outputs, batch, tokenizer):
-        names = ["tokens_BT", "examples_BT", *(f"{self.term}_{name}_BK" for name in ("positions", "labels", "weights"))]
+        names = ["tokens_BT", "examples_BT", *(f"{self.term}_{name}_BK" for name in ("labels", "weights"))]
         rows = zip(*(batch[name] for name in names), outputs[f"{self.term}_guesses"], strict=True)
         return [_sample(*row, tokenizer) for row in rows]
 
@@ -186,7 +186,7 @@ def take_columns(hidden_BTD: jax.Array, columns_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(hidden_BTD, columns_BK[..., None], axis=1)
 
 
-def _sample(tokens_T, examples_T, positions_K, labels_K, weights_K, guesses_K5, tokenizer) -> Sample:
+def _sample(tokens_T, examples_T, labels_K, weights_K, guesses_K5, tokenizer) -> Sample:
     real_K = weights_K > 0
     return Sample(
         text=tokenizer.decode(tokens_T[examples_T > 0].tolist(), keep_special=True),

@@ -83,8 +83,8 @@ def _scores_in(root: Path, metric: str) -> list[float | None]:
         runs = [Workdir.at(root / f"seed={seed}") for seed in range(len(values))]
         return values if all(map(_has_ended, runs)) else []
     if storage.exists(files.summary) and _has_ended(files):
-        summary = read_json(files.summary, "eval")
-        return [summary["eval"][metric]] if summary.get("finished", True) and metric in summary["eval"] else []
+        summary = read_json(files.summary, "eval", "finished")
+        return [summary["eval"][metric]] if summary["finished"] and metric in summary["eval"] else []
     return []
 
 

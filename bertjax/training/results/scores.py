@@ -70,7 +70,7 @@ def write_scores(path: epath.Path, scores: Mapping[str, Scores]) -> None:
 
 
 def read_scores(path: epath.Path) -> dict[str, Scores]:
-    """Return {metric: scores}; empty if there is no file, as in runs of earlier versions.
+    """Return {metric: scores}; empty if there is no file.
 
     Raises:
       UserError: the file is damaged.

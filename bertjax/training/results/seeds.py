@@ -18,6 +18,7 @@ from bertjax.training.run.tables import Table
 
 # Relative differences between seeds below this are rounding errors.
 _ROUNDING = 1e-9
+_CONFIDENCE = 0.95  # of intervals
 
 
 class TTest(NamedTuple):
@@ -33,12 +34,11 @@ class TTest(NamedTuple):
     p: float
 
 
-def interval_of_mean(values: np.ndarray, share: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Return the t-interval of the mean over seeds.
+def interval_of_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the 95% t-interval of the mean over seeds.
 
     Args:
       values: [seeds, ...].
-      share: confidence level.
 
     Returns:
       Lower and upper bound, [...]; with one seed, both equal its value.
@@ -49,7 +49,7 @@ def interval_of_mean(values: np.ndarray, share: float = 0.95) -> tuple[np.ndarra
     seeds, mean = len(values), values.mean(axis=0)
     if seeds < 2:
         return mean, mean
-    half = stats.t.ppf((1 + share) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
+    half = stats.t.ppf((1 + _CONFIDENCE) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
     return mean - half, mean + half
 
 
@@ -59,8 +59,8 @@ def vary(*sides: Sequence[float]) -> bool:
     return any(np.ptp(side) > _ROUNDING * largest for side in sides)
 
 
-def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share: float = 0.95) -> TTest | None:
-    """Test whether two means differ: confidence interval and p-value of second - first.
+def t_test(first: Sequence[float], second: Sequence[float], paired: bool) -> TTest | None:
+    """Test whether two means differ: 95% confidence interval and p-value of second - first.
 
     Runs with equal seeds are paired, because they share the data order and part of the noise cancels. Otherwise, equal
     numbers of seeds use the test with a common variance (Student, 1908): on balanced samples it keeps its level even if
@@ -70,7 +70,6 @@ def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share:
     Args:
       first, second: one value per seed.
       paired: whether values with the same index belong together.
-      share: confidence level.
 
     Returns:
       The test; None if a side has fewer than two seeds, or if the values do not vary, so that there is no noise to
@@ -87,7 +86,7 @@ def t_test(first: Sequence[float], second: Sequence[float], paired: bool, share:
         return None
     has_common_variance = len(first) == len(second)
     result = stats.ttest_rel(second, first) if paired else stats.ttest_ind(second, first, equal_var=has_common_variance)
-    low, high = result.confidence_interval(share)
+    low, high = result.confidence_interval(_CONFIDENCE)
     return TTest(float(low), float(high), float(result.pvalue))
 
 

@@ -17,7 +17,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policy
 
 from bertjax import storage
-from bertjax.errors import Damaged, RunFailed, UserError, shorten
+from bertjax.errors import Damaged, RunFailed, UserError, check_format, shorten
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
 from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
@@ -210,7 +210,7 @@ class Checkpoints:
           abstract_state: returns shapes, dtypes and shardings of the state after a given number of steps.
 
         Raises:
-          UserError: all checkpoints are damaged, other code saved them, or their format is newer than this bertjax.
+          UserError: all checkpoints are damaged, other code saved them, or they have another format.
           RunFailed: the processes do not see the same checkpoints, or a checkpoint cannot be read, see `restore`.
           Unavailable: the storage does not answer.
         """
@@ -251,7 +251,7 @@ class Checkpoints:
         Raises:
           Damaged: the checkpoint differs from what was saved, in this process or in another one that reads it.
           Deleted: only this process reads, and the run deleted the checkpoint in the meantime.
-          UserError: other code saved it, or its format is newer than this bertjax.
+          UserError: other code saved it, or it has another format.
           RunFailed: it cannot be read for another reason, or only some processes read what was saved.
           Unavailable: the storage does not answer.
         """
@@ -303,16 +303,12 @@ class Checkpoints:
           UserError, RunFailed, Unavailable: see `restore`.
         """
         meta = self._read_item(step, "meta", ocp.args.JsonRestore())
-        if meta.get("format_version", 0) > FORMAT_VERSION:
-            raise UserError(
-                f"checkpoint {step} in {self._folder} has format {meta['format_version']}, this bertjax reads up to "
-                f"{FORMAT_VERSION}; upgrade bertjax"
-            )
+        if "format_version" in meta:  # else its digest is wrong, too
+            check_format(f"checkpoint {step} in {self._folder}", meta["format_version"], FORMAT_VERSION)
         if meta.pop("digest", None) != _digest(meta):
             raise Damaged("its metadata is not what was saved")
         if abstract_state is not None:
-            saved = dict.fromkeys(meta["fingerprints"], "") | meta.get("arrays", {})
-            check_same_arrays(saved, _described(abstract_state), self._folder / str(step))
+            check_same_arrays(meta["arrays"], _described(abstract_state), self._folder / str(step))
         # Without an abstract state, put all arrays on one device: the saved shardings may not exist on this machine.
         fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return meta, self._read_item(

@@ -89,14 +89,12 @@ def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.P
     """Raise UserError unless a checkpoint has the same arrays as this run.
 
     Args:
-      saved: {path: dtype and shape} in the checkpoint; values are empty if it does not record them.
+      saved: {path: dtype and shape} in the checkpoint.
       ours: {path: dtype and shape} in this run's state.
       path: the checkpoint, for the message.
     """
     changes = [f"+{name}" for name in ours if name not in saved] + [f"-{name}" for name in saved if name not in ours]
-    changes += [
-        f"{name} {shape} -> {ours[name]}" for name, shape in saved.items() if shape and shape != ours.get(name, shape)
-    ]
+    changes += [f"{name} {shape} -> {ours[name]}" for name, shape in saved.items() if shape != ours.get(name, shape)]
     if changes:
         raise UserError(
             f"{os.fspath(path)} was saved by other code ({shorten(changes)}); use the version of bertjax that "

@@ -12,11 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import renames, storage, typed
+from bertjax import storage, typed
 from bertjax.config import Config, from_dict, to_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import Damaged, Untrusted, UserError, quoted, reason
+from bertjax.errors import Damaged, Untrusted, UserError, check_format, quoted, reason
 from bertjax.export import Export, encoder_of, exported
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig
@@ -85,7 +85,7 @@ def read_record(workdir: Workdir, trust_code: bool = False) -> RunRecord:
       trust_code: whether to import the modules that the run names as `module:Class`.
 
     Raises:
-      UserError: it is damaged or has a newer format.
+      UserError: it is damaged or has another format.
     """
     return _record_of(_read(workdir), trust_code)
 
@@ -117,7 +117,7 @@ def read_settings(workdir: Workdir) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a workdir's configuration and identity as plain dicts, without importing any classes.
 
     Raises:
-      UserError: it is damaged or has a newer format.
+      UserError: it is damaged or has another format.
     """
     record = _read(workdir)
     return record["config"], record["identity"]
@@ -130,12 +130,8 @@ def _read(workdir: Workdir) -> dict[str, Any]:
         if type(record[key]) is not kind:
             problem = f"{key}={quoted(record[key])} is not {'an integer' if kind is int else 'settings by name'}"
             raise UserError(f"{workdir.config} is damaged ({problem}); restore it, or use another --workdir")
-    if record["format_version"] > FORMAT_VERSION:
-        raise UserError(
-            f"{workdir.config} has format {record['format_version']}, this bertjax reads up to {FORMAT_VERSION}; "
-            "upgrade bertjax"
-        )
-    return record | {half: renames.current(record[half]) for half in ("config", "settings", "identity")}
+    check_format(str(workdir.config), record["format_version"], FORMAT_VERSION)
+    return record
 
 
 def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
@@ -285,9 +281,9 @@ def read_checkpoint(path: Path, step: str) -> Export:
     try:
         encoder = encoder_of(settings, record["vocab_size"])
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
-        lora = typed.build(LoraConfig, settings.get("lora", {}), "lora", {})
-        pruning = typed.build(PruningConfig, settings.get("pruning", {}), "pruning", {})
-        quantization = typed.build(QuantizationConfig, settings.get("quantization", {}), "quantization", {})
+        lora = typed.build(LoraConfig, settings["lora"], "lora", {})
+        pruning = typed.build(PruningConfig, settings["pruning"], "pruning", {})
+        quantization = typed.build(QuantizationConfig, settings["quantization"], "quantization", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
     # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
@@ -347,7 +343,7 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModul
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
-        "extend": longer,
+        "longer": longer,
         "command": shlex.join([Path(sys.executable).name, *_without_secrets(sys.orig_argv[1:])]),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),

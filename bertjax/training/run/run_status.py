@@ -140,12 +140,9 @@ def _state(
     workdir: Workdir, heartbeat: dict | None, steps: int | None, seconds_per_step: float | None
 ) -> tuple[str, float | None]:
     """Return the state, and the seconds since the last sign of life."""
-    if heartbeat is None:  # a run of an earlier bertjax
-        if is_finished(_optional_json(workdir.summary, "steps") or {}, steps):
-            return "finished", None
-        changed = [_modified(path) for path in (workdir.metrics, workdir.elapsed, workdir.starts) if path.exists()]
-        silent = _since(max(changed)) if changed else None
-        return ("training" if silent is not None and silent < _SILENT_SECONDS else "stopped"), silent
+    if heartbeat is None:  # the workdir was copied without it: a live run writes it before `config.json`
+        summary = _optional_json(workdir.summary, "finished", "steps") or {}
+        return ("finished" if is_finished(summary, steps) else "stopped"), None
     silent = _since(heartbeat["time"])
     # While training, only a completed dispatch is a sign of life. In other states there is one every second.
     longest = _LATE * (seconds_per_step or 0.0) if heartbeat["state"] == "training" else 0.0
@@ -157,10 +154,6 @@ def _state(
 def _since(moment: float) -> float:
     """Return the seconds since a time, at least 0: another machine's clock may be ahead of this one."""
     return max(time.time() - moment, 0.0)
-
-
-def _modified(path: epath.Path) -> float:
-    return float(path.stat().mtime)
 
 
 def _age_of_checkpoint(workdir: Workdir, step: int) -> float | None:

@@ -3,7 +3,6 @@
 import collections
 import importlib.util
 import json
-import logging
 import math
 import time
 from collections.abc import Sequence
@@ -20,8 +19,6 @@ from bertjax.training.run.writer import LogWriter
 
 _MOST_WAITING = 20_000
 _SECONDS_BETWEEN_NOTES = 10.0
-
-log = logging.getLogger(__name__)
 
 
 def check_trackers(kinds: Sequence[str]) -> None:

@@ -230,10 +230,9 @@ def is_finished(summary: Mapping[str, Any], steps: int | None) -> bool:
     """Return whether `summary.json` was written at the end of a run with `steps` steps.
 
     While a run trains, the file has the results of its newest evaluation. An extended run keeps the summary from its
-    earlier end until it is evaluated again. Older versions of bertjax wrote the file only at the end, without
-    `finished`.
+    earlier end until it is evaluated again.
     """
-    return bool(summary) and summary.get("finished", True) and summary.get("steps") == steps
+    return bool(summary) and summary["finished"] and summary["steps"] == steps
 
 
 def has_finished(files: Workdir) -> bool:
@@ -246,7 +245,7 @@ def has_finished(files: Workdir) -> bool:
     if not (storage.exists(files.config) and storage.exists(files.summary)):
         return False
     stages = read_json(files.config, "config")["config"]["stages"]
-    return is_finished(read_json(files.summary, "steps"), sum(stage["steps"] for stage in stages))
+    return is_finished(read_json(files.summary, "finished", "steps"), sum(stage["steps"] for stage in stages))
 
 
 def has_trained(path: epath.PathLike) -> bool:

@@ -10,6 +10,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.inspect import lengths, vocabulary
+from bertjax.data.inspect.characters import characters_of
 from bertjax.data.inspect.report import report
 from bertjax.data.inspect.vocabulary import suggested_types
 from bertjax.data.preparation.prepare import prepare
@@ -43,6 +44,7 @@ def reported(tmp_path):
     trained = tokenizer.train(["some words"], TokenizerConfig(vocab_size=30, byte_fallback=False, kind="char"))
     (tmp_path / "tokenizer").mkdir()
     trained.save(tmp_path / "tokenizer")
+    characters_of(["some words"], trained).save(tmp_path)
     for split in SPLITS:
         writer = SplitWriter(tmp_path, split)
         writer.append(np.array([7, 8], np.uint16), np.array([2]), np.array([1]))
@@ -54,6 +56,7 @@ def reported(tmp_path):
             "duplicates": dict.fromkeys(train, 2),
             "skipped": dict.fromkeys(train, 0),
             "longest": [[99, next(iter(train)), "file:7"]],
+            "ledger": {},
         }
         write_manifest(tmp_path, {}, trained, contents)
         return report(TokenStore.open(tmp_path))

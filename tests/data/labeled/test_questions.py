@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config import from_dict
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
 from bertjax.errors import UserError
@@ -147,12 +146,6 @@ def test_bad_answers_stop_or_are_counted(tmp_path, spelling, capsys):
     assert f"{path}: 2 of 3 records skipped (examples.on_bad_record=skip)" in capsys.readouterr().err
     with pytest.raises(UserError, match="has no questions"):
         skipping.read(write(tmp_path, squad(dict(wrong))))
-
-
-def test_the_setting_of_older_runs_is_known():
-    """`on_bad_record` was once `on_bad_answer`, and only of questions."""
-    task = {"objective": {"kind": "question_answering"}, "examples": {"kind": "questions", "on_bad_answer": "skip"}}
-    assert from_dict({"tasks": {"qa": task}}).task.examples == Questions(on_bad_record="skip")
 
 
 def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):

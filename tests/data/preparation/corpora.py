@@ -8,6 +8,7 @@ import time
 
 from bertjax import storage
 from bertjax.data.preparation import shards, workers
+from bertjax.data.preparation.spec import path_of, spec_of
 from tests.waiting import kill_at_exit
 
 
@@ -23,6 +24,10 @@ def write_corpus(path, documents, seed=0):
 
 def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def store_path(config):
+    return path_of(config, spec_of(config))
 
 
 def in_a_process(config, before="", afterward="", shard_bytes=shards.SHARD_BYTES):

@@ -16,12 +16,12 @@ from bertjax.data.filters.personal import Personal
 from bertjax.data.inspect import cleaning
 from bertjax.data.preparation import cleaning as steps
 from bertjax.data.preparation import dropped
-from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.sources import documents
 from bertjax.data.store import SPLITS
 from bertjax.errors import UserError
-from tests.data.preparation.corpora import content, write_corpus
+from tests.data.preparation.corpora import content, store_path, write_corpus
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ def test_recall_is_that_of_the_theory_and_precision_is_1(share, is_contiguous):
     pairs = texts_with_edits(share, is_contiguous)
     first, second = (minhash.buckets(list(texts), SETTINGS) for texts in zip(*pairs))
     found = (first == second).any(axis=1)
-    expected = np.array([minhash.probability(jaccard(*pair), SETTINGS) for pair in pairs])
+    expected = np.array([1 - (1 - jaccard(*pair) ** SETTINGS.hashes) ** SETTINGS.buckets for pair in pairs])
     deviation = np.sqrt((expected * (1 - expected)).sum())
     assert abs(found.sum() - expected.sum()) <= 4 * deviation + 0.5
     unrelated = (first == np.roll(second, 1, axis=0)).any(axis=1)

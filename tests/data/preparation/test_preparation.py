@@ -13,12 +13,12 @@ from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation import encoding, shards
-from bertjax.data.preparation.prepare import open_or_prepare, prepare, store_path
+from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.steps import digest, is_in_share, split_of
 from bertjax.data.store import PARTS, SPLITS, TokenStore
 from bertjax.data.text.sentences import split
 from bertjax.errors import RunFailed, Unavailable, UserError
-from tests.data.preparation.corpora import content, in_a_process, write_corpus
+from tests.data.preparation.corpora import content, in_a_process, store_path, write_corpus
 
 
 def test_the_store_holds_the_corpus(config, capsys):

@@ -17,11 +17,11 @@ from bertjax.data.preparation import building, pieces, shards, workers
 from bertjax.data.preparation import prepare as prepare_module
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.pieces import PartReader
-from bertjax.data.preparation.prepare import prepare, store_path
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
 from bertjax.errors import Busy, UserError
-from tests.data.preparation.corpora import content, in_a_process, write_corpus
+from tests.data.preparation.corpora import content, in_a_process, store_path, write_corpus
 from tests.data.preparation.test_parts import Unreliable
 from tests.waiting import wait_until
 

@@ -15,9 +15,10 @@ from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.formats.sentence_order import SentenceOrder
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation import pieces
-from bertjax.data.preparation.prepare import prepare, store_path
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import SPLITS
 from bertjax.errors import UserError
+from tests.data.preparation.corpora import store_path
 
 ALPHABETS = {"big": "abcdefgh", "lone": "mnop", "small": "uvwxyz"}
 

@@ -20,7 +20,7 @@ def write(folder, task: str, metric: str, values: list[float]) -> None:
     if len(values) > 1:
         content, name = {"metrics": {metric: {"values": values}}}, "seeds.json"
     else:
-        content, name = {"eval": {metric: values[0]}}, "summary.json"
+        content, name = {"finished": True, "eval": {metric: values[0]}}, "summary.json"
     (folder / task / name).write_text(json.dumps(content))
 
 
