@@ -264,7 +264,12 @@ RELIABILITY = [
         "for name in saved if name in ours]",
         _UNREADABLE,
     ),
-    Mutant("training/run/checkpoint.py", "policy.LatestN(max(keep, _MIN_KEPT))", "policy.LatestN(keep)", _UNREADABLE),
+    Mutant(
+        "training/run/retention.py",
+        "steps[-max(self.newest, _MIN_NEWEST) :]",
+        "steps[-max(self.newest, 1) :]",
+        _UNREADABLE,
+    ),
     Mutant(
         "training/run/checkpoint.py",
         'if meta.pop("digest", None) != _digest(meta):',
