@@ -2,11 +2,12 @@
 
 import collections
 import dataclasses
+import functools
 import itertools
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -117,18 +118,43 @@ class Characters:
 def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
     """Count the characters of sentences, and find those that the tokenizer has no piece for or removes.
 
-    The byte piece of an ASCII character is its piece, so only characters of several bytes count as missing.
+    A character is missing if a token of it is [UNK] or holds only a part of it, which decodes to U+FFFD.
     """
     seen = {character: count for character, count in _counts(sentences).most_common() if not character.isspace()}
-    missing, removed, bytes_or_unk = {}, {}, tokenizer.byte_ids | {tokenizer.unk_id}
+    missing, removed = {}, {}
+
+    @functools.cache
+    def is_lost(token_id: int) -> bool:
+        return token_id == tokenizer.unk_id or "\ufffd" in tokenizer.decode([token_id])
+
     for (character, count), ids in zip(seen.items(), tokenizer.encode(list(seen)), strict=True):
-        if not ids or (bytes_or_unk.isdisjoint(ids) and not tokenizer.decode(ids).strip()):
-            removed[character] = count
-        elif not bytes_or_unk.isdisjoint(ids) and (tokenizer.unk_id in ids or len(character.encode()) > 1):
+        if any(map(is_lost, ids)) and character != "\ufffd":
             missing[character] = count
+        elif not tokenizer.decode(ids).strip():
+            removed[character] = count
+    if missing and tokenizer.byte_ids:
+        # Alone, a character of byte-level BPE may be in bytes that are merged with its neighbors in a text.
+        lost, looked_at = _in_parts(sentences, tokenizer, is_lost, seen)
+        missing = {each: count for each, count in missing.items() if 2 * lost[each] > looked_at[each]}
     becomes, total = "bytes" if tokenizer.byte_ids else "[UNK]", sum(seen.values())
     unknown, too_long = _unknown(sentences, tokenizer, total)
     return Characters(total, len(seen), missing, becomes, removed, unknown, too_long, tokenizer.longest_word)
+
+
+def _in_parts(
+    sentences: Sequence[str], tokenizer: Tokenizer, is_lost: Callable[[int], bool], seen: dict[str, int]
+) -> tuple[collections.Counter[str], collections.Counter[str]]:
+    """Count characters in a part of the sentences: those with a token for only a part of them, and all of them.
+
+    Each starts at one in both, so that a character of the other sentences counts as lost.
+    """
+    lost, looked_at = collections.Counter(dict.fromkeys(seen, 1)), collections.Counter(seen.keys())
+    part = sentences[:: 1 + sum(seen.values()) // _LOOKED_AT]
+    for text, (ids, spans) in zip(part, tokenizer.encode_with_offsets(part), strict=True):
+        looked_at.update(text)
+        cut = {place for i, span in zip(ids, spans.tolist()) if is_lost(i) for place in range(*span)}
+        lost.update(text[place] for place in cut)
+    return lost, looked_at
 
 
 def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tuple[float, float]:

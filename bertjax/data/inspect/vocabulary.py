@@ -81,17 +81,23 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
     pieces could be cut elsewhere, and a unigram model would choose other pieces too.
     """
     tokenizer = store.tokenizer
+    forms, learned = _forms(tokenizer)
     hidden = tokenizer.special_ids | tokenizer.byte_ids
-    kind = _kind(tokenizer)  # not guessed from the pieces: Markdown has pieces like ####, and Maltese has the letter Ġ
-    is_wordpiece = kind == "WordPiece"
-    forms = {i: _form(piece, kind) for i, piece in _pieces(tokenizer, kind).items() if i not in hidden}
     fixed = len(hidden), int(counts_V[sorted(hidden)].sum())
-    # WordPiece needs each character at the start of a word and within one.
-    learned = [i for i, form in forms.items() if len(form.removeprefix(WORD_START * is_wordpiece)) > 1]
     sizes = [tokenizer.vocab_size // times for times in _SMALLER]
     least = tokenizer.vocab_size - len(learned)
     table = [_smaller(forms, counts_V, learned[size - least :], fixed) for size in sizes if size > least]
     return [*table, Row(tokenizer.vocab_size, int(counts_V.sum()), _rare(counts_V[list(forms)]))]
+
+
+def _forms(tokenizer: Tokenizer) -> tuple[dict[int, str], list[int]]:
+    """Return the spelling of each piece by id, see `_form`, and the ids of those with several characters."""
+    hidden = tokenizer.special_ids | tokenizer.byte_ids
+    kind = _kind(tokenizer)  # not guessed from the pieces: Markdown has pieces like ####, and Maltese has the letter Ġ
+    is_wordpiece = kind == "WordPiece"
+    forms = {i: _form(piece, kind) for i, piece in _pieces(tokenizer, kind).items() if i not in hidden}
+    # WordPiece needs each character at the start of a word and within one.
+    return forms, [i for i, form in forms.items() if len(form.removeprefix(WORD_START * is_wordpiece)) > 1]
 
 
 def _kind(tokenizer: Tokenizer) -> str:
@@ -182,13 +188,22 @@ def advice(store: TokenStore, counts_V: np.ndarray) -> str:
     if (unknown := counts["unk"] / max(1, counts["tokens"])) > MOST_UNKNOWN:
         return f"its size cannot be judged while {unknown:.0%} of the tokens are [UNK]; see the warning"
     rule = f"{SHARE_FREQUENT:.0%} of the pieces of about {fitting:,} would occur at least {FREQUENT} times"
+    # The size of an existing tokenizer has no setting: one has to be trained.
+    is_existing = isinstance(store.manifest["spec"].get("tokenizer"), str)
+    flags = "--config.data.tokenizer.model= " * is_existing + f"--config.data.tokenizer.vocab_size={fitting}"
+    least = size - len(_forms(store.tokenizer)[1])
+    if size > MOST_TIMES * fitting and fitting <= least:  # a vocabulary of that size could not be trained
+        return (
+            f"large for this corpus, {rule}, but characters, bytes and special symbols alone take {least:,}; keep it "
+            "if more text of this kind will follow"
+        )
     if size > MOST_TIMES * fitting:
         return (
             f"large for this corpus, {rule}; keep it if more text of this kind will follow, else compare the bits per "
-            f"byte of a run with --config.data.tokenizer.vocab_size={fitting}"
+            f"byte of a run with {flags}"
         )
     if MOST_TIMES * size < fitting:
-        return f"the corpus has room for more, {rule}: up to --config.data.tokenizer.vocab_size={fitting}"
+        return f"the corpus has room for more, {rule}: up to {flags}"
     return f"keep it, {rule}"
 
 

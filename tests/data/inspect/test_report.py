@@ -144,6 +144,19 @@ def test_the_flag_that_keeps_characters_is_named_where_it_has_an_effect(prepared
     assert "become bytes" in text and "tokenizer.keep" not in text
 
 
+def test_sizes_that_are_advised_can_be_had(prepared, tmp_path):
+    text = prepared(scripts.made("hebrew", 80), kind="unigram", vocab_size=700)
+    assert "large for this corpus" in text and "characters, bytes and special symbols alone take" in text
+    assert "data.tokenizer.vocab_size=" not in text
+    documents = scripts.made("hebrew", 400)
+    text = prepared(documents, kind="unigram", vocab_size=780)
+    assert "large for this corpus" in text and "with --config.data.tokenizer.vocab_size=" in text
+    lines = [line for document in documents for line in document.splitlines()]
+    tokenizer.train(lines, TokenizerConfig(vocab_size=780)).save(tmp_path)
+    text = prepared(documents, model=str(tmp_path))  # whose size no setting changes
+    assert "with --config.data.tokenizer.model= --config.data.tokenizer.vocab_size=" in text
+
+
 def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
     documents = scripts.made("cyrillic", 60) + ["Мало слов."] + [f"Мало {i}." for i in range(20)]
     settings = {"kind": "char", "vocab_size": 400}

@@ -243,6 +243,14 @@ def test_kept_characters_are_pieces(kind, in_file, tmp_path):
     assert kept_characters(dataclasses.replace(config, **keep)) == "乙甲"
 
 
+def test_characters_with_a_piece_do_not_become_bytes():
+    """In byte-level BPE a character alone has the byte of the space before it too."""
+    draw = random.Random(0)
+    sentences = ["".join(draw.choices("一二三四五六七八九十", k=20)) for _ in range(200)] + ["一甲"]
+    tokens = tokenizer.train(sentences, TokenizerConfig(kind="byte_bpe", vocab_size=300))
+    assert characters_of(sentences, tokens).missing == {"甲": 1}
+
+
 @pytest.mark.parametrize("kind", ["unigram", "byte_bpe"])
 def test_words_between_ethiopic_separators_are_words(kind):
     """Traditional text has U+1361 and no space between words; a word would be a whole sentence."""
