@@ -1,7 +1,7 @@
 """The first pass, piece by piece. A piece is a run of consecutive files that one process reads.
 
 Any process may read any piece, in any order, even twice. The result is a folder with `documents.bin`, `near.bin`,
-`dropped.jsonl.gz`, `sample.jsonl`, `text/` and, written last, `part.json`. A resumed preparation skips finished pieces.
+`dropped.jsonl.gz`, `sample.bin`, `text/` and, written last, `part.json`. A resumed preparation skips finished pieces.
 `merged` combines the pieces into the first pass of the whole corpus. The store depends neither on the number of
 processes nor on the cuts.
 """
@@ -23,12 +23,12 @@ from bertjax import storage
 from bertjax.data import remote
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading
+from bertjax.data.preparation import sample as sampling
 from bertjax.data.preparation.dropped import NAME as DROPPED
 from bertjax.data.preparation.duplicates import Duplicates
 from bertjax.data.preparation.ledger import READ, SKIPPED, Ledger
 from bertjax.data.preparation.reading import Reading, Source
-from bertjax.data.preparation.sample import Sample, Stretch, shares_of
-from bertjax.data.preparation.steps import Key
+from bertjax.data.preparation.sample import Sample, shares_of
 from bertjax.data.sources import OnRead
 from bertjax.data.sources.access import MIB, open_file
 from bertjax.data.sources.bad import LISTED, BadRecords
@@ -36,13 +36,12 @@ from bertjax.errors import UserError
 
 # Version of the files of a piece, and of where a corpus is cut into pieces.
 FORMAT_VERSION = 2
-SEAL, _SAMPLE = "part.json", "sample.jsonl"
+SEAL, _SAMPLE = "part.json", "sample.bin"
 # A piece ends at the first file boundary after this many bytes, a power of two, so small files are read together. A
 # small source has about 64 pieces, enough for many processes. A large source has large ones, because each piece keeps
 # its own sample for the tokenizer.
 FEWEST_BYTES, MOST_BYTES = 4 << 20, 64 << 20
 PIECES = 64
-STRETCHES_A_LINE = 1000
 
 
 class Piece(NamedTuple):
@@ -137,13 +136,7 @@ class PartReader:
                 sizes = reading.write(
                     entries, self.config, self.sources, folder, sample, dropped, ledger, self.processes
                 )
-            stretches = sample.stretches()
-            # Many stretches per line, because each JSON line has a fixed cost. They are sorted by priority, so `merged`
-            # can stop at the first line that cannot be drawn.
-            starts = range(0, len(stretches), STRETCHES_A_LINE)
-            lines = (stretches[start : start + STRETCHES_A_LINE] for start in starts)
-            content = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-            (folder / _SAMPLE).write_bytes(content.encode())
+            sampling.save(sample, folder / _SAMPLE)
             changes = dropped.changes if dropped else {}
             seal = {"shard_bytes": sizes, "messages": messages, "changes": changes, "ledger": ledger.numbers}
             (folder / SEAL).write_text(json.dumps(seal), encoding="utf-8")
@@ -217,13 +210,13 @@ def _write_sample(
     If the configuration sets how often sources are drawn, each source gets that share of the sample. A source that is
     smaller than its share is repeated, as in training.
     """
-    are_dropped = Duplicates(duplicates.path(partial)).contain
+    are_dropped = Duplicates(duplicates.path(partial)).contain_packed
     characters = {source.name: ledger.numbers.get(source.name, {}).get(READ, (0, 0))[1] for source in all_sources}
     shares = shares_of(config, characters)
     limit = config.tokenizer.sample_characters
     if shares is None:
-        drawn = Sample.merged(limit, map(_read_sample, folders))
-        reading.save_sample(drawn.texts(are_dropped), partial)
+        samples = [folder / _SAMPLE for folder in folders]
+        reading.save_sample(sampling.merged(limit, samples, are_dropped), partial)
         return
     limit = min(limit, sum(characters[name] for name in shares))
     texts: list[str] = []
@@ -231,8 +224,8 @@ def _write_sample(
         if source.name not in shares:
             continue
         quota = max(1, round(limit * shares[source.name]))
-        of_source = [folder for piece, folder in zip(pieces, folders, strict=True) if piece.source == index]
-        texts += _repeated(Sample.merged(quota, map(_read_sample, of_source)).texts(are_dropped), quota)
+        samples = [folder / _SAMPLE for piece, folder in zip(pieces, folders, strict=True) if piece.source == index]
+        texts += _repeated(sampling.merged(quota, samples, are_dropped), quota)
     reading.save_sample(texts, partial)
 
 
@@ -245,14 +238,6 @@ def _repeated(texts: list[str], characters: int) -> list[str]:
         result.append(text)
         left -= len(text)
     return result
-
-
-def _read_sample(folder: epath.Path) -> Iterator[Stretch]:
-    """Yield a piece's stretches, lowest priority first."""
-    with open_file(folder / _SAMPLE) as file:
-        for line in file:
-            for priority, key, index, text in json.loads(line):
-                yield Stretch(priority, Key(*key), index, text)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,19 @@
 """The tokenizer's training text: a bounded sample of the training documents, drawn in one pass."""
 
+import io
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from etils import epath
 
 from bertjax.data.config import DataConfig
+from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.steps import sample_priority
+from bertjax.data.sources.access import open_file
 from bertjax.data.text.sentences import split
 
 # A stretch ends at the first line end after `STRETCH` characters. Within a longer line it ends at the last space before
@@ -14,15 +21,15 @@ from bertjax.data.text.sentences import split
 STRETCH = 4096
 LONGEST_STRETCH = 16 * STRETCH
 NO_LIMIT = 1 << 64
+# A stretch in the file of a piece, and with its piece and the start of its text.
+STORED = np.dtype([("priority", "<u8"), ("key", PACKED_KEY), ("index", "<u8"), ("characters", "<u8"), ("bytes", "<u8")])
+_PLACED = np.dtype([*STORED.descr, ("piece", "<u8"), ("start", "<u8")])
+_HEADER = np.dtype([("stretches", "<u8"), ("limit", "<u8")])
 
 
-# Returns whether the document with each key is dropped.
-AreDropped = Callable[[Sequence[Any]], Iterable[bool]]
-
-
-def none_is_dropped(keys: Sequence[Any]) -> Iterable[bool]:
+def none_is_dropped(keys: np.ndarray) -> np.ndarray:
     """Return False for each key."""
-    return itertools.repeat(False, len(keys))
+    return np.zeros(len(keys), bool)
 
 
 class Stretch(NamedTuple):
@@ -42,11 +49,14 @@ class Sample:
 
     Args:
       characters: maximum size; at least one stretch is kept.
+
+    Attributes:
+      limit: no stretch with this priority or a higher one fits; it is exact after `stretches`.
     """
 
     def __init__(self, characters: int):
         self._characters = characters
-        self._limit = NO_LIMIT  # no stretch with this priority or a higher one fits
+        self.limit = NO_LIMIT
         self._offered: list[Stretch] = []
         self._size = 0
 
@@ -59,12 +69,12 @@ class Sample:
         """
         if len(text) <= STRETCH:  # most documents of most corpora
             priority = sample_priority(digest, 0)
-            if priority < self._limit:
+            if priority < self.limit:
                 self._offer(Stretch(priority, key, 0, text))
             return
         for index, (start, stop) in enumerate(_stretches(text)):
             priority = sample_priority(digest, index)
-            if priority < self._limit:
+            if priority < self.limit:
                 self._offer(Stretch(priority, key, index, text[start:stop]))
 
     def stretches(self) -> list[Stretch]:
@@ -87,47 +97,106 @@ class Sample:
             if kept and stretch.priority == kept[-1].priority:
                 continue
             if kept and self._size + len(stretch.text) > self._characters:
-                self._limit = stretch.priority
+                self.limit = stretch.priority
                 break
             kept.append(stretch)
             self._size += len(stretch.text)
         self._offered = kept
 
-    @classmethod
-    def merged(cls, characters: int, samples: Iterable[Iterable[Stretch]]) -> "Sample":
-        """Combine samples of the pieces of a corpus, each drawn with at least `characters`.
+    def sentences(self, splitter: str) -> list[str]:
+        """Return the sentences of the drawn texts in corpus order."""
+        stretches = sorted(self.stretches(), key=lambda stretch: (stretch.key, stretch.index))
+        places, texts = [stretch[1:3] for stretch in stretches], [stretch.text for stretch in stretches]
+        return [sentence for text in _joined(places, texts) for sentence in split(text, splitter)]
 
-        From each piece, stretches are read only up to the first one that cannot be drawn.
 
-        Args:
-          samples: `stretches()` of each piece, in corpus order.
-        """
-        sample = cls(characters)
-        for stretches in samples:
-            for stretch in stretches:
-                if stretch.priority >= sample._limit:
-                    break
-                sample._offer(stretch)
-            sample._prune()
-        return sample
+def save(sample: Sample, path: Path) -> None:
+    """Write the sample of a piece for `merged`: a header, a table of its stretches, and their texts in that order.
 
-    def sentences(self, splitter: str, are_dropped: AreDropped = none_is_dropped) -> list[str]:
-        """Return the sentences of all `texts`."""
-        return [sentence for text in self.texts(are_dropped) for sentence in split(text, splitter)]
+    Args:
+      sample: its keys are `steps.Key`.
+    """
+    stretches = sample.stretches()
+    texts = [stretch.text.encode() for stretch in stretches]
+    table = np.zeros(len(texts), STORED)
+    table["priority"] = np.fromiter((stretch.priority for stretch in stretches), np.uint64, len(texts))
+    table["key"] = np.array([stretch.key.packed() for stretch in stretches], PACKED_KEY)
+    table["index"] = [stretch.index for stretch in stretches]
+    table["characters"] = [len(stretch.text) for stretch in stretches]
+    table["bytes"] = list(map(len, texts))
+    with open(path, "wb") as file:
+        file.write(np.array((len(table), min(sample.limit, NO_LIMIT - 1)), _HEADER).tobytes() + table.tobytes())
+        file.writelines(texts)
 
-    def texts(self, are_dropped: AreDropped = none_is_dropped) -> list[str]:
-        """Return the drawn texts in corpus order, without duplicates.
 
-        Args:
-          are_dropped: returns whether the document with each key is dropped.
-        """
-        stretches = sorted(self.stretches(), key=lambda stretch: stretch[1:3])
-        dropped = are_dropped([stretch.key for stretch in stretches])
-        stretches = [stretch for stretch, is_dropped in zip(stretches, dropped, strict=True) if not is_dropped]
-        # Adjacent stretches of a document are joined, so that a cut between them leaves no trace. Their positions and
-        # indices grow together, so the difference is constant within a run.
-        runs = itertools.groupby(enumerate(stretches), key=lambda entry: (entry[1].key, entry[1].index - entry[0]))
-        return ["".join(stretch.text for _, stretch in run) for _, run in runs]
+def merged(
+    characters: int, paths: Sequence[epath.Path], are_dropped: Callable[[np.ndarray], np.ndarray] = none_is_dropped
+) -> list[str]:
+    """Return the texts of the sample of a corpus in corpus order, without those of dropped documents.
+
+    Texts are read only of stretches that are drawn. In the file of a piece they are the first ones.
+
+    Args:
+      characters: maximum size; each piece has drawn a sample of at least this size.
+      paths: files that `save` has written, in corpus order.
+      are_dropped: returns whether the document with each packed key is dropped, bool [keys].
+    """
+    drawn, limit = np.zeros(0, _PLACED), NO_LIMIT - 1
+    for piece, path in enumerate(paths):
+        with open_file(path) as file:
+            header = _header(file)
+            table = np.frombuffer(file.read(STORED.itemsize * int(header["stretches"])), STORED)
+        placed = np.zeros(len(table), _PLACED)
+        for name in STORED.names:
+            placed[name] = table[name]
+        placed["piece"], placed["start"] = piece, np.cumsum(table["bytes"]) - table["bytes"]
+        # What did not fit into the sample of a piece does not fit into that of the corpus, nor does anything behind it.
+        limit = min(limit, int(header["limit"]))
+        drawn = np.concatenate([drawn, placed])
+        drawn, limit = _lowest(drawn[drawn["priority"] < np.uint64(limit)], characters, limit)
+    drawn = drawn[~are_dropped(drawn["key"])]
+    drawn = drawn[np.lexsort([drawn["index"], drawn["key"]])]
+    texts = [""] * len(drawn)
+    for piece in np.unique(drawn["piece"]).tolist():
+        rows = np.flatnonzero(drawn["piece"] == piece)
+        starts = drawn["start"][rows]
+        stops = starts + drawn["bytes"][rows]
+        with open_file(paths[piece]) as file:
+            file.seek(STORED.itemsize * int(_header(file)["stretches"]), io.SEEK_CUR)
+            content = file.read(int(stops.max()))
+        for row, start, stop in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True):
+            texts[row] = str(content[start:stop], "utf-8")
+    return _joined(list(zip(drawn["key"].tolist(), drawn["index"].tolist(), strict=True)), texts)
+
+
+def _header(file: IO[bytes]) -> np.ndarray:
+    return np.frombuffer(file.read(_HEADER.itemsize), _HEADER)[0]
+
+
+def _lowest(stretches: np.ndarray, characters: int, limit: int) -> tuple[np.ndarray, int]:
+    """Return what `Sample` keeps of stretches, the lowest priorities that fit, without copies, and the new limit."""
+    stretches = stretches[
+        np.argsort(stretches["priority"], kind="stable")
+    ]  # the first of several copies stays in front
+    is_first = np.ones(len(stretches), bool)
+    is_first[1:] = stretches["priority"][1:] != stretches["priority"][:-1]
+    stretches = stretches[is_first]
+    fitting = max(1, np.count_nonzero(np.cumsum(stretches["characters"]) <= characters))
+    if fitting < len(stretches):
+        limit = int(stretches["priority"][fitting])
+    return stretches[:fitting], limit
+
+
+def _joined(places: Sequence[tuple[Any, int]], texts: Sequence[str]) -> list[str]:
+    """Join adjacent stretches of a document, so that a cut between them leaves no trace.
+
+    Args:
+      places: key and index of each stretch, sorted.
+      texts: text of each.
+    """
+    # Positions and indices of adjacent stretches grow together, so their difference is constant within a run.
+    runs = itertools.groupby(range(len(places)), key=lambda at: (places[at][0], places[at][1] - at))
+    return ["".join(texts[at] for at in run) for _, run in runs]
 
 
 def shares_of(config: DataConfig, sizes: Mapping[str, int]) -> dict[str, float] | None:

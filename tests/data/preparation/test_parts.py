@@ -9,7 +9,7 @@ import random
 import fsspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertjax import storage
@@ -21,8 +21,9 @@ from bertjax.data.preparation import parts, pieces, sample, shards
 from bertjax.data.preparation.beam import Beam
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.sample import Sample
-from bertjax.data.preparation.steps import digest, sample_priority
+from bertjax.data.preparation.steps import Key, digest, sample_priority
 from bertjax.data.sources import documents
+from bertjax.data.text.sentences import split
 from bertjax.errors import UserError
 from tests.data.preparation.corpora import content, write_corpus
 from tests.data.test_remote import Bucket
@@ -158,9 +159,14 @@ def test_a_document_without_a_token_is_named(config, tmp_path):
 TEXTS = st.lists(st.text(st.sampled_from("a가각é \n"), min_size=1, max_size=60), max_size=12)
 
 
+# What does not fit into a part, or into the smaller sample of the corpus, keeps all behind it out.
+@example(texts=["a", "a a a\naaa\né"], cuts={0, 1}, size=2, more=0)
+@example(texts=["a a a\naaa\né", "a"], cuts={0, 1}, size=2, more=9)
+@settings(max_examples=150, deadline=None)
 @given(texts=TEXTS, cuts=st.sets(st.integers(0, 11)), size=st.integers(1, 200), more=st.integers(0, 50))
-def test_a_sample_drawn_by_parts_is_that_of_the_corpus(texts, cuts, size, more):
+def test_a_sample_drawn_by_parts_is_that_of_the_corpus(tmp_path_factory, texts, cuts, size, more):
     """Also with copies, and if parts have larger samples, as those of several sources with shares do."""
+    folder = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sample, "STRETCH", 8)
         patch.setattr(sample, "LONGEST_STRETCH", 16)
@@ -168,14 +174,18 @@ def test_a_sample_drawn_by_parts_is_that_of_the_corpus(texts, cuts, size, more):
         for index, text in enumerate(texts):
             if index in cuts:
                 drawn.append(Sample(size + more))
+            key = Key(0, len(drawn), index + 1, index + 1)
             for each in (whole, drawn[-1]):
-                each.add(index, digest(text), text)
+                each.add(key, digest(text), text)
             for number, (start, stop) in enumerate(sample._stretches(text)):
-                priorities.setdefault(sample_priority(digest(text), number), (index, number, text[start:stop]))
-        merged = Sample.merged(size, [part.stretches() for part in drawn])
-        assert merged.stretches() == whole.stretches()
+                priorities.setdefault(sample_priority(digest(text), number), (key, number, text[start:stop]))
         # The definition: the lowest priorities whose texts fit, at least one.
         expected = sorted((priority, *rest) for priority, rest in priorities.items())
         fitting = np.cumsum([len(text) for *_, text in expected]) <= size
         assert whole.stretches() == expected[: max(1, int(fitting.sum()))]
-        assert merged.sentences("line") == whole.sentences("line")
+        paths = [folder / f"sample-{number}" for number in range(len(drawn))]
+        for part, path in zip(drawn, paths, strict=True):
+            sample.save(part, path)
+        merged = sample.merged(size, paths)
+        assert [line for text in merged for line in split(text, "line")] == whole.sentences("line")
+        assert sum(map(len, merged)) == sum(len(stretch.text) for stretch in whole.stretches())

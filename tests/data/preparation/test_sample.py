@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from bertjax.data.config import SPLITTERS
 from bertjax.data.preparation import sample
 from bertjax.data.preparation.sample import STRETCH, Sample
-from bertjax.data.preparation.steps import digest
+from bertjax.data.preparation.steps import Key, digest
 from bertjax.data.text.sentences import split
 
 
-def drawn(texts, characters, duplicates=()):
+def drawn(texts, characters):
     result = Sample(characters)
     for index, text in enumerate(texts):
         result.add(index, digest(text), text)
-    return result.sentences("line", lambda documents: [document in duplicates for document in documents])
+    return result.sentences("line")
 
 
 def test_it_is_uniform_ordered_and_bounded():
@@ -48,8 +48,13 @@ def test_copies_take_no_space():
     assert drawn([text for text in texts for _ in range(50)], 400) == texts
 
 
-def test_duplicates_are_left_out():
-    assert drawn(["one", "two", "three"], 100, duplicates={1}) == ["one", "three"]
+def test_dropped_documents_are_left_out(tmp_path):
+    whole, keys = Sample(100), [Key(0, 0, number, number) for number in (1, 2, 3)]
+    for key, text in zip(keys, ("one", "two", "three"), strict=True):
+        whole.add(key, digest(text), text)
+    sample.save(whole, tmp_path / "sample")
+    is_second = lambda packed: packed == keys[1].packed()  # noqa: E731
+    assert sample.merged(100, [tmp_path / "sample"], is_second) == ["one", "three"]
 
 
 def test_a_line_without_end_is_cut():
