@@ -115,14 +115,14 @@ def numbered_lines(path: epath.Path, progress: OnRead = lambda used: None) -> It
     A byte-order mark starts a file, and a later line if files were concatenated.
 
     Args:
-      path: a plain or compressed file.
+      path: a plain or compressed file; `~` is the home, which shells leave in `--config.a.b=~/file`.
       progress: called from time to time with the number of bytes read so far.
 
     Raises:
       Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
       UserError: the file cannot be opened.
     """
-    for number, line, size in _lines(path, progress):
+    for number, line, size in _lines(path.expanduser(), progress):
         if size > LONGEST_BYTES:
             raise Damaged(str(_too_long(f"{path}:{number}: a line", size, "break it into lines")))
         yield number, line
