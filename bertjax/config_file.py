@@ -5,6 +5,7 @@ import difflib
 import functools
 import importlib.util
 import itertools
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -78,7 +79,8 @@ def find(path: str) -> str:
     Raises:
       UserError: there is neither a file nor a recipe with this name.
     """
-    if Path(path).is_file():
+    path = os.path.expanduser(path)  # shells leave ~ in `--config=~/my.py`
+    if os.path.isfile(path):
         return path
     name = path.removeprefix("configs/").removesuffix(".py")
     for folder in _RECIPES:

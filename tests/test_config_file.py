@@ -63,6 +63,8 @@ def test_a_file_of_the_name_comes_before_a_recipe(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny").write_text("")
     assert find("tiny") == "tiny"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert find("~/tiny") == str(tmp_path / "tiny")
 
 
 @pytest.mark.parametrize(

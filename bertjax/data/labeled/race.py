@@ -34,7 +34,7 @@ class Race(ChoiceFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if not path:
             raise UserError("examples.train or examples.heldout is empty; name a folder such as RACE/train for each")
-        folder = epath.Path(path)
+        folder = epath.Path(path).expanduser()
         files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
         records = [record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad)]
         if not records:

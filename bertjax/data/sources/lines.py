@@ -115,13 +115,13 @@ def numbered_lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
     A byte-order mark starts a file, and also a later line if files were concatenated.
 
     Args:
-      path: a plain or compressed file.
+    for number, line, size in _lines(path.expanduser(), lambda used: None):
 
     Raises:
       Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
       UserError: the file cannot be opened.
     """
-    for number, line, size in _lines(path, lambda used: None):
+    for number, line, size in _lines(path.expanduser(), lambda used: None):
         if size > LONGEST_BYTES:
             raise Damaged(str(_too_long(f"{path}:{number}: a line", size, "break it into lines")))
         yield number, line

@@ -24,7 +24,7 @@ def write(folder, exam, name="high/1.txt"):
     return path
 
 
-def test_every_question_of_every_level_is_a_record(tmp_path):
+def test_every_question_of_every_level_is_a_record(tmp_path, monkeypatch):
     write(tmp_path, EXAM, "middle/2.txt")
     path = write(tmp_path, EXAM, "high/10.txt")
     write(tmp_path, "notes of mine", "readme.md")
@@ -38,6 +38,8 @@ def test_every_question_of_every_level_is_a_record(tmp_path):
         WHERE: f"{path}: questions[0]",
     }
     assert [record["answer"] for record in records] == [2, 0, 2, 0]
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert Race().read(f"~/{tmp_path.name}") == records
     assert len(Race().read(str(tmp_path / "middle"))) == 2
     assert Race().class_counts(records) == {"0": 2, "1": 0, "2": 2, "3": 0}
 

@@ -6,10 +6,12 @@ import lzma
 
 import pyarrow
 import pytest
+from etils import epath
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data.sources import Document
+from bertjax.data.sources.lines import numbered_lines
 from bertjax.errors import UserError
 from tests.data.sources.reading import error_of, read, skipping, texts
 
@@ -34,9 +36,11 @@ def write(request, tmp_path):
     return write
 
 
-def test_blank_lines_end_the_documents_of_a_text_file(write):
+def test_blank_lines_end_the_documents_of_a_text_file(write, monkeypatch):
     path = write(".txt", "\ufeff\r\nOne.\r\nTwo.\r\n \r\n\u3000\r\nThree é.".encode())
     assert read(path) == [Document(path.name, 2, "One.\nTwo."), Document(path.name, 6, "Three é.")]
+    monkeypatch.setenv("HOME", str(path.parent))
+    assert list(numbered_lines(epath.Path("~") / path.name)) == list(numbered_lines(epath.Path(path)))
 
 
 def test_json_lines(write):
