@@ -41,10 +41,12 @@ class ClassReport:
     Attributes:
       classes: names of the C classes.
       confusion_CC: int64, number of examples by true class (row) and predicted class (column).
+      settings: names of the objective's settings. Warnings suggest no others: a tagger has no `label_smoothing`.
     """
 
     classes: tuple[str, ...]
     confusion_CC: np.ndarray
+    settings: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, classes: Sequence[str], labels: Sequence[str], guesses: Sequence[str]) -> "ClassReport":
@@ -87,10 +89,11 @@ class ClassReport:
         right, most = np.trace(self.confusion_CC), self.confusion_CC.sum(axis=1).max()
         # Accuracy above the majority class with a loss above chance: right answers, but badly calibrated.
         if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance and right > most:
+            smoothing = "; set objective.label_smoothing=0.1 if you use them"
             lines.append(
                 f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities, although "
-                f"{right:,} of {self.confusion_CC.sum():,} answers are right: the probabilities are too sure; set "
-                "objective.label_smoothing=0.1 if you use them"
+                f"{right:,} of {self.confusion_CC.sum():,} answers are right: the probabilities are too sure"
+                f"{smoothing if 'label_smoothing' in self.settings else '; lower stages.0.epochs'}"
             )
         elif loss is not None and count > 1 and loss > _OVERCONFIDENT * chance:
             lines.append(
@@ -99,15 +102,17 @@ class ClassReport:
                 "optimizer.learning_rate"
             )
         elif loss is not None and count > 1 and loss > _UNTRAINED * chance:
+            recipe = ", or use configs/finetune/classify.py" if "label_smoothing" in self.settings else ""
             lines.append(
                 f"the loss of {loss:.2f} is near ln {count} = {chance:.2f}, that of equal probabilities: the model has "
-                "hardly learned; raise stages.0.epochs or optimizer.learning_rate, or use configs/finetune/classify.py"
+                f"hardly learned; raise stages.0.epochs or optimizer.learning_rate{recipe}"
             )
         predicted = np.flatnonzero(self.confusion_CC.sum(axis=0))
         if len(predicted) == 1 and count > 1:
+            balanced = ", or set objective.balanced=True if most examples have this class"
             lines.append(
                 f"every prediction is {self.classes[predicted[0]]!r}; raise stages.0.epochs or "
-                "optimizer.learning_rate, or set objective.balanced=True if most examples have this class"
+                f"optimizer.learning_rate{balanced if 'balanced' in self.settings else ''}"
             )
         return lines
 
@@ -198,7 +203,8 @@ def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
     else:
         labels = [label_names.class_of(record[label]) for record in predictions]
         guesses = [record["prediction"] for record in predictions]
-    return ClassReport.of(classes, labels, guesses) if labels else None
+    settings = frozenset(field.name for field in dataclasses.fields(task.objective))
+    return dataclasses.replace(ClassReport.of(classes, labels, guesses), settings=settings) if labels else None
 
 
 def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:

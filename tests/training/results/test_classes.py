@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,21 @@ def test_warnings():
     assert learned.warnings(0.3) == []
     (line,) = learned.warnings(loss=1.13)
     assert "although 3 of 4 answers are right: the probabilities are too sure" in line
+
+
+@pytest.mark.parametrize(
+    "task, name, key",
+    [
+        (Task(Classification(("a", "b")), LabeledText()), "label", str),
+        (Task(Tagging(("a", "b")), Tagged()), "tags", list),
+    ],
+)
+def test_warnings_suggest_only_settings_of_the_objective(task, name, key):
+    """A tagger has neither label_smoothing nor balanced, and most of its words are often of one class."""
+    predictions = [{name: key("a"), "prediction": key("a")}, {name: key("b"), "prediction": key("a")}]
+    lines = [line for loss in (0.3, 0.69, 1.8) for line in report_of(task, predictions).warnings(loss)]
+    named = {setting for line in lines for setting in re.findall(r"objective\.(\w+)", line)}
+    assert len(lines) == 5 and named == ({"balanced"} if name == "label" else set())
 
 
 def test_reports_are_on_classes_of_labeled_records():
