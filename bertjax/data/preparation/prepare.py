@@ -182,11 +182,8 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
     except UserError as error:
         if isinstance(error, TooFew) or not building.has_read(partial):
             shutil.rmtree(partial, ignore_errors=True)
-        else:
-            print(
-                f"{partial} keeps what was read and encoded; data.on_bad_document=skip continues with it",
-                file=sys.stderr,
-            )
+        elif not (partial / building.READING_SEAL).exists():
+            print(f"{partial} keeps what was read; data.on_bad_document=skip continues with it", file=sys.stderr)
         raise
 
 

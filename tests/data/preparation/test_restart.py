@@ -277,7 +277,7 @@ def test_what_is_read_before_a_bad_document_is_kept_if_it_is_skipped(pieces_of_f
     (tmp_path / "corpus" / "9.txt").write_bytes(b"A good one.\n\nA bad one \xff.\n")
     with pytest.raises(UserError, match="9.txt:3 is not UTF-8"):
         prepare(config)
-    assert "keeps what was read and encoded; data.on_bad_document=skip continues" in capsys.readouterr().err
+    assert "keeps what was read; data.on_bad_document=skip continues" in capsys.readouterr().err
     made = prepare(skip)
     assert "4 of 5 pieces are read" in capsys.readouterr().err
     assert made.manifest["skipped"] == {"corpus": 1} and not list((tmp_path / "stores").glob("*.partial"))
