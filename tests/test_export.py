@@ -1,4 +1,4 @@
-"""The export folder: written and read, damaged, of a newer format, and opened with few imports."""
+"""The export folder: written and read, damaged, of another format, and opened with few imports."""
 
 import dataclasses
 import json

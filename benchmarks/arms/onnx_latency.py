@@ -18,7 +18,7 @@ from benchmarks.onnx_int8 import session_of
 from bertjax.errors import RunFailed, UserError
 from bertjax.export import is_quantized
 from bertjax.hardware import platform
-from bertjax.interop import onnx, onnx_int8
+from bertjax.interop import onnx, onnx_int8, onnx_rows
 from bertjax.opening import SavedModel
 
 
@@ -38,7 +38,7 @@ def main(*exports: str) -> None:
             for size in latency.BATCHES:
                 tokens_BT = latency.rows(export.tokenizer, size)
                 values = tokens_BT, np.ones_like(tokens_BT), np.zeros_like(tokens_BT)
-                inputs = {name: each for name, each in zip(onnx.INPUTS, values) if name in onnx.inputs_of(export)}
+                inputs = dict(zip(onnx_rows.inputs_of(export), values))
                 arms[name, size] = lambda session=session, inputs=inputs: session.run(None, inputs)
     print(json.dumps(latency.medians(arms)))
 
