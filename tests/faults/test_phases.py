@@ -1,12 +1,10 @@
-"""Faults in each phase of a run: it ends with the bits of a run that nothing disturbed, or in one line with its code.
-
-All runs in this process share one program, which is compiled once.
-"""
+"""Faults in each phase of a run, which ends with the bits of an undisturbed run, or in one line with its code."""
 
 import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from bertjax import storage, train
+from bertjax import storage
 from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.training.run import notify
 from tests import runs
@@ -46,24 +44,8 @@ WRITES = {
 }
 
 
-@pytest.fixture(scope="module")
-def programs() -> dict:
-    """The programs of the runs of this file by their configuration."""
-    return {}
-
-
 @pytest.fixture(autouse=True)
-def one_program(programs, monkeypatch):
-    """Let every run of a configuration use the program that the first one compiled."""
-    make = train.Program
-
-    def program_of(config, vocab_size):
-        key = repr((config, vocab_size))
-        if key not in programs:
-            programs[key] = make(config, vocab_size)
-        return programs[key]
-
-    monkeypatch.setattr(train, "Program", program_of)
+def no_wait(monkeypatch):
     monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
 
 
@@ -103,14 +85,17 @@ def assert_equal(workdir: Path, expected: Path) -> None:
     assert [record["step"] for record in runs.records(workdir / "samples.jsonl")] == [6, 12]
 
 
-def with_own_store(flags: list[str], folder: Path) -> list[str]:
-    """Return the flags with a folder for stores in which nothing is prepared yet."""
-    return [*flags, f"--config.data.store={folder / 'stores'}"]
+@pytest.fixture
+def flags_of(short, tmp_path_factory):
+    """flags_of(phase): the command line, for `prepare` with a folder for stores in which nothing is prepared yet."""
+    stores = tmp_path_factory.getbasetemp() / "own_stores"  # always the same, since equal settings share a program
+    shutil.rmtree(stores, ignore_errors=True)
+    return lambda phase: [*short, f"--config.data.store={stores}"] if phase == "prepare" else short
 
 
 @pytest.mark.parametrize("phase", STOPS)
-def test_sigterm(phase, short, trains, expected, tmp_path):
-    flags = with_own_store(short, tmp_path) if phase == "prepare" else short
+def test_sigterm(phase, flags_of, trains, expected):
+    flags = flags_of(phase)
     with injection.at(phase, lambda: signal.raise_signal(signal.SIGTERM)):
         workdir = trains(STOPS[phase], flags=flags)
     trains(flags=flags)
@@ -118,8 +103,8 @@ def test_sigterm(phase, short, trains, expected, tmp_path):
 
 
 @pytest.mark.parametrize("phase", KILLS)
-def test_kill_9(phase, short, trains, expected, tmp_path):
-    flags = with_own_store(short, tmp_path) if phase == "prepare" else short
+def test_kill_9(phase, flags_of, trains, expected, tmp_path):
+    flags = flags_of(phase)
     command = [sys.executable, "-m", "tests.faults.injection", phase, "--platform=cpu", *flags]
     done = subprocess.run([*command, f"--workdir={tmp_path / 'run'}"], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -128,9 +113,9 @@ def test_kill_9(phase, short, trains, expected, tmp_path):
 
 
 @pytest.mark.parametrize("phase, fault", WRITES)
-def test_a_file_that_cannot_be_written(phase, fault, short, trains, expected, tmp_path):
+def test_a_file_that_cannot_be_written(phase, fault, flags_of, trains, expected):
     part, error, code, message = WRITES[phase, fault]
-    flags = with_own_store(short, tmp_path) if phase == "prepare" else short
+    flags = flags_of(phase)
     with injection.failing_writes(part, error, times=1000 if code else 1):
         workdir = trains(code, message, flags)
     trains(flags=flags)
