@@ -30,14 +30,15 @@ from benchmarks import resumable
 from benchmarks.commands import call
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine, threads
-from bertjax import cli, convert
+from bertjax.cli import convert
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning import entities
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 
 ARMS = ("simple", "recipe", "trainer")
 METRICS = {"STS-B": "spearman", "CoNLL-2003": "f1"}
@@ -306,7 +307,7 @@ def markdown(lines: list[Line]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.classify",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -337,4 +338,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.train_step import machine
-from bertjax.cli import exit_code_of
 from bertjax.data import plan, store, tokenizer
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.config import DataConfig, TokenizerConfig
@@ -47,7 +46,8 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.plan import Spec
 from bertjax.data.preparation.local import Local
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter, TokenStore
-from bertjax.errors import RunFailed
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import RunFailed
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 ARMS = "rows", "planning", "documents"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import RunFailed
+from bertjax.runtime.errors import RunFailed
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -5,7 +5,7 @@
 GPT-speedrun-TPU (github.com/honglu2875/GPT-speedrun-TPU, docs/KERNELS.md, "Measured TPU v4 snapshots") publishes the
 time of a whole training step of GPT-2 small on four v4 chips: 12 layers x 768, a tied vocabulary of 50,304, 32 rows x
 1,024 tokens, bfloat16, medians of ten synchronized steps. No step of bertjax has been measured on a TPU, and this is
-the nearest measurement. `bertjax.compile` compiles the same step here, without dropout or recomputation and with all
+the nearest measurement. `bertjax compile` compiles the same step here, without dropout or recomputation and with all
 weights on every chip. A factor is the published time over the floor; `bertjax.forecast.calibration` has both.
 
 | cell | published | attention there | attention here |
@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import resumable
-from bertjax import config as configuration
-from bertjax.cli import exit_code_of
-from bertjax.compile import run
-from bertjax.config import Config
+from bertjax.cli.compile import run
+from bertjax.config import config as configuration
+from bertjax.config.config import Config
 from bertjax.forecast import report
-from bertjax.hardware import platform
+from bertjax.runtime import platform
+from bertjax.runtime.command_line import exit_code_of
 
 TOPOLOGY = "v4-8"
 # cell -> published seconds of a step

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import resumable
-from bertjax import config as configuration
-from bertjax.cli import exit_code_of
-from bertjax.compile import run
-from bertjax.config import Config
-from bertjax.errors import RunFailed
+from bertjax.cli.compile import run
+from bertjax.config import config as configuration
+from bertjax.config.config import Config
 from bertjax.forecast import report, topologies
-from bertjax.hardware import platform
+from bertjax.runtime import platform
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import RunFailed
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 TOPOLOGIES = ("v2:4x4", "v3:8x8", "v4:2x2x4", "v5e:4x4", "v5e:16x16", "v5p:4x4x4", "v6e:16x16", "2xv5e:16x16")

@@ -31,12 +31,12 @@ from benchmarks.compression_table import markdown
 from benchmarks.compression_tasks import TASKS, Place, Task
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
-from bertjax import cli
+from bertjax.config.export import WEIGHTS
 from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import UserError
-from bertjax.export import WEIGHTS
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "compression.jsonl"
 SEEDS = (0, 1, 2)
@@ -91,7 +91,7 @@ def measure(cell: Cell, place: Place, run: int) -> Line:
     model = make(cell, place, call)
     # A cut export names its training file, which the baseline needs, without a folder.
     heldout = f"--corpus={place.data}/heldout.jsonl"
-    scores = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
+    scores = json_of("bertjax", "evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
     return cell._asdict() | {
         "run": run,
         "commands": cell.fingerprint,
@@ -142,7 +142,7 @@ def prepare_teacher(task: str, place: Place, model: Path, run: Callable[..., Non
     folder = place.adapted.parent
     if not (place.adapted / WEIGHTS).exists():
         if not (folder.parent / "converted" / WEIGHTS).exists():
-            run("bertjax.convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
+            run("bertjax", "convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
         for command in adapting(folder.parent / "converted", place.corpus, folder):
             run(*command)
     teacher = Cell(TEACHER, task, 0)
@@ -177,7 +177,7 @@ def _commands(plan: list[Cell], args: argparse.Namespace) -> str:
     """Return the commands of seed 0 as a shell runs them, first those that make the encoder of the teacher."""
     todo, corpus = missing(plan, finished(args.results), args.run), str(args.corpus or "CORPUS")
     converted, adapted = args.out / "converted", args.out / "adapted"
-    convert = ["bertjax.convert", f"--from={args.model or 'MODEL'}", f"--to={converted}"]
+    convert = ["bertjax", "convert", f"--from={args.model or 'MODEL'}", f"--to={converted}"]
     made = {"the encoder of the teacher": [convert, *adapting(converted, corpus, adapted)]}
     for cell in plan:
         if cell.seed == SEEDS[0]:
@@ -209,7 +209,7 @@ def check_inputs(args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.compression",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -236,4 +236,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

@@ -23,11 +23,11 @@ from benchmarks.compression_table import latency, of_rows
 from benchmarks.compression_tasks import TASKS
 from benchmarks.resumable import Line, append, finished
 from benchmarks.train_step import machine
-from bertjax import cli
-from bertjax.errors import UserError
-from bertjax.export import WEIGHTS
+from bertjax.config.export import WEIGHTS
+from bertjax.config.opening import SavedModel
 from bertjax.models import vocabulary
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "compression_speed.jsonl"
 SHAPES = tuple(dict.fromkeys(map(shape_of, ROWS)))
@@ -100,7 +100,7 @@ def markdown(line: Line) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.compression_speed",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -122,4 +122,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.train_step import machine
-from bertjax.cli import exit_code_of
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.config import DataConfig
 from bertjax.data.formats import FORMATS
 from bertjax.data.formats import KINDS as TEXT_FORMATS
@@ -33,6 +32,7 @@ from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.command_line import exit_code_of
 from bertjax.training.feeds import Feeds
 
 ROWS, SEQ_LEN = 256, 128

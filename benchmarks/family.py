@@ -34,11 +34,12 @@ from benchmarks.family_config import ABLATIONS, STUDENT, TEACHER
 from benchmarks.family_plan import ABLATION, PAIRS, RATE, SEED, Cell, Progress, cells, flops_of, own_loss, steps_of_cell
 from benchmarks.family_table import markdown
 from benchmarks.train_step import machine
-from bertjax import cli, config_file
+from bertjax.config import config_file
+from bertjax.config.opening import SavedModel
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.random import uniform
-from bertjax.errors import RunFailed, UserError
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import RunFailed, UserError
 from bertjax.training.run.workdir import has_trained
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "family.jsonl"
@@ -72,7 +73,9 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
     }
     if cell.kind != RATE:
         export = workdir / "export"
-        pairs = json_of("bertjax.evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu")
+        pairs = json_of(
+            "bertjax", "evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu"
+        )
         line["pairs"] = {name: pairs["minimal_pairs"][name] for name in ("accuracy", "ties", "pairs")}
         line["probe"] = json_of("benchmarks.family_probe", str(export), f"--data={data}")
         tuned = train(
@@ -185,7 +188,7 @@ def _open_teacher(cell: Cell, progress: Progress, out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.family",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -226,4 +229,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

@@ -12,7 +12,7 @@ import jax
 
 from benchmarks import family_config, family_finetuning, family_probe, resumable
 from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
-from bertjax.config import Config, Task, from_dict
+from bertjax.config.config import Config, Task, from_dict
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
 from bertjax.training import stage_flops

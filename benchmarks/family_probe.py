@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from bertjax import cli
+from bertjax.config.export import Export
+from bertjax.config.opening import SavedModel
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.export import Export
 from bertjax.models import taps
 from bertjax.models.encoder import Encoder
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
 
 SETTINGS = {"files": "ud/en_ewt.{}.conllu.gz", "tags": "upos", "steps": 300, "learning_rate": 0.03, "decay": 1e-4}
 _ROWS = 256
@@ -97,7 +97,9 @@ def accuracy(train: np.ndarray, heldout: np.ndarray, labels: np.ndarray, answers
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(prog="python -m benchmarks.family_probe", description=__doc__, allow_abbrev=False)
+    parser = command_line.ArgumentParser(
+        prog="python -m benchmarks.family_probe", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("model", help="an export or a run")
     parser.add_argument("--data", required=True, help="folder of ud/en_ewt.train.conllu.gz and en_ewt.dev.conllu.gz")
     args = parser.parse_args(argv)
@@ -106,4 +108,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

@@ -33,9 +33,10 @@ from benchmarks.finetuning_cell import SOURCES, Cell, job_of, open_cell
 from benchmarks.finetuning_scores import majority, scores_of
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine, threads
-from bertjax import cli, config_file, convert
-from bertjax.errors import UserError
-from bertjax.hardware import platform
+from bertjax.cli import convert
+from bertjax.config import config_file
+from bertjax.runtime import command_line, platform
+from bertjax.runtime.errors import UserError
 
 TASKS = tuple(SOURCES)
 ARMS = ("bertjax", "trainer")
@@ -169,7 +170,7 @@ def _smoke(args: argparse.Namespace, overrides: Sequence[str]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.finetuning",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -207,4 +208,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

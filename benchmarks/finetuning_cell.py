@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax import config_file
-from bertjax.config import Config
+from bertjax.config import config_file
+from bertjax.config.config import Config
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.subset import limited
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import OptimizerConfig
 
 _CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "finetune"

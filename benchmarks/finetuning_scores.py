@@ -4,8 +4,8 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.finetuning_cell import Cell
-from bertjax.errors import RunFailed
 from bertjax.objectives.finetuning import entities, squad_metrics
+from bertjax.runtime.errors import RunFailed
 
 
 def scores_of(cell: Cell, pairs: list[tuple[Any, Any]]) -> dict[str, float]:

@@ -5,10 +5,10 @@ import random
 from pathlib import Path
 
 from benchmarks.finetuning_cell import SOURCES
-from bertjax.config import from_dict, to_dict
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.export import Export
 from bertjax.interop import huggingface
 from bertjax.training.program import Program
 

@@ -3,7 +3,7 @@
     python -m benchmarks.foreign_models --out=benchmarks/results/foreign_models.jsonl
 
 Each model has random weights and the tokenizer of its own kind. A line has the largest difference of the logits of
-the ONNX file (`onnx`) and of the folder that bertjax writes back (`back`), and of the answers of `bertjax.predict`
+the ONNX file (`onnx`) and of the folder that bertjax writes back (`back`), and of the answers of `bertjax predict`
 (`predict`: of probabilities and numbers, or the share of texts and tags that differ). It needs the extra [onnx]. The
 eight cases of XLNet took 290 s of one core. Cases that the file has already are left out, so that a run can be
 continued.

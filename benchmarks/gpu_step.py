@@ -23,13 +23,13 @@ from benchmarks import train_step
 from benchmarks.arms import ours
 from benchmarks.arms.setting import Setting
 from benchmarks.train_step import Arm
-from bertjax.cli import exit_code_of
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import Counts, FlopsPart, head_products
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import UserError
 from bertjax.training.flops import StepFlops
 
 # Size of the vocabulary that Google published with BERT.

@@ -29,13 +29,13 @@ from benchmarks.compression_table import latency, spread
 from benchmarks.minibert_config import get_config
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
-from bertjax import cli
+from bertjax.config.export import WEIGHTS
+from bertjax.config.opening import SavedModel
 from bertjax.data import sources
 from bertjax.data.text import sentences
-from bertjax.errors import UserError
-from bertjax.export import WEIGHTS
 from bertjax.models import vocabulary
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "minibert.jsonl"
 SEEDS = (0, 1, 2)
@@ -190,7 +190,9 @@ def run_cells(cells: list[tuple[str, int]], args: argparse.Namespace) -> None:
         scores = {}
         for language, bank in TREEBANKS.items():
             heldout = f"--corpus={args.data.resolve()}/ud/{bank}.dev.conllu.gz"
-            figures = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=out / "data")
+            figures = json_of(
+                "bertjax", "evaluate", str(model), heldout, "--json", "--platform=cpu", folder=out / "data"
+            )
             scores[language] = {name: figures[name] for name in ("eval", "baseline")}
         taken = json_of("benchmarks.arms.latency", str(place.teacher), str(model))
         export = SavedModel(str(model)).export
@@ -248,7 +250,7 @@ def markdown(lines: list[Line]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.minibert",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -275,4 +277,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

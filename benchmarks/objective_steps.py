@@ -21,11 +21,9 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from bertjax.cli import exit_code_of
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.hardware import platform
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import Objective
@@ -34,6 +32,8 @@ from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.objectives.teacher import Teacher
+from bertjax.runtime import platform
+from bertjax.runtime.command_line import exit_code_of
 from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk

@@ -2,10 +2,10 @@
 
     python -m benchmarks.onnx_int8 --model=EXPORT --data=FOLDER --out=benchmarks/results/onnx_int8.jsonl
 
-EXPORT is a sentence encoder without a head, such as all-MiniLM-L6-v2 as `bertjax.convert` reads it. FOLDER is described
+EXPORT is a sentence encoder without a head, such as all-MiniLM-L6-v2 as `bertjax convert` reads it. FOLDER is described
 in benchmarks/README.md. The command needs the extra [onnx]. Sentence embeddings are means of hidden states; the
-reference of all cosines is the float32 file, which `bertjax.convert` compares with bertjax to 1e-4. Both variants of
-int8 are measured: weights of 7 bits, which `bertjax.convert` writes, and of 8 bits. Latency is that of sentences of the
+reference of all cosines is the float32 file, which `bertjax convert` compares with bertjax to 1e-4. Both variants of
+int8 are measured: weights of 7 bits, which `bertjax convert` writes, and of 8 bits. Latency is that of sentences of the
 development set, with onnxruntime on one thread. The files are measured in turns, and the median of all turns counts.
 """
 
@@ -21,12 +21,12 @@ from scipy.stats import spearmanr
 
 from benchmarks.resumable import finished
 from benchmarks.train_step import machine
-from bertjax import cli
+from bertjax.config.opening import SavedModel
 from bertjax.data.labeled import tables
 from bertjax.data.sources.base import stop
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import onnx, onnx_int8
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
 
 BATCHES = (1, 32)
 # {file: whether its weights have 7 bits; None for float32}
@@ -143,7 +143,7 @@ def markdown(lines: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(prog="python -m benchmarks.onnx_int8", description=__doc__.splitlines()[0])
+    parser = command_line.ArgumentParser(prog="python -m benchmarks.onnx_int8", description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="an export of a sentence encoder")
     parser.add_argument("--data", type=Path, help="folder with glue/STS-B/dev.tsv")
     parser.add_argument("--out", type=Path, required=True, help="file of lines")
@@ -159,4 +159,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

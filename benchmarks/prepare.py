@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.train_step import machine
-from bertjax.cli import exit_code_of
 from bertjax.data import sources, tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import digest
-from bertjax.errors import RunFailed
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import RunFailed
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _HEADER = (

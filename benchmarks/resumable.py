@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import RunFailed, UserError
+from bertjax.runtime.errors import RunFailed, UserError
 
 Line = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""How often the intervals and p-values of `bertjax.compare` are right, by simulation at the seed noise of `tiny.py`.
+"""How often the intervals and p-values of `bertjax compare` are right, by simulation at the seed noise of `tiny.py`.
 
     python -m benchmarks.seed_intervals --out=benchmarks/results/seed_intervals.jsonl
     python -m benchmarks.seed_intervals --out=benchmarks/results/seed_intervals.jsonl --markdown
@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax import compare
+from bertjax.cli import compare
 from bertjax.comparison.effects import effect_of
 from bertjax.comparison.numbers import Spread
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
@@ -130,7 +130,7 @@ def shares(noise: Noise, sizes: tuple[int, int], shared: float, trials: int) -> 
 
 
 def through_command(noise: Noise, trials: int = THROUGH_COMMAND) -> Iterator[dict[str, Any]]:
-    """Yield a line for each trial that is written as workdirs and read by `python -m bertjax.compare`.
+    """Yield a line for each trial that is written as workdirs and read by `python -m bertjax compare`.
 
     Raises:
       AssertionError: the command prints other numbers than the function returns.

@@ -20,8 +20,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.arms.setting import Setting
-from bertjax.cli import exit_code_of
-from bertjax.errors import RunFailed, UserError
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import RunFailed, UserError
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _OURS = "bertjax"
@@ -44,7 +44,7 @@ class Arm:
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
-# bertjax sets these at its start (hardware/platform.py) unless the user has set them.
+# bertjax sets these at its start (runtime/platform.py) unless the user has set them.
 LADDER = {
     _OURS: Arm("ours"),
     "without huge pages": Arm("ours", environment={"GLIBC_TUNABLES": ""}),

@@ -32,8 +32,8 @@ if sys.version_info < (3, 11):  # noqa: UP036 - a clone runs without pip having 
     raise SystemExit(2)
 
 if TYPE_CHECKING:
+    from bertjax.config.opening import Model
     from bertjax.inference.predictor import Predictor
-    from bertjax.opening import Model
 
 __version__ = "0.1.0"
 
@@ -49,7 +49,7 @@ def load(name: str | os.PathLike) -> "Model":
     Raises:
       UserError: `name` is not a model, or the model is damaged.
     """
-    from bertjax import opening  # here, so that `import bertjax` stays fast and starts no backend
+    from bertjax.config import opening  # here, so that `import bertjax` stays fast and starts no backend
 
     return opening.load(name)
 
@@ -65,7 +65,7 @@ def predictor(name: str | os.PathLike, trust_code: bool = False, task: str = "")
     Raises:
       UserError: `name` is not a model, or the model is damaged or has no such task.
     """
-    from bertjax import opening
+    from bertjax.config import opening
     from bertjax.inference.predictor import Predictor
 
     return Predictor(opening.SavedModel(name, trust_code, task).export)

@@ -2,15 +2,15 @@
 
     python -m bertjax.train --config=configs/adapt.py:models/bert --config.data.corpus=my/papers
 
-The part after the colon is a pretrained model: an export (of a run, of `python -m bertjax.convert` or of
-`python -m bertjax.extend`), RUN or RUN@STEP. Encoder, tokenizer, objective and examples are those of the model. The
+The part after the colon is a pretrained model: an export (of a run, of `python -m bertjax convert` or of
+`python -m bertjax extend`), RUN or RUN@STEP. Encoder, tokenizer, objective and examples are those of the model. The
 optimizer and the stages are set below; adjust them to your corpus. See docs/guides/adaptation.md.
 """
 
 import ml_collections
 
+from bertjax.config.opening import SavedModel
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.opening import SavedModel
 
 
 def get_config(model: str = "") -> ml_collections.ConfigDict:

@@ -7,7 +7,7 @@ Run on every host of a TPU slice of 16 chips, as in the paper (4 Cloud TPUs, 16 
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax.compile --config=configs/bert_base.py --topology=v5e:4x4
+    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4
 
 | setting | paper | where | here |
 |---|---|---|---|

@@ -7,8 +7,8 @@ Run on every host of a TPU slice of 16 chips, or of 64 as in the paper (16 Cloud
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax.compile --config=configs/bert_large.py --topology=v5e:4x4
-    python -m bertjax.compile --config=configs/bert_large.py --topology=v5e:8x8
+    python -m bertjax compile --config=configs/bert_large.py --topology=v5e:4x4
+    python -m bertjax compile --config=configs/bert_large.py --topology=v5e:8x8
 
 | setting | paper | where | here |
 |---|---|---|---|

@@ -2,7 +2,7 @@
 
     python -m bertjax.train --config=configs/distilbert.py:models/bert --config.data.corpus=my/texts
 
-The part after the colon is the teacher: an export of a run or of `python -m bertjax.convert`, with a masked-LM head.
+The part after the colon is the teacher: an export of a run or of `python -m bertjax convert`, with a masked-LM head.
 The student uses the teacher's tokenizer. On a TPU slice add `--distributed --workdir=gs://BUCKET/distilbert`.
 
 | setting | paper | where | here |
@@ -34,7 +34,7 @@ Deviations: that code masks rare words more often.
 
 import ml_collections
 
-from bertjax.opening import SavedModel
+from bertjax.config.opening import SavedModel
 
 SMOKE_TEACHER = "runs/tiny-smoke/export"
 

@@ -8,7 +8,7 @@ base model):
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax.compile --config=configs/electra_small.py --topology=v5e:4x4
+    python -m bertjax compile --config=configs/electra_small.py --topology=v5e:4x4
 
 | setting | small | base | large | where | here |
 |---|---|---|---|---|---|

@@ -1,6 +1,6 @@
 """BERT base for Korean text: full sentences, whole words masked, Unigram pieces, no text lost.
 
-    python -m bertjax.prepare --config=configs/korean.py --config.data.corpus='my/texts/*.jsonl.gz' --show=2
+    python -m bertjax prepare --config=configs/korean.py --config.data.corpus='my/texts/*.jsonl.gz' --show=2
     python -m bertjax.train --config=configs/korean.py --config.data.corpus='my/texts/*.jsonl.gz'
 
 The model is as large as BERT base. The other settings are this project's choice for Korean and are of no paper:

@@ -37,7 +37,7 @@ Deviations:
 
 import ml_collections
 
-from bertjax.opening import SavedModel
+from bertjax.config.opening import SavedModel
 
 SMOKE_TEACHER = "runs/ib_bert-smoke/export"
 

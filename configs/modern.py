@@ -7,7 +7,7 @@ Run on every host of a TPU slice of 256 chips:
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax.compile --config=configs/modern.py --topology=v5e:16x16
+    python -m bertjax compile --config=configs/modern.py --topology=v5e:16x16
 
 | setting | paper | where | here |
 |---|---|---|---|

@@ -1,7 +1,7 @@
 """A narrow student with a small vocabulary (Zhao et al., 2019, arXiv 1909.11687).
 
-    python -m bertjax.prepare --config=configs/small_vocabulary.py:models/bert --config.data.corpus=my/texts
-    python -m bertjax.extend models/bert --to=models/mixed --mix=STORE/tokenizer
+    python -m bertjax prepare --config=configs/small_vocabulary.py:models/bert --config.data.corpus=my/texts
+    python -m bertjax extend models/bert --to=models/mixed --mix=STORE/tokenizer
     python -m bertjax.train --config=configs/adapt.py:models/mixed --config.data.corpus=my/texts --workdir=runs/mixed
     python -m bertjax.train --config=configs/small_vocabulary.py:runs/mixed/export --config.data.corpus=my/texts
 
@@ -32,15 +32,15 @@ Deviations:
 teacher is made in the same way:
 
     python -m bertjax.train --config=configs/bert_base.py:smoke
-    python -m bertjax.prepare --config=configs/bert_base.py:smoke --config.data.tokenizer.vocab_size=800
-    python -m bertjax.extend runs/bert_base-smoke/export --to=models/mixed-smoke --mix=STORE/tokenizer
+    python -m bertjax prepare --config=configs/bert_base.py:smoke --config.data.tokenizer.vocab_size=800
+    python -m bertjax extend runs/bert_base-smoke/export --to=models/mixed-smoke --mix=STORE/tokenizer
     python -m bertjax.train --config=configs/adapt.py:models/mixed-smoke --config.data.corpus=embedded:en \
         --config.stages.0.steps=50 --config.optimizer.warmup_steps=10 --workdir=runs/mixed-smoke
 """
 
 import ml_collections
 
-from bertjax.opening import SavedModel
+from bertjax.config.opening import SavedModel
 
 SMOKE_TEACHER = "runs/mixed-smoke/export"
 

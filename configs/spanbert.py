@@ -7,7 +7,7 @@ Run on every host of a TPU slice of 64 chips (the paper used 32 V100 GPUs for 15
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax.compile --config=configs/spanbert.py --topology=v5e:8x8
+    python -m bertjax compile --config=configs/spanbert.py --topology=v5e:8x8
 
 | setting | paper | where | here |
 |---|---|---|---|

@@ -7,7 +7,7 @@ Run on every host of a TPU slice of 16 chips:
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax.compile --config=configs/structbert.py --topology=v5e:4x4
+    python -m bertjax compile --config=configs/structbert.py --topology=v5e:4x4
 
 | setting | paper | where | here |
 |---|---|---|---|

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from bertjax import cli, export, storage, train
+from bertjax.cli import train
+from bertjax.config import export
+from bertjax.runtime import command_line, storage
 from bertjax.training import evaluation, loop
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
@@ -170,4 +172,4 @@ if __name__ == "__main__":
     train.Watchdog = KnownWatchdog
     FAULTS[fault]()
     arguments = sys.argv[1:]
-    sys.exit(processes.leave(lambda: cli.exit_code_of(lambda: train.main(arguments))))
+    sys.exit(processes.leave(lambda: command_line.exit_code_of(lambda: train.main(arguments))))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from bertjax.config_file import load
+from bertjax.config.config_file import load
 from bertjax.data.pipeline import LocalBatches
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds

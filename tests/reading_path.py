@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import config_file
+from bertjax.config import config_file
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
 from bertjax.training.step import train_chunk

@@ -36,9 +36,9 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
 
 
 def start(*flags: str, module: str = "train", fault: str = "", **environment: str) -> subprocess.Popen:
-    """Start `python -m bertjax.<module>`, a module of the tests, or a run with a fault of `tests.disturbed`."""
-    name = module if module.startswith("tests.") else f"bertjax.{module}"
-    program = ["tests.disturbed", fault] if fault else [name]
+    """Start a command of bertjax, a module of the tests, or a run with a fault of `tests.disturbed`."""
+    entry = ["bertjax.train"] if module == "train" else ["bertjax", module]
+    program = ["tests.disturbed", fault] if fault else [module] if module.startswith("tests.") else entry
     command = [sys.executable, "-m", *program, "--platform=cpu", *flags]
     return kill_at_exit(
         subprocess.Popen(
@@ -75,7 +75,7 @@ def shared_programs() -> Iterator[None]:
 
     A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
     """
-    from bertjax import evaluate, train  # not above: JAX must see the environment of conftest.py
+    from bertjax.cli import evaluate, train  # not above: JAX must see the environment of conftest.py
     from bertjax.training.program import Program
 
     def program_of(config, vocab_size: int, **choices) -> Program:
@@ -100,12 +100,13 @@ def call(*flags: str) -> int:
 
     It saves the start of a process, and compiles nothing if this process has had a run with equal settings.
     """
-    from bertjax import cli, train
+    from bertjax.cli import train
+    from bertjax.runtime import command_line
 
     handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
     try:
         with shared_programs():
-            return cli.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
+            return command_line.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
@@ -148,7 +149,8 @@ def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]):
 
 def train_until(flags: list[str], workdir: Path, should_stop: Callable[[], bool]):
     """Run the same configuration in this process until it is asked to stop."""
-    from bertjax import config_file, train
+    from bertjax.cli import train
+    from bertjax.config import config_file
 
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
     with shared_programs():
@@ -173,8 +175,8 @@ def on_devices(count: int, module: str) -> dict:
 
 def score_export(workdir: Path) -> dict:
     """Score the export of a run as the run itself was scored; an export has no data and settings of evaluation."""
-    from bertjax import evaluate
-    from bertjax.opening import SavedModel
+    from bertjax.cli import evaluate
+    from bertjax.config.opening import SavedModel
 
     with shared_programs():
         return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
@@ -192,7 +194,8 @@ def look_inside(workdir: Path, other: Path, folder: Path, parts: str | None = No
     Returns:
       The numbers of the analysis, which are empty without parts.
     """
-    from bertjax import analyze, cli, compare, probe, report
+    from bertjax.cli import analyze, compare, probe, report
+    from bertjax.runtime import command_line
 
     lines = [
         f"{color} {'cat' if number % 2 else 'dog'}s sleep.\t{number % 2}" for number, color in enumerate("abcdef" * 2)
@@ -208,7 +211,9 @@ def look_inside(workdir: Path, other: Path, folder: Path, parts: str | None = No
     if parts == "" or "layers" in (parts or ""):
         commands.append((probe, workdir, f"--labeled={folder / 'toy.tsv'}", "--platform=cpu"))
     for module, *flags in commands:
-        assert cli.exit_code_of(lambda module=module, flags=flags: module.main(list(map(str, flags)))) == 0, module
+        assert command_line.exit_code_of(lambda module=module, flags=flags: module.main(list(map(str, flags)))) == 0, (
+            module
+        )
     assert (folder / "report.html").exists() and (folder / "compare.png").exists()
     return json.loads((folder / "analysis" / "analysis.json").read_text()) if parts is not None else {}
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import cli, config_file, evaluate, prepare
+from bertjax.cli import evaluate, prepare
+from bertjax.config import config_file
+from bertjax.runtime import command_line
 from tests import runs
 from tests.data.preparation.corpora import store_path
 
@@ -128,7 +130,7 @@ def test_a_tokenizer_that_does_not_match_the_store(refused, own_store, flags, tm
 def test_export(undisturbed, tmp_path, capsys, damage, complaint):
     shutil.copytree(undisturbed / "export", tmp_path / "export")
     damage(tmp_path / "export")
-    assert cli.exit_code_of(lambda: evaluate.main([str(tmp_path / "export"), "--platform=cpu"])) == 2
+    assert command_line.exit_code_of(lambda: evaluate.main([str(tmp_path / "export"), "--platform=cpu"])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and complaint in error, error
 

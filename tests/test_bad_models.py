@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax import cli, convert, export, predict
+from bertjax.cli import convert, predict
+from bertjax.config import export
+from bertjax.config.opening import SavedModel
 from bertjax.data import tokenizer
-from bertjax.errors import UserError
 from bertjax.interop import huggingface
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 Damage = Callable[[Path], object]
@@ -267,7 +269,7 @@ def test_a_command_prints_the_line_and_writes_nothing(original, tmp_path, capsys
     folder = shutil.copytree(original / "export", tmp_path / "export")
     _manifest("vocab_size", to=10**12)(folder)
     flags = [str(folder), "a"] if command is predict else [f"--from={folder}", f"--to={tmp_path / 'hf'}"]
-    assert cli.exit_code_of(lambda: command.main(flags)) == 2
+    assert command_line.exit_code_of(lambda: command.main(flags)) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["export"]

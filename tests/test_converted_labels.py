@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax import cli, convert, evaluate
-from bertjax.errors import UserError
+from bertjax.cli import convert, evaluate
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 
 CONFIG = """
@@ -138,5 +139,5 @@ def test_the_flags_of_the_command(files, published, tmp_path, capsys):
     accuracy, model = published
     file = write(tmp_path / "a.jsonl", texts_of(60, 1), "gold", "premise")
     flags = ["--text=premise", "--label=gold", "--json", "--platform=cpu"]
-    assert cli.exit_code_of(lambda: evaluate.main([str(model), f"--corpus={file}", *flags])) == 0
+    assert command_line.exit_code_of(lambda: evaluate.main([str(model), f"--corpus={file}", *flags])) == 0
     assert json.loads(capsys.readouterr().out)["eval"]["accuracy"] == pytest.approx(accuracy)

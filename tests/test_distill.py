@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax import cli, config_file, convert, evaluate, export, train
+from bertjax.cli import convert, evaluate, train
+from bertjax.config import config_file, export
 from bertjax.data import tokenizer
 from bertjax.data.batch import Draw, place
 from bertjax.data.examples import Vocabulary
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 
 SETTINGS = """
@@ -244,7 +246,7 @@ def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsy
     assert runs.call(*new, *logits, f"--workdir={run}") == 0
     output = capsys.readouterr().out
     assert "attention:" not in output
-    assert "bertjax.report" in output and "bertjax.convert" not in output  # neither transformers nor ONNX has it
+    assert "bertjax report" in output and "bertjax convert" not in output  # neither transformers nor ONNX has it
     values = [record["train/logits_loss"] for record in runs.records(run / "metrics.jsonl")]
     assert sum(values[-5:]) < 0.5 * sum(values[:5])
     monkeypatch.chdir(dev.parent)
@@ -261,5 +263,5 @@ def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsy
     ):
         assert runs.call(*new, *arguments, f"--workdir={tmp_path / 'refused'}") == 2
         assert complaint in capsys.readouterr().err
-    assert cli.exit_code_of(lambda: convert.main([f"--from={run / 'export'}", "--to=hf"])) == 2
+    assert command_line.exit_code_of(lambda: convert.main([f"--from={run / 'export'}", "--to=hf"])) == 2
     assert "converts neither to transformers nor to ONNX" in capsys.readouterr().err

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import config_file
-from bertjax.config import from_dict, to_dict
+from bertjax.config import config_file
+from bertjax.config.config import from_dict, to_dict
 from bertjax.objectives.teacher_losses.layer_map import MappedLoss
 from tests.objectives import example
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted((ROOT / "docs").rglob("*.md")))
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", ROOT / "launch" / "README.md", *DOCS)
 WITH_COMMANDS = (ROOT / "README.md", *DOCS, *sorted((ROOT / "configs").rglob("*.py")))
-COMMAND = re.compile(r"python -m bertjax\.(?:train|prepare|compile) [^`\n#]*")
+COMMAND = re.compile(r"python -m bertjax[. ](?:train|prepare|compile) [^`\n#]*")
 COMMANDS = sorted(
     {match[0] for page in WITH_COMMANDS for match in COMMAND.finditer(page.read_text().replace("\\\n", " "))}
 )
@@ -55,8 +55,8 @@ def anchors(page: Path) -> set[str]:
 
 def test_there_are_commands():
     assert any("bertjax.train" in command for command in COMMANDS)
-    assert any("bertjax.prepare" in command for command in COMMANDS)
-    assert any("bertjax.compile" in command for command in COMMANDS)
+    assert any("bertjax prepare" in command for command in COMMANDS)
+    assert any("bertjax compile" in command for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,9 +10,10 @@ from etils import epath
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import cli, evaluate
-from bertjax.errors import UserError
-from bertjax.opening import SavedModel
+from bertjax.cli import evaluate
+from bertjax.config.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from bertjax.training.results.best import better_checkpoint
 from bertjax.training.results.scores import read_scores
 from bertjax.training.run.workdir import Workdir
@@ -85,7 +86,7 @@ def test_a_checkpoint_opens_without_the_metrics_of_its_run(finished, tmp_path):
 
 def test_evaluate_prints_the_scores_of_each_class(finished, capsys):
     summary = json.loads((finished / "summary.json").read_text())
-    assert cli.exit_code_of(lambda: evaluate.main([str(finished), "--per-class", "--platform=cpu"])) == 0
+    assert command_line.exit_code_of(lambda: evaluate.main([str(finished), "--per-class", "--platform=cpu"])) == 0
     assert "heldout: " in (table := capsys.readouterr().out) and "macro avg" in table
     scores = evaluate.run(str(finished), per_class=True)["classes"]["heldout"]
     assert scores.keys() == {"no", "yes", "macro avg", "weighted avg"}
@@ -137,7 +138,7 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
             ["--config.init_from="],
             "model.preset=init_from needs a model to copy the architecture from; add --config.init_from=EXPORT",
         ),
-        (["--config.init_from=nowhere"], "'nowhere' does not exist; name an export folder (bertjax.convert makes"),
+        (["--config.init_from=nowhere"], "'nowhere' does not exist; name an export folder (bertjax convert makes"),
         (["--config.tasks.good.examples.label=stars"], "has no field 'stars', it has 'sentence'"),
         (["--config.tasks.good.examples.heldout=no.tsv"], "error: examples.heldout: no.tsv cannot be read"),
         (["--config.tasks.good.examples.heldout="], "examples.train or examples.heldout is empty"),
@@ -247,7 +248,7 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, m
     (glue / "RTE").mkdir(parents=True)
     (glue / "RTE" / "summary.json").write_text((finished / "summary.json").read_text())
     capsys.readouterr()
-    assert cli.exit_code_of(lambda: evaluate.main([str(glue), "--suite=glue", "--json"])) == 0
+    assert command_line.exit_code_of(lambda: evaluate.main([str(glue), "--suite=glue", "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["RTE"]["mean"] == pytest.approx(100 * figures["eval"]["accuracy"])
 
 

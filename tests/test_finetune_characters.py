@@ -3,7 +3,7 @@
 import pytest
 
 import bertjax
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.test_finetune_tokens import finetune
 
 # A Korean sentence by characters, spaces too, as KLUE has it: a name, a particle, a place, a particle and a verb.

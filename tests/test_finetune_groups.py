@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import evaluate
-from bertjax.config_file import load
-from bertjax.errors import UserError
+from bertjax.cli import evaluate
+from bertjax.config.config_file import load
+from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 from tests.test_finetune_tokens import CONFIGS, course, finetune
 

@@ -4,10 +4,10 @@ import logging
 
 import pytest
 
-from bertjax import export
-from bertjax.config import from_dict, to_dict
-from bertjax.config_file import load
-from bertjax.errors import UserError
+from bertjax.config import export
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.config_file import load
+from bertjax.runtime.errors import UserError
 from tests import runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"

@@ -7,9 +7,11 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import cli, config_file, evaluate, predict
-from bertjax.errors import UserError
-from bertjax.opening import SavedModel
+from bertjax.cli import evaluate, predict
+from bertjax.config import config_file
+from bertjax.config.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
 from tests import labeled_files, runs
 
@@ -127,12 +129,12 @@ def test_predict_has_one_task(finished, tmp_path, capsys):
     answers = {}
     for task in ("good", "third"):
         flags = [str(finished), f"--task={task}", f"--file={tmp_path / 'texts.txt'}", f"--out={tmp_path / task}"]
-        assert cli.exit_code_of(lambda flags=flags: predict.main([*flags, "--platform=cpu"])) == 0
+        assert command_line.exit_code_of(lambda flags=flags: predict.main([*flags, "--platform=cpu"])) == 0
         answers[task] = [record["prediction"] for record in runs.records(tmp_path / task)]
         assert answers[task] == [r["prediction"] for r in predictions(finished / "export", task)]
     assert answers["good"] == ["yes", "no"] and answers["third"][0] == "a"
     capsys.readouterr()
-    assert cli.exit_code_of(lambda: predict.main([str(finished), "--task=nope", "--platform=cpu"])) == 2
+    assert command_line.exit_code_of(lambda: predict.main([str(finished), "--task=nope", "--platform=cpu"])) == 2
     error = capsys.readouterr().err
     assert error == "error: --task=nope is not a task of the model; choose one of good, third\n"
     assert bertjax.predictor(finished / "export").embed(["abc"]).shape == (1, 32), "the encoder has no task"

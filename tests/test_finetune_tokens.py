@@ -8,10 +8,11 @@ import json
 import pytest
 
 import bertjax
-from bertjax import cli, evaluate, predict
-from bertjax.config_file import load
+from bertjax.cli import evaluate, predict
+from bertjax.config.config_file import load
+from bertjax.config.opening import SavedModel
 from bertjax.inference.ensemble import Ensemble
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
 from tests import labeled_files, runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
@@ -85,7 +86,7 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
     call = [str(export), "--platform=cpu"]
 
     def predicted(*flags) -> int:
-        return cli.exit_code_of(lambda: predict.main([*call, *map(str, flags)]))
+        return command_line.exit_code_of(lambda: predict.main([*call, *map(str, flags)]))
 
     assert predicted(f"--file={dev}", f"--out={out}") == 0
     assert "dev.txt is read as 60 sentences with a word in each line" in capsys.readouterr().err
@@ -110,9 +111,9 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
     other.write_text("".join(f"{row[2]} {row[0]}\n" if row else "\n" for row in gold))
     scores = evaluate.run(str(export), str(other), columns={"word": 1, "tag": 0})["eval"]
     assert scores["f1"] == pytest.approx(json.loads((tagger / "run" / "summary.json").read_text())["eval"]["f1"])
-    code = cli.exit_code_of(lambda: evaluate.main([*call, f"--corpus={other}", "--label=x"]))
+    code = command_line.exit_code_of(lambda: evaluate.main([*call, f"--corpus={other}", "--label=x"]))
     assert code == 2 and "--label=x has no effect on a model of examples.kind=tagged" in capsys.readouterr().err
-    assert cli.exit_code_of(lambda: evaluate.main([*call, "--tag=0"])) == 2
+    assert command_line.exit_code_of(lambda: evaluate.main([*call, "--tag=0"])) == 2
     assert "--tag=0 names a column of a labeled file; add --corpus=FILE" in capsys.readouterr().err
 
 

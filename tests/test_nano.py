@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax import config_file, nano
+from bertjax import nano
+from bertjax.config import config_file
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
 from tests import runs

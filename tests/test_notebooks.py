@@ -12,7 +12,7 @@ import nbclient
 import nbformat
 import pytest
 
-from bertjax import export
+from bertjax.config import export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from tests.analysis.conftest import MODEL, make

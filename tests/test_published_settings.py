@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.config_file import load
-from bertjax.errors import UserError
+from bertjax.config.config_file import load
 from bertjax.interop import families
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.runtime.errors import UserError
 from tests import batches
 
 GLUE = Path(__file__).parents[1] / "configs" / "finetune" / "glue.py"

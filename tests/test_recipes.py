@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.config import to_dict
-from bertjax.config_file import load
-from bertjax.errors import UserError
+from bertjax.config.config import to_dict
+from bertjax.config.config_file import load
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from tests import frozen, runs
 from tests.object_store import ObjectStore
@@ -254,7 +254,7 @@ def test_the_small_variant_is_the_recipe_made_small(name):
 def test_the_docstring_has_the_commands_that_train_and_check_it(name):
     text = (CONFIGS / f"{name}.py").read_text()
     assert f"python -m bertjax.train --distributed --config=configs/{name}.py " in text
-    assert re.search(rf"python -m bertjax.compile --config=configs/{name}.py --topology=v5e:\d+x\d+\n", text)
+    assert re.search(rf"python -m bertjax compile --config=configs/{name}.py --topology=v5e:\d+x\d+\n", text)
     assert f"`{name}.py:smoke`" in text
 
 

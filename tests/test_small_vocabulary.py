@@ -9,10 +9,12 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import cli, convert, export, extend
+from bertjax.cli import convert, extend
+from bertjax.config import export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer.mixed import MixedTokenizer
+from bertjax.runtime import command_line
 from tests import runs
 from tests.interop import models
 
@@ -71,7 +73,9 @@ def test_a_teacher_with_two_vocabularies(made, mixed):
 )
 def test_flags_of_a_second_vocabulary_that_are_refused(made, flags, complaint, tmp_path, capsys):
     flags = [flag.format(made[0] / "tokenizer") for flag in flags]
-    assert cli.exit_code_of(lambda: extend.main([str(made[0] / "bert"), f"--to={tmp_path / 'new'}", *flags])) == 2
+    assert (
+        command_line.exit_code_of(lambda: extend.main([str(made[0] / "bert"), f"--to={tmp_path / 'new'}", *flags])) == 2
+    )
     assert complaint in capsys.readouterr().err
 
 

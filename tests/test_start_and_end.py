@@ -6,10 +6,10 @@ import shutil
 import jax
 import pytest
 
-from bertjax import status, train
-from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
-from bertjax.config import Config
-from bertjax.errors import Unavailable
+from bertjax.cli import status, train
+from bertjax.config.config import Config
+from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
+from bertjax.runtime.errors import Unavailable
 from tests import runs
 from tests.waiting import wait_until
 

@@ -8,8 +8,8 @@ from unittest import mock
 
 import pytest
 
-from bertjax import evaluate, train
-from bertjax.config import Config
+from bertjax.cli import evaluate, train
+from bertjax.config.config import Config
 from bertjax.training import evaluation
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.run import stop_signal

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import bertjax
-from bertjax import compare, convert
-from bertjax.errors import json_text, printable, say
+from bertjax.cli import compare, convert
 from bertjax.inference import minimal_pairs
 from bertjax.interop import card, huggingface
 from bertjax.interop.sentence_transformers import MODULES
+from bertjax.runtime.errors import json_text, printable, say
 from bertjax.training.results.classes import ClassReport
 from bertjax.training.run.tables import Table
 from tests.comparison import workdirs

@@ -9,26 +9,13 @@ from pathlib import Path
 import pytest
 
 import bertjax
-from bertjax import (
-    analyze,
-    augment,
-    cli,
-    compare,
-    compress,
-    config_file,
-    convert,
-    evaluate,
-    extend,
-    predict,
-    probe,
-    push,
-    registry,
-    report,
-)
-from bertjax.errors import Untrusted, UserError
+from bertjax.cli import analyze, augment, compare, compress, convert, evaluate, extend, predict, probe, push, report
+from bertjax.config import config_file, registry
+from bertjax.config.opening import SavedModel
 from bertjax.inference.predictor import Predictor
 from bertjax.objectives.teacher import Teacher
-from bertjax.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.run.record import check_identity, read_record
 from bertjax.training.run.workdir import Workdir
 from tests import runs
@@ -145,7 +132,7 @@ def test_runs_are_compared_without_their_modules(downloaded, setting, tmp_path):
 @pytest.mark.parametrize("setting", ["objective", "examples"])
 def test_a_command_ends_in_one_line(downloaded, capsys, setting):
     run = downloaded(setting)
-    assert cli.exit_code_of(lambda: evaluate.main([str(run)])) == 2
+    assert command_line.exit_code_of(lambda: evaluate.main([str(run)])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: " + _LINE.format(setting=setting, name=setting.capitalize()))
     assert error.count("\n") == 1 and not (run / _WITNESS).exists()
@@ -212,5 +199,5 @@ def test_the_error_names_the_commands_that_have_the_flag(capsys):
     for module in (analyze, augment, compare, compress, convert, evaluate, predict, probe, push, report):
         with pytest.raises(SystemExit):
             module.main(["--help"])
-        name = module.__name__.partition(".")[2]
+        name = module.__name__.rpartition(".")[2]
         assert ("--trust-code" in capsys.readouterr().out) == (f" {name}" in str(caught.value)), name

@@ -16,7 +16,7 @@ import numpy as np
 
 import bertjax
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.hardware import platform
+from bertjax.runtime import platform
 
 BATCHES, TOKENS, TURNS = (1, 32), 32, 15
 

@@ -15,11 +15,11 @@ import numpy as np
 
 from benchmarks.arms import latency
 from benchmarks.onnx_int8 import session_of
-from bertjax.errors import RunFailed, UserError
-from bertjax.export import is_quantized
-from bertjax.hardware import platform
+from bertjax.config.export import is_quantized
+from bertjax.config.opening import SavedModel
 from bertjax.interop import onnx, onnx_int8, onnx_rows
-from bertjax.opening import SavedModel
+from bertjax.runtime import platform
+from bertjax.runtime.errors import RunFailed, UserError
 
 
 def main(*exports: str) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.arms import without, worker
 from benchmarks.arms.setting import Setting
-from bertjax.config import Config
-from bertjax.hardware import platform
+from bertjax.config.config import Config
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.runtime import platform
 from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from benchmarks.arms import ours, worker
 from benchmarks.arms.setting import Setting
-from bertjax.hardware import platform
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime import platform
 from bertjax.training.flops import StepFlops
 
 _WIDTH = 1024

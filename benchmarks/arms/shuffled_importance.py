@@ -2,7 +2,7 @@
 
     python -m benchmarks.arms.shuffled_importance MODEL IMPORTANCE SHUFFLED SEED
 
-IMPORTANCE is the file that `bertjax.analyze --parts=importance` wrote for MODEL, an export.
+IMPORTANCE is the file that `bertjax analyze --parts=importance` wrote for MODEL, an export.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import importance
+from bertjax.config.opening import SavedModel
+from bertjax.models import importance
 from bertjax.models.config import EncoderConfig
-from bertjax.opening import SavedModel
 
 
 def shuffle(source: os.PathLike, target: os.PathLike, encoder: EncoderConfig, seed: int) -> None:

@@ -1,16 +1,17 @@
-"""Train with the bits of each layer that `bertjax.analyze --parts=curvature` has chosen (Q-BERT).
+"""Train with the bits of each layer that `bertjax analyze --parts=curvature` has chosen (Q-BERT).
 
     python -m benchmarks.arms.train_layer_bits REPORT FLAG...
 
-REPORT is the folder of the analysis, of one model on one file. The flags are those of bertjax.train.
+REPORT is the folder of the analysis, of one model on one file. The flags are those of bertjax.cli.train.
 """
 
 import json
 import sys
 from pathlib import Path
 
-from bertjax import cli, train
 from bertjax.analysis.results import NUMBERS
+from bertjax.cli import train
+from bertjax.runtime import command_line
 
 
 def flag_of(report: Path) -> str:
@@ -27,4 +28,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(lambda: main(sys.argv[1:])))
+    sys.exit(command_line.exit_code_of(lambda: main(sys.argv[1:])))

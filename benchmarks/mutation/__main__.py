@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.mutation.mutants import MUTANTS, Mutant
-from bertjax import cli
-from bertjax.errors import RunFailed, UserError
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import RunFailed, UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
 RESULTS = _ROOT / "benchmarks" / "results" / "mutation.jsonl"
@@ -94,7 +94,7 @@ def digest(mutant: Mutant) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = cli.ArgumentParser(
+    parser = command_line.ArgumentParser(
         prog="python -m benchmarks.mutation",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -125,4 +125,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli.exit_code_of(main))
+    sys.exit(command_line.exit_code_of(main))

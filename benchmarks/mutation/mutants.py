@@ -220,35 +220,35 @@ CORE = [
 
 _UNREADABLE, _LEASE = "training/run/test_unreadable.py training/run/test_checkpoint.py", "training/run/test_lease.py"
 _WRITER, _JOURNAL = "training/run/test_writer.py", "training/run/test_journal.py"
-_WEIGHTS, _TRUST, _STATUS = "interop/test_weights.py", "test_trust.py objectives/test_registry.py", "test_status.py"
+_WEIGHTS, _TRUST, _STATUS = "interop/test_weights.py", "test_trust.py objectives/test_registry.py", "cli/test_status.py"
 _FINGERPRINTS = "training/run/test_checkpoint.py training/run/test_replicas.py"
 
 RELIABILITY = [
     # Storage and exit codes.
-    Mutant("storage.py", "return self.errno in _TRANSIENT", "return True", "test_storage.py"),
+    Mutant("runtime/storage.py", "return self.errno in _TRANSIENT", "return True", "runtime/test_storage.py"),
     Mutant(
-        "storage.py",
+        "runtime/storage.py",
         "        if error.transient:\n            raise Unavailable(",
         "        if not error.transient:\n            raise Unavailable(",
-        "test_storage.py",
+        "runtime/test_storage.py",
     ),
     Mutant(
-        "storage.py",
+        "runtime/storage.py",
         "if isinstance(error, OSError) and (error.errno or 0) > 0:",
         "if isinstance(error, OSError):",
-        "test_storage.py",
+        "runtime/test_storage.py",
     ),
     Mutant(
-        "storage.py",
+        "runtime/storage.py",
         "return errno.EIO if status >= 500 else",
         "return errno.EIO if status > 500 else",
-        "test_storage.py",
+        "runtime/test_storage.py",
     ),
     Mutant(
-        "cli.py",
+        "runtime/command_line.py",
         "FAILED_AGAIN: FailedAgain, FAILED: RunFailed",
         "FAILED: RunFailed, FAILED_AGAIN: FailedAgain",
-        "test_storage.py",
+        "runtime/test_storage.py",
     ),
     # Checkpoints.
     Mutant("training/run/checkpoint_errors.py", '"DATA_LOSS", ', "", _UNREADABLE),
@@ -324,15 +324,20 @@ RELIABILITY = [
     Mutant("training/run/growing.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
     Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', _WRITER),
     # Folders of somebody else.
-    Mutant("registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
+    Mutant("config/registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
     Mutant("interop/weights.py", 'if importlib.util.find_spec("torch") is None:', "if False:", _WEIGHTS),
     Mutant("interop/weights.py", "sorted(expected ^ shard.keys()):", "sorted(expected - shard.keys()):", _WEIGHTS),
-    Mutant("untrusted.py", "for _ in range(_DEEPEST):", "for _ in range(10 * _DEEPEST):", "test_untrusted.py"),
     Mutant(
-        "private_paths.py",
+        "runtime/untrusted.py",
+        "for _ in range(_DEEPEST):",
+        "for _ in range(10 * _DEEPEST):",
+        "runtime/test_untrusted.py",
+    ),
+    Mutant(
+        "config/private_paths.py",
         'return name if is_public else name.rstrip("/").rpartition("/")[2]',
         "return name",
-        "test_private_paths.py",
+        "config/test_private_paths.py",
     ),
     # Versions and status.
     Mutant(

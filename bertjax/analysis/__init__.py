@@ -5,7 +5,7 @@
     result.numbers, result.arrays["shares"]
 
 A `Subject` is a model to analyze, a `Material` the texts to analyze it on, and a `Part` turns both into a `Result`.
-Each part is also a function in this module. `bertjax.analyze` writes all parts as one page.
+Each part is also a function in this module. `bertjax analyze` writes all parts as one page.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,12 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import resampling
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import Material
 from bertjax.analysis.pruning import mask_without
 from bertjax.analysis.reduce import put
 from bertjax.analysis.subject import Subject
+from bertjax.comparison import resampling
+from bertjax.comparison.resampling import Difference
 from bertjax.data.labeled.base import Record
 from bertjax.data.packing import assign, pack
 from bertjax.inference.buckets import SHORTEST
@@ -28,7 +29,6 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, is_real
-from bertjax.resampling import Difference
 
 # {name among `taps.MASKS`: mask}
 Masks = Mapping[str, Any]

@@ -7,7 +7,7 @@ from bertjax.data.labeled import glue, labels, tagged_objects
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 GLUE = "glue:"
 _TABLES = (".tsv", ".csv", ".jsonl")

@@ -22,9 +22,9 @@ from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError, cut_text
 from bertjax.inference.records import records_of
 from bertjax.objectives.base import Objective
+from bertjax.runtime.errors import UserError, cut_text
 from bertjax.training.resolve import open_store
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bertjax.importance import normalized
+from bertjax.models.importance import normalized
 
 # Pruned shares of heads or neurons, as in figure 3 of the paper.
 SHARES = tuple(tenths / 10 for tenths in range(11))

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax import storage
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
 from bertjax.analysis.page.page import Drawing, Section, page
 from bertjax.analysis.running import Outcome, raise_if_all_failed
 from bertjax.analysis.subject import Subject, described
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 NUMBERS, ARRAYS, PAGE, FIGURES = "analysis.json", "analysis.npz", "report.html", "figures"
 FORMAT_VERSION = 1

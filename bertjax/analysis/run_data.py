@@ -13,7 +13,7 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.preparation.spec import corpora, find
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, printable
+from bertjax.runtime.errors import UserError, printable
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import labeled_files
 from bertjax.training.results.report import plan_line

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from bertjax import config_file
 from bertjax.analysis import drawing, run_data
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.defaults import changes_of
 from bertjax.comparison.runs import Run, open_runs
 from bertjax.comparison.settings import text_of
-from bertjax.config import Config
-from bertjax.errors import UserError, printable
+from bertjax.config import config_file
+from bertjax.config.config import Config
+from bertjax.runtime.errors import UserError, printable
 from bertjax.training.results import curves
 from bertjax.training.run.record import read_record
 from bertjax.training.run.run_status import RunStatus, read_status

@@ -9,9 +9,9 @@ from bertjax.analysis.part import Part, Result
 from bertjax.analysis.parts import part_of
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, open_subjects
-from bertjax.errors import UserError, printable, reason
-from bertjax.export import Export
+from bertjax.config.export import Export
 from bertjax.models.precision import float32_products
+from bertjax.runtime.errors import UserError, printable, reason
 
 EXAMPLES = 500
 

@@ -14,7 +14,7 @@ from bertjax.data.inspect.report import name_of, warnings
 from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD
 from bertjax.data.preparation import dropped
 from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 
 _MOST_SCRIPTS = 8
 _MOST_CHARACTERS = 20

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import Task
+from bertjax.config.config import Task
+from bertjax.config.export import Export
+from bertjax.config.opening import SavedModel, split_name
 from bertjax.data.examples import Vocabulary
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
-from bertjax.export import Export
 from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import has_predictions
 from bertjax.inference.likelihood import is_causal
@@ -24,7 +24,7 @@ from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.pretraining.causal import CausalLM
-from bertjax.opening import SavedModel, split_name
+from bertjax.runtime.errors import UserError
 
 ALL_CHECKPOINTS = "*"
 

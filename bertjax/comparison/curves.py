@@ -9,7 +9,7 @@ from etils import epath
 
 from bertjax.comparison.effects import OTHER_TASK, task_changes
 from bertjax.comparison.runs import Entry, Run
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metrics_in, points_of, save
 
 if TYPE_CHECKING:

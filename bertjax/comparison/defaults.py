@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.config import Config, plain
+from bertjax.config.config import Config, plain
 
 _UNSET = object()
 # Derived from `runtime`, so not a setting on its own.

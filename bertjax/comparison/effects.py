@@ -1,4 +1,4 @@
-"""How much the metrics of runs differ from those of the first: differences with intervals and p-values.
+"""Differences between the metrics of runs and of the first run, with intervals and p-values.
 
 What an interval means depends on what was repeated. Several seeds on each side repeat the training, so they say whether
 a method is better than another, on these held-out rows. One run on each side repeats nothing but the examples: it says
@@ -9,7 +9,7 @@ in 81% of comparisons of a method with itself (`benchmarks/seed_intervals.py`), 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bertjax import resampling
+from bertjax.comparison import resampling
 from bertjax.comparison.numbers import Numbers, Spread, are_paired, is_at_one_step
 from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.heldout_task import heldout_task
@@ -104,7 +104,7 @@ def _records_of(run: Run, metric: str) -> list[int] | None:
 
 
 def _probe_changes(first: Spread, second: Spread) -> tuple[str, ...]:
-    """Return whether a probe was scored on other examples: `bertjax.probe` reads the files that a user names."""
+    """Return whether a probe was scored on other examples: `bertjax probe` reads the files that a user names."""
     ids = [of_run.ids.tolist() for of_run in (*first.scores, *second.scores)]
     return () if all(each == ids[0] for each in ids) else (_OTHER_EXAMPLES,)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax import resampling
+from bertjax.comparison import resampling
 from bertjax.comparison.runs import Entry, Run
 from bertjax.training.results.curves import HELDOUT, points_of
 from bertjax.training.results.scores import Scores

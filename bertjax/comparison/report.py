@@ -11,7 +11,7 @@ from bertjax.comparison.effects import EXAMPLES, OTHER_TASK, SEEDS, Effect
 from bertjax.comparison.numbers import Numbers, Spread, last_evaluation
 from bertjax.comparison.runs import Entry
 from bertjax.comparison.settings import Differences, Rows, shorten, text_of
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 from bertjax.training.run.tables import Table
 
 _FINGERPRINT_WIDTH = 8

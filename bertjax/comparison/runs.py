@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.errors import UserError, shorten
+from bertjax.config.typed import differences
+from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
 from bertjax.training.run.record import changes_beside_seed, read_settings
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
-from bertjax.typed import differences
 
 
 @dataclasses.dataclass(frozen=True)

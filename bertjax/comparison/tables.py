@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from bertjax import storage
 from bertjax.comparison.effects import OTHER_TASK, Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.report import other_tasks, progress_of, unfinished
 from bertjax.comparison.runs import Entry
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 from bertjax.training.run.tables import csv_cells
 
 SUFFIXES = (".csv", ".tex")

@@ -6,7 +6,7 @@ import re
 from bertjax.data import places
 from bertjax.data.filters.base import Filter
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.

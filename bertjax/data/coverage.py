@@ -7,7 +7,7 @@ import numpy as np
 from bertjax.data.formats.base import TextFormat
 from bertjax.data.plan import Plan
 from bertjax.data.store import Split
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # Above this share of one-sentence documents, most pairs would be random or lost.
 MOST_ONE_SENTENCE = 0.5

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 Ids = Sequence[Sequence[int]]
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 from etils import epath
 
-from bertjax import locks, storage
 from bertjax.data import remote
 from bertjax.data.examples import Examples
 from bertjax.data.formats.base import Block, TextFormat
 from bertjax.data.packing import assign, pack
 from bertjax.data.store import TokenStore, at_random, edges
-from bertjax.errors import UserError
+from bertjax.runtime import locks, storage
+from bertjax.runtime.errors import UserError
 
 _RANGES, _ROWS, _MANIFEST = "ranges.npy", "rows.npy", "plan.json"
 # Examples per packed block, which bounds the memory.

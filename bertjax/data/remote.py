@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from etils import epath
 
-from bertjax import locks, storage
-from bertjax.errors import UserError
-from bertjax.storage import is_remote
+from bertjax.runtime import locks, storage
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.storage import is_remote
 
 # Written last: a folder with a seal is complete.
 SEAL = "manifest.json"
@@ -69,7 +69,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
     copy = cached(folder, cache_dir)
     with _reported(copy, f"cannot copy {folder} to {copy}"):
         if not storage.retry((folder / SEAL).exists, folder):
-            raise UserError(f"{folder} holds no token store; make one with python -m bertjax.prepare")
+            raise UserError(f"{folder} holds no token store; make one with python -m bertjax prepare")
         seal = storage.retry((folder / SEAL).read_bytes, folder)
         with locks.lock_or_wait(copy.with_name(copy.name + ".lock")):
             if (copy / SEAL).exists() and (copy / SEAL).read_bytes() == seal and _is_whole(copy, check):

@@ -18,8 +18,8 @@ from etils import epath
 
 from bertjax.data import remote, tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, check_format
-from bertjax.storage import exists, is_remote
+from bertjax.runtime.errors import UserError, check_format
+from bertjax.runtime.storage import exists, is_remote
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -302,7 +302,7 @@ def _read_manifest(path: Path) -> dict:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["format_version"]
     except FileNotFoundError:
-        raise UserError(f"{path} holds no token store; make one with python -m bertjax.prepare") from None
+        raise UserError(f"{path} holds no token store; make one with python -m bertjax prepare") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, f"its manifest.json cannot be read ({error!r})") from None
     check_format(f"the token store {path}", version, FORMAT_VERSION, "delete the folder and prepare again")

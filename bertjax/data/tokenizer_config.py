@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")

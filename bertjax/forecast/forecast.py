@@ -11,7 +11,6 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.data.pipeline import filled_up
-from bertjax.errors import RunFailed
 from bertjax.forecast import calibration, hlo, pallas, roofline, traffic, vector, work
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.roofline import Floor
@@ -19,6 +18,7 @@ from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
 from bertjax.forecast.traffic import Traffic
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_parameters
+from bertjax.runtime.errors import RunFailed
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage

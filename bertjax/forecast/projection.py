@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.forecast import calibration
 from bertjax.forecast.forecast import Forecast
 from bertjax.training.repetition import MOST_EPOCHS_OF_CORPUS

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.data.pipeline import filled_up
 from bertjax.forecast.forecast import Forecast, Memory, forecast_step
 from bertjax.forecast.topologies import Topology

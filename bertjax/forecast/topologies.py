@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
-from bertjax.errors import UserError
-from bertjax.hardware.chips import CHIPS, Chip
+from bertjax.runtime.chips import CHIPS, Chip
+from bertjax.runtime.errors import UserError
 
 # Slice shapes that Cloud TPU offers (see the pages in `chips`). libtpu aborts the process for some other shapes.
 _FLAT = ("2x2", "4x4", "8x8", "8x16", "16x16")

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from bertjax.config import Config, from_dict
+from bertjax.config.config import Config, from_dict
+from bertjax.config.export import Export
 from bertjax.data.batch import PlacedExamples
 from bertjax.data.examples import Examples, Vocabulary, add_special_tokens
 from bertjax.data.framing import Ids, truncate
 from bertjax.data.labeled.base import LabeledExamples, Record
-from bertjax.export import Export
 from bertjax.inference.records import read_file
 from bertjax.objectives.base import Objective
 from bertjax.objectives.outputs import Output

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.labeled.base import LabeledExamples, Record
-from bertjax.errors import UserError
 from bertjax.inference.base import Pipeline
 from bertjax.models import taps
 from bertjax.models.encoder import Encoder
 from bertjax.models.mixing import all_layers
 from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

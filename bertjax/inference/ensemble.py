@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.errors import UserError
-from bertjax.export import Export
+from bertjax.config.export import Export
 from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor, Request
+from bertjax.runtime.errors import UserError
 
 # Example settings that do not affect how a record without a label is encoded.
 _FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record")

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.errors import UserError
 from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError
 
 # Masks predicted per view of a text; a text with more masks gets further views.
 CAPACITY = 4

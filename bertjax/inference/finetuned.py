@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax.config import Task
+from bertjax.config.config import Task
+from bertjax.config.export import Export
 from bertjax.data.formats import FORMATS
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.errors import UserError
-from bertjax.export import Export
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import read_file
 from bertjax.objectives.base import Objective
+from bertjax.runtime.errors import UserError
 
 
 def has_predictions(model: Export) -> bool:

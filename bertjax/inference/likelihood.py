@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.export import Export
 from bertjax.data.batch import Draw
 from bertjax.data.framing import Ids, special_tokens
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
-from bertjax.errors import UserError, cut_text
-from bertjax.export import Export
 from bertjax.inference.base import Pipeline
 from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.runtime.errors import UserError, cut_text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,11 +6,11 @@ import functools
 import jax
 import numpy as np
 
+from bertjax.config.export import Export
 from bertjax.data.batch import PlacedExamples
-from bertjax.errors import UserError
-from bertjax.export import Export
 from bertjax.inference.base import Arrays, Pipeline, config_of
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 
 
 def masked_lm(model: Export) -> MaskedLM | None:

@@ -19,11 +19,11 @@ from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.errors import UserError, printable
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
 from bertjax.inference.predictor import Predictor, Request
 from bertjax.inference.records import read_objects
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import UserError, printable
+from bertjax.runtime.storage import reason_of
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
 # Grouping fields of BLiMP, optional, from finest to coarsest.

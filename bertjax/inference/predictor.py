@@ -8,9 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.export import Export
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.errors import UserError
-from bertjax.export import Export
 from bertjax.inference import buckets
 from bertjax.inference.base import EncodedExamples, Pipeline
 from bertjax.inference.embed import Embed
@@ -20,6 +19,7 @@ from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import checked, records_of, single_field
 from bertjax.models.precision import float32_products
+from bertjax.runtime.errors import UserError
 
 # Number of records whose results are in memory at the same time.
 PART = 1 << 13
@@ -63,7 +63,7 @@ class Predictor:
     """A model ready for inference: `bertjax.predictor("runs/tiny/export").fill(["The king is [MASK]."])`.
 
     Args:
-      model: the model, for example `bertjax.opening.SavedModel(name).export`.
+      model: the model, for example `bertjax.config.opening.SavedModel(name).export`.
     """
 
     def __init__(self, model: Export):

@@ -1,9 +1,9 @@
-"""Predictions as readable text: `bertjax.predict` prints it on a terminal, and JSON everywhere else."""
+"""Predictions as readable text: `bertjax predict` prints it on a terminal, and JSON everywhere else."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 
 
 def text_of(prediction: dict[str, Any], fields: Sequence[str], shown: int) -> str:

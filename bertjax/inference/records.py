@@ -10,7 +10,7 @@ from bertjax.data.labeled import json_objects, tables
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:

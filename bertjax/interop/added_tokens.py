@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bertjax.data.tokenizer.layout import layout_of
 from bertjax.data.tokenizer.tokenizers_library import ROLES, roles_of
-from bertjax.errors import UserError, quoted
+from bertjax.runtime.errors import UserError, quoted
 
 # Keys of transformers' files: the symbol's name in BERT, or "" if examples do not use it. The order matters: symbols
 # that are missing from the vocabulary get their ids in this order.

@@ -7,12 +7,12 @@ be converted: `BertModel` pools [CLS], which then sees only itself.
 
 import dataclasses
 
-from bertjax.errors import UserError
 from bertjax.interop import names
 from bertjax.interop.family import CLM, MLM, NSP, POOLER, Family, parts_in
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, LEFT_TO_RIGHT
+from bertjax.runtime.errors import UserError
 
 # Keys of `BertConfig`, which most other families copied.
 KEYS = {

@@ -7,11 +7,11 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError, printable, reason
-from bertjax.export import Export
+from bertjax.config.export import Export
+from bertjax.config.private_paths import base_name
 from bertjax.interop.family import Family
 from bertjax.interop.task_heads import PIPELINES, SPAN
-from bertjax.private_paths import base_name
+from bertjax.runtime.errors import UserError, printable, reason
 
 FILE = "README.md"
 # `pipeline_tag` on the Hub for heads that are not in `PIPELINES`.
@@ -49,7 +49,7 @@ tokenizer = AutoTokenizer.from_pretrained("{folder}")
 model = {auto}.from_pretrained("{folder}")
 ```
 
-{pipeline}{flax}Only JAX, after `python -m bertjax.convert --from={folder} --to=EXPORT`:
+{pipeline}{flax}Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
 
 ```python
 import bertjax

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.errors import UserError
 from bertjax.interop import albert, bert, distilbert, electra, mobilebert, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
 
 # In order of preference: the first family that can hold a model is used.
 FAMILIES: tuple[Family, ...] = (

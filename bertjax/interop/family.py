@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
 from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
 from bertjax.interop.task_heads import TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
+from bertjax.runtime.errors import UserError
 
 # Parts of a model besides its encoder: the pooler, and pretraining heads under the names of their loss terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"

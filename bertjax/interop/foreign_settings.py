@@ -7,7 +7,7 @@ that is in no table gives a note.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bertjax.errors import UserError, quoted, shorten
+from bertjax.runtime.errors import UserError, quoted, shorten
 
 # config.json: settings of `PretrainedConfig` in transformers 4 and 5 that do not change the encoder's function. They
 # control generation, training, outputs and files. Their token ids are redundant with the tokenizer's files.

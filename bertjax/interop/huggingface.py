@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax import private_paths, storage, untrusted
-from bertjax.config import from_dict, to_dict
+from bertjax.config import private_paths
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, quoted, shorten
-from bertjax.export import Export
 from bertjax.interop import (
     card,
     families,
@@ -26,6 +25,8 @@ from bertjax.interop import (
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime import storage, untrusted
+from bertjax.runtime.errors import UserError, quoted, shorten
 from bertjax.training.config import Stage
 
 CONFIG = "config.json"

@@ -10,12 +10,12 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.errors import UserError
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS
 from bertjax.interop.family import MLM, NSP, POOLER, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
 
 _WORD = "encoder/embeddings/word"
 _LAYER, _OURS = f"mobilebert.encoder.layer.{names.LAYER}", "encoder/layers"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.errors import UserError, quoted, shorten
+from bertjax.runtime.errors import UserError, quoted, shorten
 
 LAYER = "{layer}"
 ENCODER_ONLY = "add --encoder-only to convert the encoder alone"

@@ -1,6 +1,6 @@
 """ONNX export: transformers' encoder with bertjax's heads, through PyTorch's exporter, checked in onnxruntime.
 
-The check compares onnxruntime with `bertjax.predict` on texts and text pairs, so it covers every step in between,
+The check compares onnxruntime with `bertjax predict` on texts and text pairs, so it covers every step in between,
 including where [CLS] is.
 """
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.errors import RunFailed, UserError
-from bertjax.export import Export
+from bertjax.config.export import Export
 from bertjax.interop import huggingface
 from bertjax.interop.onnx_rows import inputs_of, rows
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.runtime.errors import RunFailed, UserError
 
 SUFFIX = ".onnx"
 TOLERANCE = 1e-4

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax.errors import RunFailed
-from bertjax.export import Export
+from bertjax.config.export import Export
 from bertjax.interop import onnx
 from bertjax.interop.outputs import reading_of
+from bertjax.runtime.errors import RunFailed
 
 # Where transformers.js and the Hub look for the int8 file in a model folder.
 PLACE = Path("onnx") / "model_quantized.onnx"

@@ -1,14 +1,14 @@
-"""Test rows for ONNX files: random texts and pairs, tokenized and laid out as `bertjax.predict` does."""
+"""Test rows for ONNX files: random texts and pairs, tokenized and laid out as `bertjax predict` does."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from bertjax.config.export import Export
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate
-from bertjax.export import Export
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # (tokens per text, for each of B texts; row length T). The first batch has padding, and one text that is cut.

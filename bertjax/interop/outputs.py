@@ -8,15 +8,15 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
-from bertjax.export import Export
+from bertjax.config.config import from_dict
+from bertjax.config.export import Export
 from bertjax.interop import names, sentence_transformers, task_heads
 from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
 from bertjax.models.pooling import l2_normalize, mean_of_examples
+from bertjax.runtime.errors import UserError
 
 HIDDEN, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
 LOGITS, START, END = "logits", "start_logits", "end_logits"
@@ -119,7 +119,7 @@ def reading_of(export: Export) -> Reading:
 
 
 def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return bertjax's own outputs by name, computed in float32 as `bertjax.predict` does.
+    """Return bertjax's own outputs by name, computed in float32 as `bertjax predict` does.
 
     A fine-tuned model's logits come from its objective. Poolers read [CLS] where the batch has it.
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax import untrusted
 from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
-from bertjax.errors import UserError
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError
 
 SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # despite its name the latter is Unigram too
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.

@@ -10,12 +10,12 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.errors import UserError
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
 
 _POSITION, _SEGMENT = "encoder/embeddings/position", "encoder/embeddings/segment"
 

@@ -1,7 +1,7 @@
 """Sentence embedders in the layout of sentence-transformers: an encoder, its pooling, a normalization.
 
 `modules.json` lists the modules in order; each has a folder with its settings. We read the layouts of versions 0 to 6
-and write the layout of version 5. Modules and settings that `bertjax.predict --do=embed` does not compute are refused
+and write the layout of version 5. Modules and settings that `bertjax predict --do=embed` does not compute are refused
 by name, or noted if only the encoder is converted.
 """
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax import untrusted
-from bertjax.errors import UserError, quoted, shorten
 from bertjax.interop.names import ENCODER_ONLY
 from bertjax.interop.task_heads import first_objective
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, quoted, shorten
 
 MODULES = "modules.json"
 _PREFIX = "embedding_"
@@ -80,7 +80,7 @@ class Embedder(NamedTuple):
       activation: function that a cross-encoder applies to its logits; empty if the folder does not name it.
       max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
       lowercase: whether texts are lowercased before tokenization.
-      notes: differences to `bertjax.predict --do=embed`, one line each.
+      notes: differences to `bertjax predict --do=embed`, one line each.
     """
 
     folder: Path
@@ -164,7 +164,7 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
         left_out.append(f"the modules {' and '.join(after)} in this order")
     if after[-1:] == ["Normalize"]:
         notes.append(
-            "sentence-transformers scales embeddings to length 1: add --normalize to bertjax.predict --do=embed"
+            "sentence-transformers scales embeddings to length 1: add --normalize to bertjax predict --do=embed"
         )
     if "Pooling" in kinds:
         path = paths[kinds.index("Pooling")] / "config.json"
@@ -177,7 +177,7 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
         left_out += [f"{name} of its pooling" for name in odd]
         if modes != ["mean"]:
             notes.append(
-                f"sentence-transformers pools this model by {shorten(list(map(quoted, modes)))}, and bertjax.predict "
+                f"sentence-transformers pools this model by {shorten(list(map(quoted, modes)))}, and bertjax predict "
                 "--do=embed takes the mean"
             )
     file = next((encoder / name for name in _ENCODER_FILES if (encoder / name).exists()), None)

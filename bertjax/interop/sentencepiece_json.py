@@ -8,7 +8,7 @@ import base64
 from typing import Any
 
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6

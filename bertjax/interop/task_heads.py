@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.labeled.questions import Questions
-from bertjax.errors import UserError, quoted
 from bertjax.interop import names
 from bertjax.interop.names import ENCODER_ONLY, Name
+from bertjax.runtime.errors import UserError, quoted
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = "classification", "multi_label", "regression", "tagging"
 SPAN, CHOICE = "span", "multiple_choice"

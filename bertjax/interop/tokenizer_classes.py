@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import UserError, quoted
+from bertjax.runtime.errors import UserError, quoted
 
 # Classes that files describe completely, without `Tokenizer` and `Fast` in their names; one group per kind of file.
 _WORDPIECE = (

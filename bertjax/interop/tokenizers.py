@@ -6,14 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax import untrusted
 from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizer_json, wordpiece
 from bertjax.data.tokenizer import layout as layouts
 from bertjax.data.tokenizer.layout import Layout, layout_of, template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import ROLES, HuggingFaceTokenizer
-from bertjax.errors import UserError, quoted, reason, shorten
 from bertjax.interop import (
     added_tokens,
     foreign_settings,
@@ -21,6 +19,8 @@ from bertjax.interop import (
     sentencepiece_json,
     tokenizer_classes,
 )
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, quoted, reason, shorten
 
 MODEL, VOCAB, CONFIG, SYMBOLS = "tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"
 ADDED = "added_tokens.json"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bertjax.export import Export
+from bertjax.config.export import Export
 from bertjax.interop.outputs import HIDDEN, POOLED, SENTENCE, Reading
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig

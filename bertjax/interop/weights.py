@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from bertjax import untrusted
-from bertjax.errors import UserError, quoted, reason
-from bertjax.export import write_tensors
+from bertjax.config.export import write_tensors
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, quoted, reason
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"

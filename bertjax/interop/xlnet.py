@@ -7,11 +7,11 @@ memory settings do not affect a single call.
 
 import dataclasses
 
-from bertjax.errors import UserError, quoted
 from bertjax.interop import names
 from bertjax.interop.family import PLM, Family
 from bertjax.interop.task_heads import CHOICES, QUESTIONS, SEQUENCE, TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError, quoted
 
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bertjax.errors import UserError
 from bertjax.models import config_checks
 from bertjax.models.config_checks import DTYPES, REMAT_POLICIES, TRANSFORMER
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.runtime.errors import UserError
 
 # TPU tiles are 128 wide, so the vocabulary is padded to a multiple of 128; see `bertjax.models.vocabulary`.
 VOCABULARY_MULTIPLE = 128

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from bertjax.errors import UserError
 from bertjax.models import directions
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import drops_all
+from bertjax.runtime.errors import UserError
 
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "dots", "full")

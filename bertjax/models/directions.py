@@ -11,7 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from bertjax.errors import Untrusted, UserError
+from bertjax.runtime.errors import Untrusted, UserError
 
 DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT, PREFIX = ("bidirectional", "left_to_right", "prefix")
 
@@ -67,7 +67,7 @@ def check(direction: str, trust_code: bool = False) -> None:
 
 def _function(direction: str, trust_code: bool) -> Ranks:
     # Imported on use: only user functions need the registry; opening a model does not.
-    from bertjax import registry
+    from bertjax.config import registry
 
     choice, (module_name, _, name) = f"model.direction={direction!r}", direction.partition(":")
     # These modules are imported anyway, but not because somebody trusted an export.

@@ -1,7 +1,7 @@
 """Objectives, one idea per file: registry, base class, losses, teachers, pretraining and fine-tuning."""
 
+from bertjax.config.registry import Union
 from bertjax.objectives.base import Objective
-from bertjax.registry import Union
 
 # As strings, because a module is imported only when its class is used.
 KINDS = {

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from bertjax.errors import UserError, shorten
 from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
@@ -17,8 +16,9 @@ from bertjax.models.model import Model
 from bertjax.models.taps import HIDDEN
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.teacher_losses.base import TeacherLoss, Values
+from bertjax.runtime.errors import UserError, shorten
 
-# Parameter root of teacher losses; exports leave it out (`bertjax.export.exported`).
+# Parameter root of teacher losses; exports leave it out (`bertjax.config.export.exported`).
 PROJECTIONS = "projections"
 
 Losses = dict[str, TeacherLoss]

@@ -17,13 +17,13 @@ import numpy as np
 
 from bertjax.data.batch import Draw
 from bertjax.data.random import bits
-from bertjax.errors import UserError
 from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.model import Model
 from bertjax.models.taps import LAYER_MASK
 from bertjax.objectives.losses import Sums
+from bertjax.runtime.errors import UserError
 
 Arrays = dict[str, jax.Array]
 

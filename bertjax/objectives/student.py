@@ -8,13 +8,13 @@ import jax
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.objectives import imitation, replacement
 from bertjax.objectives.replacement import Replacing
 from bertjax.objectives.teacher import Teacher
 from bertjax.objectives.teacher_losses.base import TeacherLoss
+from bertjax.runtime.errors import UserError
 
 Arrays = dict[str, jax.Array]
 

@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax import export
+from bertjax.config import export
 from bertjax.data.labeled import labels
 from bertjax.data.tokenizer.mixed import MixedTokenizer
-from bertjax.errors import UserError, shorten
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.losses import Sums, cosine_distance, kl_divergence
+from bertjax.runtime.errors import UserError, shorten
 
 Arrays = Mapping[str, jax.Array]
 
@@ -134,7 +134,7 @@ class Teacher:
             if self.second_fingerprint != fingerprint:
                 raise UserError(
                     f"objective.teacher={self.folder} has a second vocabulary, which is not that of the corpus; set "
-                    "data.tokenizer.model to the tokenizer that was given to bertjax.extend --mix"
+                    "data.tokenizer.model to the tokenizer that was given to bertjax extend --mix"
                 )
         elif self.tokenizer_fingerprint != fingerprint:
             raise UserError(

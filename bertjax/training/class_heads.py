@@ -9,15 +9,15 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.data.labeled import labels
-from bertjax.errors import shorten
 from bertjax.objectives.base import Objective
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.runtime.errors import shorten
 
 # Objectives with one head output per class; outputs are the last axis in all head parameters.
 _OUTPUT_FOR_EACH_CLASS = (Classification, EmbeddingClassification, MultiLabel, Tagging)

@@ -4,8 +4,8 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from bertjax.errors import UserError
 from bertjax.models.config_checks import REMAT_POLICIES
+from bertjax.runtime.errors import UserError
 from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "lamb")

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from bertjax.errors import UserError
 from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
 
 

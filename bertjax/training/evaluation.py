@@ -12,16 +12,16 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
-from bertjax.mesh import BATCH_AXES
 from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
 from bertjax.objectives.slots import slots_of, with_slots
+from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.micro_batches import count_micro_batches

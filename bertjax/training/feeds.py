@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.coverage import check_documents, check_labels
 from bertjax.data.examples import Vocabulary
@@ -16,8 +16,8 @@ from bertjax.data.order import SMALLEST_SHARE, Epochs, Turns
 from bertjax.data.pipeline import Features, Feed
 from bertjax.data.plan import Counts, Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
 from bertjax.objectives.base import Objective
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
 from bertjax.training.stages import stage_at
 

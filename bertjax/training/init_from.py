@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import Config
+from bertjax.config.config import Config
+from bertjax.config.export import Export
+from bertjax.config.opening import SavedModel
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, shorten
-from bertjax.export import Export
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.finetuning.base import ExampleObjective
-from bertjax.opening import SavedModel
+from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
 from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor

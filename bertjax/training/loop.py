@@ -12,9 +12,9 @@ import jax
 from tqdm import tqdm
 
 from bertjax.data.pipeline import LocalBatches, iterate
-from bertjax.errors import Unavailable
 from bertjax.models.flops import Counts
 from bertjax.models.vocabulary import count_parameters
+from bertjax.runtime.errors import Unavailable
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes

@@ -8,15 +8,15 @@ from typing import Any
 
 import jax
 
-from bertjax.config import Task
-from bertjax.errors import UserError, reason, shorten
+from bertjax.config.config import Task
+from bertjax.config.user_code import line_of
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import SlotValues, slots_of, with_slots
+from bertjax.runtime.errors import UserError, reason, shorten
 from bertjax.training.param_paths import path_of
 from bertjax.training.shapes import batch_shapes
-from bertjax.user_code import line_of
 
 log = logging.getLogger(__name__)
 

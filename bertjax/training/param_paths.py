@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def path_of(key_path: tuple) -> str:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import Multiplier, matches_any
 from bertjax.training.param_paths import map_with_path, matches, path_of
 

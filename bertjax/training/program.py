@@ -14,16 +14,16 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.data.pipeline import filled_up
-from bertjax.errors import UserError
-from bertjax.mesh import BATCH_AXES
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage, matches_any
 from bertjax.training.lora import add_factors
 from bertjax.training.model_params import ModelParams

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import matches_any
 
 ROOT = "scores"

@@ -1,6 +1,6 @@
 """Quantization-aware training, as a function of the params.
 
-The step rounds kernels and word tables to values that `bertjax.int8` can store (symmetric, one scale per channel)
+The step rounds kernels and word tables to values that `models.int8` can store (symmetric, one scale per channel)
 before the model runs. The gradient with respect to a rounded weight updates the float one. Evaluations and the export
 use rounded weights, so an int8 export loses nothing more. Flax modules are unaware.
 
@@ -16,9 +16,8 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax import int8
-from bertjax.errors import UserError
-from bertjax.models import rounding
+from bertjax.models import int8, rounding
+from bertjax.runtime.errors import UserError
 
 _FEWEST, _MOST = 2, 8
 

@@ -6,7 +6,8 @@ import math
 import os
 from typing import Any
 
-from bertjax.config import Config
+from bertjax.config.config import Config
+from bertjax.config.opening import SavedModel
 from bertjax.data import remote, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.labeled.base import LabeledFormat
@@ -15,12 +16,11 @@ from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.causal import CausalLM
-from bertjax.opening import SavedModel
-from bertjax.storage import is_remote
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.storage import is_remote
 from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds

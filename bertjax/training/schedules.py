@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from bertjax.errors import UserError
-from bertjax.registry import Union
+from bertjax.config.registry import Union
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

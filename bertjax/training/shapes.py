@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 
-from bertjax.config import Task
+from bertjax.config.config import Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.plan import Spec
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> dict[str, jax.ShapeDtypeStruct]:

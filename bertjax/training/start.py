@@ -6,13 +6,13 @@ import functools
 import math
 from typing import Any
 
-from bertjax import config as configuration
-from bertjax import storage
-from bertjax.config import Config
+from bertjax.config import config as configuration
+from bertjax.config.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, say
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError, say
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes

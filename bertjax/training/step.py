@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from bertjax.mesh import BATCH_AXES
 from bertjax.models.model import Model
 from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.slots import with_slots
+from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.lora import LoraConfig

@@ -18,15 +18,15 @@ from typing import NamedTuple
 from etils import epath
 from rich.console import Console
 
-from bertjax import storage
-from bertjax.config import Config, to_dict
-from bertjax.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
+from bertjax.config.config import Config, to_dict
+from bertjax.config.typed import differences
+from bertjax.runtime import storage
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.seeds import deviation, over_seeds
 from bertjax.training.run.record import read_settings
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, has_finished, read_json, write_json
-from bertjax.typed import differences
 
 _SECONDS_BETWEEN_ROUNDS = 10.0
 _PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}

@@ -3,11 +3,11 @@
 import dataclasses
 import math
 
-from bertjax.config import Config, Task
-from bertjax.errors import UserError, shorten
+from bertjax.config.config import Config, Task
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.teacher import Teacher
+from bertjax.runtime.errors import UserError, shorten
 
 
 def open_teachers(config: Config) -> Config:

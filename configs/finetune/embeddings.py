@@ -26,7 +26,7 @@ Files, relative to the current folder (`--config.tasks.embeddings.examples.train
 - pairs/train.tsv and dev.tsv with columns sentence1, sentence2
 - texts/train.txt with a text on each line, and glue/STS-B/dev.tsv, for simcse
 
-`bertjax.predict --do=embed` computes the vectors of new sentences.
+`bertjax predict --do=embed` computes the vectors of new sentences.
 
 | setting | paper | where | here |
 |---|---|---|---|

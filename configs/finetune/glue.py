@@ -9,7 +9,7 @@ glue/MRPC/train.tsv and glue/MRPC/dev.tsv; `--config.tasks.MRPC.examples.train=`
 scores one model on both of its development sets, the second one named by `...further_heldout.mismatched=`. When the
 tasks are trained in runs/glue,
 
-    python -m bertjax.evaluate runs/glue --suite=glue
+    python -m bertjax evaluate runs/glue --suite=glue
 
 prints the row of the paper's table 1.
 

@@ -11,16 +11,16 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import export
 from bertjax.analysis.material import Labeled, Texts, texts_material
 from bertjax.analysis.subject import Subject, open_subjects
-from bertjax.config import from_dict, to_dict
+from bertjax.config import export
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
+from bertjax.config.opening import SavedModel
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.export import Export
 from bertjax.models import vocabulary
-from bertjax.opening import SavedModel
 from bertjax.training.run.record import RunRecord, write_record
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.shapes import batch_shapes

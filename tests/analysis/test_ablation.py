@@ -9,10 +9,10 @@ import pytest
 from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
-from bertjax import resampling
 from bertjax.analysis import ablation as module
 from bertjax.analysis.ablation import Ablation, ablation_of, lacks_objective, packed_rows, scored
 from bertjax.analysis.material import Labeled, texts_material
+from bertjax.comparison import resampling
 from bertjax.objectives.finetuning.classification import Classification
 from tests.models import reference
 

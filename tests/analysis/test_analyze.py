@@ -6,16 +6,19 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from bertjax import analysis, analyze, cli, export
+from bertjax import analysis
 from bertjax.analysis import drawing, results
 from bertjax.analysis.part import Figure, Result
 from bertjax.analysis.parts.targets import Targets
-from bertjax.errors import UserError
+from bertjax.cli import analyze
+from bertjax.config import export
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import MODEL, make
 
 
 def call(*arguments: str) -> int:
-    return cli.exit_code_of(lambda: analyze.main(["--platform=cpu", *map(str, arguments)]))
+    return command_line.exit_code_of(lambda: analyze.main(["--platform=cpu", *map(str, arguments)]))
 
 
 def test_the_folder_of_an_analysis_is_replaced_as_a_whole(models, tmp_path, capsys, monkeypatch):
@@ -78,7 +81,7 @@ def test_a_part_that_fails_loses_no_other(models, tmp_path, capsys, monkeypatch,
     run = fail if when == "computed" else lambda *_: Result({}, figures=[figure])
     monkeypatch.setattr(Targets, "run", run)
     arguments = [models["pretrained"], "--texts=The king is here.", f"--out={tmp_path / 'report'}"]
-    assert call(*arguments, "--parts=patterns,targets") == cli.FAILED
+    assert call(*arguments, "--parts=patterns,targets") == command_line.FAILED
     expected = "MemoryError: 5 GB are needed"
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     again = "the other parts are written; run it alone with --parts=targets"

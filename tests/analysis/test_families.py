@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import analyze, cli, export, probe
-from bertjax.config import to_dict
-from bertjax.config_file import load
+from bertjax.cli import analyze, probe
+from bertjax.config import export
+from bertjax.config.config import to_dict
+from bertjax.config.config_file import load
+from bertjax.runtime import command_line
 from tests.analysis.conftest import make
 from tests.interop import models as published
 
@@ -24,7 +26,7 @@ def analyzed(model, folder: Path, texts: list[str], *flags: str) -> dict:
     """Return the numbers of an analysis."""
     export.write(folder / "model", model)
     flags = [str(folder / "model"), *(f"--texts={text}" for text in texts), f"--out={folder / 'report'}", *flags]
-    assert cli.exit_code_of(lambda: analyze.main(["--platform=cpu", *flags])) == 0
+    assert command_line.exit_code_of(lambda: analyze.main(["--platform=cpu", *flags])) == 0
     return json.loads((folder / "report" / "analysis.json").read_text())
 
 
@@ -50,4 +52,7 @@ def test_a_family_is_analyzed_and_probed(family, tokens, sentences, tmp_path):
     assert family == "lstm" or len(numbers["parts"]) == 8
     lines = [f"{text}\t{number % 2}" for number, text in enumerate(texts * 4)]
     (tmp_path / "toy.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
-    assert cli.exit_code_of(lambda: probe.main([str(tmp_path / "model"), f"--labeled={tmp_path / 'toy.tsv'}"])) == 0
+    assert (
+        command_line.exit_code_of(lambda: probe.main([str(tmp_path / "model"), f"--labeled={tmp_path / 'toy.tsv'}"]))
+        == 0
+    )

@@ -2,11 +2,12 @@
 
 import pytest
 
-from bertjax import compress, export
 from bertjax.analysis.parts import PARTS
 from bertjax.analysis.running import run_part
 from bertjax.analysis.subject import open_subjects
-from bertjax.errors import UserError
+from bertjax.cli import compress
+from bertjax.config import export
+from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import make
 
 MODEL = {"layer_type": "lstm", "layers": 2, "width": 32, "positions": "none", "segments": 0}

@@ -13,10 +13,10 @@ from bertjax.analysis.material import labeled as labeled_material
 from bertjax.analysis.parts.identifiability import Lengths
 from bertjax.analysis.running import materials_of
 from bertjax.analysis.subject import Subject
+from bertjax.config.opening import SavedModel
 from bertjax.data.labeled.siamese import SiamesePairs
-from bertjax.errors import UserError
 from bertjax.inference.finetuned import FineTuned
-from bertjax.opening import SavedModel
+from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import packed_rows, with_development_set
 
 

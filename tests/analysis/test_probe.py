@@ -1,4 +1,4 @@
-"""python -m bertjax.probe as a user types it."""
+"""python -m bertjax probe as a user types it."""
 
 import json
 import re
@@ -7,13 +7,13 @@ import shutil
 import pytest
 from etils import epath
 
-from bertjax import compare, probe
 from bertjax.analysis.probing import findings, pairs
 from bertjax.analysis.subject import Subject, expand
-from bertjax.errors import UserError
+from bertjax.cli import compare, probe
+from bertjax.comparison.resampling import LEAST_EXAMPLES
+from bertjax.config.opening import SavedModel
 from bertjax.inference import minimal_pairs
-from bertjax.opening import SavedModel
-from bertjax.resampling import LEAST_EXAMPLES
+from bertjax.runtime.errors import UserError
 from bertjax.training.results.scores import read_probes, write_probe
 from tests.analysis.probing import test_senses
 from tests.analysis.probing.test_tasks import SENTENCES, conllu

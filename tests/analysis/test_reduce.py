@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured, expand, labels_of
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def test_a_mean_over_examples_of_any_length(pretrained, texts):

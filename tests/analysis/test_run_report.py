@@ -8,9 +8,9 @@ import pytest
 
 from bertjax.analysis import run_data, run_report
 from bertjax.analysis.page.page import Section, Table, TokenRow, page
-from bertjax.config import Config, Task, from_dict
+from bertjax.config.config import Config, Task, from_dict
 from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.results import curves
 from bertjax.training.run.record import RunRecord

@@ -6,13 +6,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax import cli, report
 from bertjax.analysis.store_report import sections_of
+from bertjax.cli import report
 from bertjax.data.filters.scripts import kind_of
 from bertjax.data.inspect.cleaning import empty_sources
 from bertjax.data.preparation import dropped
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import COUNTS, TokenStore
+from bertjax.runtime import command_line
 from tests.data.preparation.test_parts import CLEANING, mixed
 
 
@@ -67,7 +68,7 @@ def test_what_was_left_out_is_counted_by_source_and_by_reason(cleaned):
 
 def test_the_page_is_beside_the_store_whose_files_stay_the_same(cleaned, capsys):
     before = {path: path.stat().st_mtime_ns for path in cleaned.path.rglob("*")}
-    assert cli.exit_code_of(lambda: report.main([str(cleaned.path)])) == 0
+    assert command_line.exit_code_of(lambda: report.main([str(cleaned.path)])) == 0
     target = cleaned.path.with_name(f"{cleaned.path.name}.html")
     assert f"page      {target}\n" == capsys.readouterr().out
     html = target.read_text(encoding="utf-8")
@@ -90,7 +91,7 @@ def test_bad_input_is_one_line(name, message, cleaned, tmp_path, capsys):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "manifest.json").write_text("{")
-    assert cli.exit_code_of(lambda: report.main([str(folder), f"--out={tmp_path}/page.html"])) == 2
+    assert command_line.exit_code_of(lambda: report.main([str(folder), f"--out={tmp_path}/page.html"])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error and error.count("\n") == 1
     assert not (tmp_path / "page.html").exists()

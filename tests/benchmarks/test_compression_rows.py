@@ -8,12 +8,12 @@ import pytest
 
 from benchmarks.compression import Cell, make, prepare_teacher
 from benchmarks.compression_speed import in_one_step
-from bertjax import export
-from bertjax.cli import exit_code_of
-from bertjax.config import from_dict, to_dict
+from bertjax.config import export
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import WEIGHTS, Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.export import WEIGHTS, Export
+from bertjax.runtime.command_line import exit_code_of
 from bertjax.training.program import Program
 from tests import runs
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.family_config import ABLATIONS, BATCH, RATES, ROWS, SEQ_LEN
 from benchmarks.family_plan import Cell, Progress, steps_of_cell
 from benchmarks.family_table import markdown
-from bertjax import config_file
+from bertjax.config import config_file
 
 CONFIG = Path(__file__).parents[2] / "benchmarks" / "family_config.py"
 

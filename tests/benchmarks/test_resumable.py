@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks import resumable
-from bertjax.errors import RunFailed
+from bertjax.runtime.errors import RunFailed
 
 
 def test_a_line_that_was_cut_off_is_not_finished_and_the_next_one_replaces_it(tmp_path):

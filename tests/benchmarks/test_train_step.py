@@ -8,7 +8,7 @@ import pytest
 from benchmarks import train_step
 from benchmarks.arms import ours, products
 from benchmarks.arms.setting import Setting
-from bertjax import config_file
+from bertjax.config import config_file
 from bertjax.training import stage_flops
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes

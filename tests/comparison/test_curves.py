@@ -7,7 +7,7 @@ from matplotlib import image
 from bertjax.comparison import curves
 from bertjax.comparison.curves import check_axis, choose_metrics, curve_of, smoothed
 from bertjax.comparison.runs import open_entries
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.comparison.workdirs import record, write
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 from bertjax.comparison.defaults import changes_of
-from bertjax.config import Config, from_dict
+from bertjax.config.config import Config, from_dict
 from bertjax.objectives.base import Objective
 
 

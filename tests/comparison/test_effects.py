@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from bertjax import resampling
+from bertjax.comparison import resampling
 from bertjax.comparison.effects import EXAMPLES, SEEDS, effect_of, effects_of
 from bertjax.comparison.numbers import Spread, numbers_of
 from bertjax.comparison.runs import open_entries

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bertjax.config import from_dict, to_dict
+from bertjax.config.config import from_dict, to_dict
 
 STEPS = 20
 CONFIG = {

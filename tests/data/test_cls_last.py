@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
@@ -16,9 +16,9 @@ from bertjax.data.labeled.questions import NO_ANSWER, Questions
 from bertjax.data.masking import SpanMasking
 from bertjax.data.tokenizer import tokenizer_json
 from bertjax.data.tokenizer.layout import template
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.span_boundary import SpanBoundary
+from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
 from tests.interop import models
 

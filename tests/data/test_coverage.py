@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data import coverage
 from bertjax.data.config import DataConfig
 from bertjax.data.coverage import check_documents, check_labels, label_shares, unread_share
@@ -15,7 +15,7 @@ from bertjax.data.formats.sentence_order import SentenceOrder
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from tests.data.formats.splits import split_of
 

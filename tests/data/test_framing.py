@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import Frame, kept_of_pair, special_tokens, truncate
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 CLS, SEP = -1, -2
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.masking import KINDS, MASKINGS, TokenMasking, gather_masked, mask
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.ragged import CLS, MASK, PAD, SEP, VOCABULARY, first_epoch, one_a_row
 from tests.ragged import random as examples
 

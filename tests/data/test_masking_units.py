@@ -14,7 +14,7 @@ from bertjax.data.masking.kinds import SPAN_SHARES
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.ragged import CLS, MASK, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random
 
 NO_PHRASES = Lexicon({}, "")

@@ -20,7 +20,7 @@ from bertjax.data.masking import TokenMasking, gather_masked, mask
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import Spec, open_or_make
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.batches import assert_equal
 from tests.waiting import wait_until
 

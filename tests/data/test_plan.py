@@ -15,7 +15,7 @@ from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 TRAIN, HELDOUT = (Spec(split, SegmentPairs(), seq_len=32, seed=0) for split in ("train", "heldout"))
 

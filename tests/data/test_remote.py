@@ -14,7 +14,6 @@ import tenacity
 from etils import epath
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-from bertjax import cli, storage
 from bertjax.data import plan as plans
 from bertjax.data import remote, sources
 from bertjax.data.config import DataConfig, TokenizerConfig
@@ -23,7 +22,8 @@ from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime import command_line, storage
+from bertjax.runtime.errors import UserError
 from bertjax.training import resolve
 from bertjax.training.parallel import processes
 from tests import runs
@@ -150,7 +150,7 @@ def test_an_error_of_the_file_system_is_one_line(config, monkeypatch, error, cod
     monkeypatch.setattr(Bucket, "exists", fail)
     with pytest.raises(UserError, match=message) as raised:
         open_or_prepare(config, may_prepare=False)
-    assert cli.code_for(raised.value) == code
+    assert command_line.code_for(raised.value) == code
 
 
 def test_a_copy_goes_on_after_failures_that_pass(config, tmp_path, monkeypatch):

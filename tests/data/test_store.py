@@ -10,7 +10,7 @@ import pytest
 from bertjax.data import store, tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter, TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 CONTENT = {
     "train": [[[7, 8, 9], [10]], [[11]], [[12, 1], [13, 14]]],

@@ -16,13 +16,13 @@ from unittest import mock
 
 # What a run calls in each phase, and which call is in the middle of the run.
 PLACES = {
-    "start": ("bertjax.train", "open_teachers", 1),
+    "start": ("bertjax.cli.train", "open_teachers", 1),
     "prepare": ("bertjax.training.resolve", "open_or_prepare", 1),
     "restore": ("bertjax.training.run.checkpoint:Checkpoints", "restore_newest", 1),
     "step": ("bertjax.training.loop", "put_batches", 7),
     "evaluation": ("bertjax.training.loop:Evaluator", "__call__", 1),
     "save": ("orbax.checkpoint:CheckpointManager", "save", 2),
-    "export": ("bertjax.export", "write", 1),
+    "export": ("bertjax.config.export", "write", 1),
 }
 
 
@@ -69,10 +69,11 @@ def flip_a_bit(path: Path) -> None:
 
 
 def _train_and_die(phase: str, flags: list[str]) -> int:
-    from bertjax import cli, train
+    from bertjax.cli import train
+    from bertjax.runtime import command_line
 
     with at(phase, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        return cli.exit_code_of(lambda: train.main(flags))
+        return command_line.exit_code_of(lambda: train.main(flags))
 
 
 if __name__ == "__main__":

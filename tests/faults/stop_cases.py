@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from jax._src.distributed import global_state
 
-from bertjax import cli, train
+from bertjax.cli import train
+from bertjax.runtime import command_line
 from bertjax.training.parallel import processes
 from tests.faults import injection
 
@@ -59,7 +60,7 @@ def _train(case: dict) -> int:
     asked: list[bool] = []
     act = _signal_once(case["to"] == "group", case["distributed"], asked)
     with _limited_patience(asked), injection.at(case["phase"], act):
-        return processes.leave(lambda: cli.exit_code_of(lambda: train.main(case["flags"])))
+        return processes.leave(lambda: command_line.exit_code_of(lambda: train.main(case["flags"])))
 
 
 def _in_child(case: dict) -> None:
@@ -72,7 +73,7 @@ def _in_child(case: dict) -> None:
         code = _train(case)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        code = cli.FAILED
+        code = command_line.FAILED
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

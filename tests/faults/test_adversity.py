@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from bertjax.cli import STOPPED
+from bertjax.runtime.command_line import STOPPED
 from bertjax.training import loop
 from bertjax.training.run.checkpoint import Checkpoints
 from tests import runs

@@ -35,4 +35,4 @@ def test_fine_tuning_which_ends_as_well_the_second_time(store, undisturbed, tmp_
     own += ["--config.stages.0.min_steps=0", "--config.stages.0.seq_len=32", "--config.stages.0.epochs=1"]
     for _ in range(2):
         output = runs.train_in_bucket(store, f"classify-{variant}", *own)
-        assert "bertjax.convert --from=" in output.splitlines()[-1]
+        assert "bertjax convert --from=" in output.splitlines()[-1]

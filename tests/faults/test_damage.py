@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from bertjax.errors import Unavailable, UserError
+from bertjax.runtime.errors import Unavailable, UserError
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.record import read_checkpoint
 from tests import runs

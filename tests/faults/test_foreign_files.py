@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import export
+from bertjax.config import export
+from bertjax.config.opening import SavedModel
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.errors import UserError
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import card, huggingface
-from bertjax.opening import SavedModel
+from bertjax.runtime.errors import UserError
 from tests.data.tokenizer.conftest import sentences_of
 from tests.faults import mutations
 from tests.interop import models

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from bertjax import train
+from bertjax.cli import train
 from bertjax.training.run import watchdog
 from bertjax.training.run.record import read_checkpoint
 from tests import disturbed, runs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.cli import STOPPED
+from bertjax.runtime.command_line import STOPPED
 from tests import runs
 from tests.faults.test_moved_corpus import without
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import evaluate
+from bertjax.cli import evaluate
 from bertjax.training import resolve
 from bertjax.training.parallel import processes
 from bertjax.training.run.record import read_record

@@ -109,9 +109,9 @@ BAD_INPUTS = {
         "tests/data/labeled/test_conllu.py::test_bad_files_are_refused",
     ],
     "configurations": [
-        "tests/test_bad_config.py::test_a_bad_setting",
-        "tests/test_bad_config.py::test_a_bad_flag",
-        "tests/test_bad_config.py::test_a_bad_file",
+        "tests/config/test_bad_config.py::test_a_bad_setting",
+        "tests/config/test_bad_config.py::test_a_bad_flag",
+        "tests/config/test_bad_config.py::test_a_bad_file",
     ],
     "exports and weights": [
         "tests/interop/test_weights.py::test_a_damaged_pickle_is_one_line",

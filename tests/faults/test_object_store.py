@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from bertjax.cli import STOPPED
+from bertjax.runtime.command_line import STOPPED
 from tests import runs
 from tests.object_store import LOST, ObjectStore
 from tests.waiting import wait_until

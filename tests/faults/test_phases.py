@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from bertjax import storage
-from bertjax.cli import BAD_INPUT, FAILED, FINISHED, STOPPED
+from bertjax.runtime import storage
+from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.training.run import notify
 from tests import runs
 from tests.faults import injection

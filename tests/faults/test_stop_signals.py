@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bertjax.cli import STOPPED
+from bertjax.runtime.command_line import STOPPED
 from tests.waiting import wait_until
 
 STEPS = 100_000  # more than a run can do before it is stopped

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bertjax.cli import STOPPED, command
+from bertjax.runtime.command_line import STOPPED, command
 from tests import runs
 
 STEPS = 100

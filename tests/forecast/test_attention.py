@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import config_file
+from bertjax.config import config_file
 from bertjax.forecast import topologies
 from bertjax.training.program import Program
 

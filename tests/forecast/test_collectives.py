@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.forecast.collectives import Collective, collectives, table
 from bertjax.forecast.roofline import floor
-from bertjax.hardware.chips import CHIPS
+from bertjax.runtime.chips import CHIPS
 from tests.forecast.programs import mesh, module
 
 ROWS, WIDTH = 2048, 1024

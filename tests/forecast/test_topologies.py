@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.forecast import topologies
 from bertjax.forecast.topologies import SHAPES, Topology
-from bertjax.hardware.chips import CHIPS
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.chips import CHIPS
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import fill_mesh, make_mesh
 

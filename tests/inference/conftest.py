@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict, to_dict
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.export import Export
 from bertjax.inference.predictor import Predictor
 from bertjax.models import vocabulary
 from bertjax.training.shapes import batch_shapes

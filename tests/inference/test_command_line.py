@@ -10,8 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from bertjax import cli, evaluate, export, predict
+from bertjax.cli import evaluate, predict
+from bertjax.config import export
 from bertjax.models.encoder import Encoder
+from bertjax.runtime import command_line
 from tests.inference.conftest import LONGEST, sentences
 from tests.waiting import LIMIT_SECONDS
 
@@ -36,7 +38,7 @@ def bare(encoder_alone, tmp_path_factory) -> str:
 
 
 def call(*flags: str, main=predict.main) -> int:
-    return cli.exit_code_of(lambda: main([*flags, "--platform=cpu"]))
+    return command_line.exit_code_of(lambda: main([*flags, "--platform=cpu"]))
 
 
 def answers(text: str) -> list[dict]:
@@ -108,7 +110,7 @@ def test_the_number_of_cut_texts_is_printed_at_the_end(folder, capsys):
 
 
 def test_a_closed_pipe_ends_the_command_without_an_error(folder):
-    command = [sys.executable, "-m", "bertjax.predict", folder, "--platform=cpu", "--do=embed"]
+    command = [sys.executable, "-m", "bertjax", "predict", folder, "--platform=cpu", "--do=embed"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ
     )
@@ -117,7 +119,7 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
     first = json.loads(process.stdout.readline())
     process.stdout.close()
     assert first["text"] == "abc" and len(first["embedding"]) == 16
-    assert process.wait(timeout=LIMIT_SECONDS) == cli.UNREAD and process.stderr.read() == b""
+    assert process.wait(timeout=LIMIT_SECONDS) == command_line.UNREAD and process.stderr.read() == b""
 
 
 def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
@@ -132,7 +134,7 @@ def test_a_checkpoint_of_transformers_is_named_so(tmp_path, capsys):
     folder = tmp_path / "minilm"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}')
-    convert = f"python -m bertjax.convert --from={folder} --to=minilm.bertjax"
+    convert = f"python -m bertjax convert --from={folder} --to=minilm.bertjax"
     _refused(capsys, f"is a checkpoint of transformers; convert it and use the result: {convert}", str(folder))
 
 

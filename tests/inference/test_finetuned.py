@@ -6,14 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import cli, export, predict
-from bertjax.config import from_dict, to_dict
-from bertjax.errors import UserError
+from bertjax.cli import predict
+from bertjax.config import export
+from bertjax.config.config import from_dict, to_dict
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.readable import text_of
 from bertjax.inference.records import records_of
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.inference.conftest import LONGEST, sentences
 from tests.inference.test_predictor import framed, hidden
@@ -87,7 +89,7 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     predictions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert predictions == Predictor(regressor).predict(records)
     assert [{name: answer[name] for name in ("id", "one", "two")} for answer in predictions] == records
-    assert cli.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
+    assert command_line.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
     assert "the model reads 'one' and 'two' together; give a .jsonl file with these" in capsys.readouterr().err
 
 
@@ -98,7 +100,7 @@ def test_columns_of_a_file_with_other_names(model, classifier, tmp_path, capsys)
     call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.csv'}", "--platform=cpu"]
 
     def answers(*flags) -> list[dict]:
-        assert cli.exit_code_of(lambda: predict.main([*call, *flags])) == 0
+        assert command_line.exit_code_of(lambda: predict.main([*call, *flags])) == 0
         return [json.loads(line)["probabilities"] for line in capsys.readouterr().out.splitlines()]
 
     texts, pairs = ["abc", "bce bce"], [{"one": "abc", "two": "adf"}, {"one": "bce bce", "two": "cde"}]
@@ -111,7 +113,7 @@ def test_columns_of_a_file_with_other_names(model, classifier, tmp_path, capsys)
         (["--text=review", "--do=embed"], "--text=review has no effect with --do=embed, which reads the field 'text'"),
         (["--text=review", "--file="], "--text=review names a column of a labeled file; add --file=FILE"),
     ):
-        assert cli.exit_code_of(lambda flags=flags: predict.main([*call, *flags])) == 2
+        assert command_line.exit_code_of(lambda flags=flags: predict.main([*call, *flags])) == 2
         assert complaint in capsys.readouterr().err
 
 
@@ -120,9 +122,9 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
     export.write(tmp_path / "model", tagger)
     (tmp_path / "a.txt").write_text("1\tabc\tO\n2\tadf\tX\n\n1\tbce\tO\n2\tcde\tX\n")
     call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.txt'}", "--platform=cpu"]
-    assert cli.exit_code_of(lambda: predict.main(call)) == 2
+    assert command_line.exit_code_of(lambda: predict.main(call)) == 2
     assert "column 0 holds the number of each word, such as '1'" in capsys.readouterr().err
-    assert cli.exit_code_of(lambda: predict.main([*call, "--word=1", "--json"])) == 0
+    assert command_line.exit_code_of(lambda: predict.main([*call, "--word=1", "--json"])) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["words"] for record in records] == [["abc", "adf"], ["bce", "cde"]]
 
@@ -211,7 +213,7 @@ def test_quoted_fields_are_read_as_the_run_read_them(model, tmp_path, capsys):
     export.write(tmp_path / "model", quoted)
     (tmp_path / "texts.tsv").write_text('one\n"abc ""bad"" cab"\n')
     call = [str(tmp_path / "model"), f"--file={tmp_path / 'texts.tsv'}", "--platform=cpu"]
-    assert cli.exit_code_of(lambda: predict.main(call)) == 0
+    assert command_line.exit_code_of(lambda: predict.main(call)) == 0
     [answer] = map(json.loads, capsys.readouterr().out.splitlines())
     assert answer == Predictor(quoted).predict(['abc "bad" cab'])[0]
 
@@ -230,5 +232,5 @@ def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_p
         Ensemble({"one": tagger, "two": tagger}).predict(["abc"])
     export.write(tmp_path / "plain", model)
     call = [str(tmp_path / "plain"), f"--with={tmp_path / 'plain'}", "--do=embed", "--platform=cpu", "abc"]
-    assert cli.exit_code_of(lambda: predict.main(call)) == 2
+    assert command_line.exit_code_of(lambda: predict.main(call)) == 2
     assert "averages predictions of fine-tuned models, not --do=embed; remove it" in capsys.readouterr().err

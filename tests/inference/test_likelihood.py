@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from bertjax.errors import UserError
 from bertjax.inference import minimal_pairs
 from bertjax.inference.minimal_pairs import BAD, GOOD
 from bertjax.inference.predictor import Predictor
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
+from bertjax.runtime.errors import UserError
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.inference.test_predictor import framed, probabilities
 

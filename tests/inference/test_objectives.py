@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from bertjax.config import Task, from_dict, to_dict
+from bertjax.config.config import Task, from_dict, to_dict
 from bertjax.data.formats import FORMATS
 from bertjax.inference.predictor import Predictor
 from bertjax.models import vocabulary

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import export
+from bertjax.config import export
 from bertjax.data.text.augmentation import Augmentation
-from bertjax.errors import UserError
 from bertjax.inference import buckets
 from bertjax.inference import predictor as predictor_module
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.refill import Refill
+from bertjax.runtime.errors import UserError
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.models import reference
 

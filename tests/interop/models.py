@@ -6,12 +6,12 @@ import jax
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from bertjax import private_paths
-from bertjax.config import from_dict, to_dict
+from bertjax.config import private_paths
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.export import Export
 from bertjax.interop import families
 from bertjax.models import vocabulary
 from tests import batches

@@ -10,8 +10,8 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.tokenizer import trimming
-from bertjax.errors import UserError
 from bertjax.interop import tokenizers
+from bertjax.runtime.errors import UserError
 from tests.interop import models, published
 
 transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError
 from bertjax.interop import families, huggingface, names, weights
 from bertjax.interop.bert import FAMILY
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.interop import models
 

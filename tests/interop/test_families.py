@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError
 from bertjax.interop import families, huggingface, weights
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 CLASSES = [(kind, name, parts) for kind, known in models.CLASSES.items() for name, parts in known.items()]

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface
 from tests.interop import models

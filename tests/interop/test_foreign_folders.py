@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError
 from bertjax.interop import families, huggingface, tokenizers, weights
+from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 

@@ -8,7 +8,7 @@ import pytest
 import tokenizers as library
 
 import bertjax
-from bertjax import convert
+from bertjax.cli import convert
 from bertjax.data.tokenizer import from_model
 from bertjax.interop import huggingface
 from tests.interop import models

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError
 from bertjax.interop import huggingface, weights
+from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 BERT = {

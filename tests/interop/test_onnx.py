@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import cli, config_file, convert, export
-from bertjax.config import to_dict
-from bertjax.errors import RunFailed, UserError
+from bertjax.cli import convert
+from bertjax.config import config_file, export
+from bertjax.config.config import to_dict
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx, onnx_int8
 from bertjax.interop.onnx_rows import INPUTS
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import RunFailed, UserError
 from bertjax.training.program import Program
 from tests.interop import models
 
@@ -185,14 +187,14 @@ def test_a_folder_of_transformers_with_weights_too_large_for_one_file(tmp_path, 
     target = tmp_path / "new" / "tiny[v2]*.onnx"  # no pattern
     flags = [f"--from={tmp_path / 'theirs'}", f"--to={target}"]
     capsys.readouterr()
-    assert cli.exit_code_of(lambda: convert.main(flags)) == 0
+    assert command_line.exit_code_of(lambda: convert.main(flags)) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["parts:", "outputs:", "checked:", "onnx", "next"]
     assert "outputs: last_hidden_state, pooler_output" in lines
     assert sorted(path.name for path in target.parent.iterdir()) == ["tiny[v2]*.onnx", "tiny[v2]*.onnx.data"]
     inputs = dict.fromkeys(INPUTS, np.ones((2, 5), np.int64))
     assert np.isfinite(session_of(target).run(None, inputs)[0]).all()
-    assert cli.exit_code_of(lambda: convert.main(flags)) == 2
+    assert command_line.exit_code_of(lambda: convert.main(flags)) == 2
     assert f"--to={target} exists and is not empty" in capsys.readouterr().err
 
 

@@ -2,11 +2,13 @@
 
 import pytest
 
-from bertjax import cli, convert, export
-from bertjax.errors import RunFailed, UserError
+from bertjax.cli import convert
+from bertjax.config import export
 from bertjax.interop import onnx, onnx_int8
 from bertjax.interop.onnx_rows import INPUTS
 from bertjax.interop.outputs import reading_of
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import RunFailed, UserError
 from tests.interop.test_onnx import made, session_of, slow
 
 
@@ -62,7 +64,7 @@ def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
 def test_what_is_quantized_is_not_quantized_again(tmp_path, capsys):
     export.write(tmp_path / "int8", made("BertModel"), quantized=True)
     flags = [f"--from={tmp_path / 'int8'}", f"--to={tmp_path / 'model.onnx'}", "--quantize=int8"]
-    assert cli.exit_code_of(lambda: convert.main(flags)) == 2
+    assert command_line.exit_code_of(lambda: convert.main(flags)) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "int8 has int8 weights already; leave out --quantize" in error
     assert not (tmp_path / "model.onnx").exists()

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import unflatten_dict
 
-from bertjax import convert, export
+from bertjax.cli import convert
+from bertjax.config import export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.sources import documents

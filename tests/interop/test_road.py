@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
+from bertjax.config.opening import SavedModel
 from bertjax.data.preparation.prepare import open_or_prepare
-from bertjax.opening import SavedModel
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from tests import labeled_files, runs

@@ -13,8 +13,9 @@ import pytest
 from scipy import stats
 
 import bertjax
-from bertjax import convert, export
-from bertjax.config import Config, Task
+from bertjax.cli import convert
+from bertjax.config import export
+from bertjax.config.config import Config, Task
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import convert, export
+from bertjax.cli import convert
+from bertjax.config import export
 from bertjax.inference.predictor import Predictor
 from tests.interop import models
 from tests.ports import reserve_port

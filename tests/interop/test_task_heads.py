@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax import cli, convert, export
-from bertjax.errors import UserError
+from bertjax.cli import convert
+from bertjax.config import export
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, weights
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 SUFFIXES = {
@@ -220,10 +222,10 @@ def test_the_command_converts_both_ways_and_names_the_next_step(tokens, tmp_path
     export.write(tmp_path / "ours", original)
     for source, target, step in (
         ("ours", "theirs", f"transformers.pipeline('text-classification', model='{tmp_path / 'theirs'}')"),
-        ("theirs", "back", f"-m bertjax.predict {tmp_path / 'back'} --file=RECORDS.jsonl"),
+        ("theirs", "back", f"-m bertjax predict {tmp_path / 'back'} --file=RECORDS.jsonl"),
     ):
         flags = [f"--from={tmp_path / source}", f"--to={tmp_path / target}"]
-        assert cli.exit_code_of(functools.partial(convert.main, flags)) == 0
+        assert command_line.exit_code_of(functools.partial(convert.main, flags)) == 0
         assert step in capsys.readouterr().out
     there, back = (tmp_path / folder / "model.safetensors" for folder in ("ours", "back"))
     assert there.read_bytes() == back.read_bytes()
@@ -234,9 +236,9 @@ def test_encoder_only_of_a_head_that_no_other_library_knows(tokens, tmp_path, ca
     original.params["heads"] = {"left": {"bias": np.ones(2, np.float32)}}
     export.write(tmp_path / "ours", original)
     flags = [f"--from={tmp_path / 'ours'}", f"--to={tmp_path / 'theirs'}"]
-    assert cli.exit_code_of(lambda: convert.main(flags)) == 2 and not (tmp_path / "theirs").exists()
+    assert command_line.exit_code_of(lambda: convert.main(flags)) == 2 and not (tmp_path / "theirs").exists()
     assert "add --encoder-only" in capsys.readouterr().err
-    assert cli.exit_code_of(lambda: convert.main([*flags, "--encoder-only"])) == 0
+    assert command_line.exit_code_of(lambda: convert.main([*flags, "--encoder-only"])) == 0
     assert "heads and pooler not converted" in capsys.readouterr().out
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["BertModel"]
 

@@ -12,8 +12,8 @@ from bertjax.data import tokenizer
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.errors import UserError
 from bertjax.interop import sentencepiece_json, tokenizers
+from bertjax.runtime.errors import UserError
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 CORPORA = ("embedded:en", "embedded:ko")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import convert, export
+from bertjax.cli import convert
+from bertjax.config import export
 from bertjax.data import tokenizer
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors import TensorSpec, serialize_file
 
-from bertjax.errors import UserError
 from bertjax.interop import weights
+from bertjax.runtime.errors import UserError
 from tests.faults import mutations
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None

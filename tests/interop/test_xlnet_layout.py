@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from bertjax import export
+from bertjax.config import export
+from bertjax.config.opening import SavedModel
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx, tokenizers
-from bertjax.opening import SavedModel
 from tests.interop import published
 
 torch = pytest.importorskip("torch", reason="parity with transformers needs the extra [interop]")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from bertjax.errors import UserError
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.layers import Embeddings
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches

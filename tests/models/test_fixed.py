@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import cli, config_file, convert
-from bertjax.config import to_dict
-from bertjax.errors import UserError
+from bertjax.cli import convert
+from bertjax.config import config_file
+from bertjax.config.config import to_dict
 from bertjax.interop.families import FAMILIES
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.config_checks import FIXED_PATTERNS
@@ -21,6 +21,8 @@ from bertjax.models.flops import Counts, encoder_products
 from bertjax.models.kernels import CannotCompute
 from bertjax.models.presets import PRESETS
 from bertjax.models.visibility import Visibility
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from tests import batches, runs
@@ -199,7 +201,10 @@ def test_a_run_trains_resumes_and_is_opened(flags, tmp_path, capsys):
     assert model.params["layers"]["attention"]["key"]["kernel"].shape == (2, 32, 8)
     assert runs.call(*brief, "--config.model.heads=4") == 2
     assert "model.fixed_heads" in capsys.readouterr().err
-    assert cli.exit_code_of(lambda: convert.main([f"--from={tmp_path / 'export'}", f"--to={tmp_path / 'hf'}"])) == 2
+    assert (
+        command_line.exit_code_of(lambda: convert.main([f"--from={tmp_path / 'export'}", f"--to={tmp_path / 'hf'}"]))
+        == 2
+    )
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "model.fixed_heads=['previous', 'next', 'left']" in error, error
 

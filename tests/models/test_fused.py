@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models import attention, dropout, fused, kernels, triton_attention
 from bertjax.models.attention import attend
 from bertjax.models.config import EncoderConfig, Execution
@@ -18,6 +17,7 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
 from bertjax.models.kernels import FUSED, LONGEST_FUSED, TRITON, WITH_DROPOUT, attend_with_dropout, implementation_at
 from bertjax.models.visibility import Visibility
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 

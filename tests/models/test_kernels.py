@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models import attention, kernels
 from bertjax.models.attention import attend, attend_plainly
 from bertjax.models.config import EncoderConfig, Execution
@@ -29,6 +28,7 @@ from bertjax.models.kernels import (
 from bertjax.models.tracing import with_possible_attention
 from bertjax.models.visibility import Visibility
 from bertjax.objectives.pretraining.electra import Electra
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.lstm import LSTMLayer
 from bertjax.models.visibility import Queries, Visibility
+from bertjax.runtime.errors import UserError
 
 WIDTH = 6
 EXAMPLES_BT = np.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 3, 3]])

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -20,6 +19,7 @@ from bertjax.models.parameters import encoder_shapes
 from bertjax.models.presets import PRESETS
 from bertjax.models.trigrams import trigrams
 from bertjax.objectives.pretraining.electra import Electra
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from tests import batches
 

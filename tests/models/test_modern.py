@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models import kernels, vocabulary
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
@@ -16,6 +15,7 @@ from bertjax.models.heads import MaskedLMHead
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of

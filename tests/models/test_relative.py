@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models import encoder, kernels
 from bertjax.models.attention import attend
 from bertjax.models.config import EncoderConfig, Execution
@@ -18,6 +17,7 @@ from bertjax.models.presets import PRESETS
 from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of

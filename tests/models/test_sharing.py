@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
 from tests import batches
 
 # All widths differ, so that an array's shape identifies it.

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.labeled.base import LabeledExamples, LabeledFormat
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.tokenizer import Tokenizer

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bertjax import evaluate
-from bertjax.errors import Untrusted
+from bertjax.cli import evaluate
+from bertjax.runtime.errors import Untrusted
 from tests import runs
 from tests.objectives import example
 

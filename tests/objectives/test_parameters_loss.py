@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.models.parameters import encoder_shapes
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.teacher import Teacher
 from bertjax.objectives.teacher_losses.hidden import HiddenStates
 from bertjax.objectives.teacher_losses.parameters import Parameters
+from bertjax.runtime.errors import UserError
 from tests import batches
 
 STUDENT = dataclasses.replace(batches.ENCODER, layers=2, feedforward=20)

@@ -7,11 +7,11 @@ import types
 import pytest
 
 from bertjax.data.masking import MASKINGS
-from bertjax.errors import Untrusted, UserError
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.schedules import SCHEDULES
 
 

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from bertjax.data.batch import Draw
-from bertjax.errors import UserError
 from bertjax.models import cut
 from bertjax.objectives import replacement
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.replacement import RATE, SEED, Replacing
 from bertjax.objectives.teacher import Teacher
+from bertjax.runtime.errors import UserError
 from tests import batches
 
 SUCCESSOR = dataclasses.replace(batches.ENCODER, layers=2)

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.objectives import imitation
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
@@ -23,6 +22,7 @@ from bertjax.objectives.teacher_losses.hidden import HiddenStates
 from bertjax.objectives.teacher_losses.layer_map import MappedLoss, last, skip, uniform
 from bertjax.objectives.teacher_losses.logits import SoftLogits
 from bertjax.objectives.teacher_losses.relations import Relations
+from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.models import reference
 

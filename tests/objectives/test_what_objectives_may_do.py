@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import config_file, export
-from bertjax.config import Config, from_dict, to_dict
+from bertjax.config import config_file, export
+from bertjax.config.config import Config, from_dict, to_dict
+from bertjax.config.export import Export
+from bertjax.config.opening import SavedModel
 from bertjax.data.pipeline import LocalBatches
-from bertjax.errors import Untrusted, UserError
-from bertjax.export import Export
 from bertjax.interop import huggingface
 from bertjax.models import directions
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.opening import SavedModel
+from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.init_from import Source, state_from
 from bertjax.training.program import Program
@@ -175,7 +175,7 @@ def test_a_wrong_direction_is_one_line():
         "left": "^model.direction='left' is unknown; choose one of bidirectional, left_to_right, prefix, or name",
         "mylab.blocks:block": "^model.direction='mylab.blocks:block' cannot be used: .* has no function 'block'",
         "mylab.blocks:jnp": "^model.direction='mylab.blocks:jnp' cannot be used: .* has no function 'jnp'",
-        "bertjax.cli:command": "^model.direction='bertjax.cli:command' names a module of Python or of bertjax",
+        "bertjax.nano:step": "^model.direction='bertjax.nano:step' names a module of Python or of bertjax",
         "mylab.none:blocks": "^model.direction='mylab.none:blocks' cannot be imported: .* PYTHONPATH",
     }.items():
         with pytest.raises(UserError, match=message):

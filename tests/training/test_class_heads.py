@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.training import class_heads
 
 EXAMPLES = {

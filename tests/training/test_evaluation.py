@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict, to_dict
+from bertjax.config.config import from_dict, to_dict
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra

@@ -8,7 +8,7 @@ import multiprocessing.util
 import numpy as np
 import pytest
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.formats.stored import StoredExamples

@@ -8,7 +8,7 @@ import jax
 import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.config_checks import FIXED_PATTERNS

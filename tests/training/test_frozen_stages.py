@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
+from bertjax.config.config import from_dict
+from bertjax.runtime.errors import UserError
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.program import Program
 from tests import batches

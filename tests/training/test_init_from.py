@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax import config_file, convert, export, int8
-from bertjax.config import from_dict
-from bertjax.errors import UserError
+from bertjax.cli import convert
+from bertjax.config import config_file, export
+from bertjax.config.config import from_dict
+from bertjax.models import int8
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
 from bertjax.training import init_from
 from bertjax.training.program import Program
 from tests import runs

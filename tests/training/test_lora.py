@@ -13,9 +13,10 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax import config_file, train
-from bertjax.errors import UserError
-from bertjax.opening import SavedModel
+from bertjax.cli import train
+from bertjax.config import config_file
+from bertjax.config.opening import SavedModel
+from bertjax.runtime.errors import UserError
 from bertjax.training.lora import LoraConfig, add_factors, merge
 from bertjax.training.model_params import ModelParams
 from bertjax.training.parameter_rules import Freezing

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
+from bertjax.config.config import from_dict
+from bertjax.runtime.errors import UserError
 from bertjax.training import step
 from bertjax.training.param_paths import merge_params
 from bertjax.training.program import Program

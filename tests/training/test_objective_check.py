@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data.formats.full_sentences import FullSentences
-from bertjax.errors import UserError
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 from bertjax.training.program import Program
 from tests import batches
 

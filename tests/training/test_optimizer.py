@@ -10,8 +10,8 @@ import optax
 import pytest
 from flax.traverse_util import unflatten_dict
 
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import Multiplier, OptimizerConfig
 from bertjax.training.optimizer import apply_updates, decay_mask, make_optimizer
 from bertjax.training.param_paths import map_with_path

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.pipeline import Feed
 from bertjax.models.config import EncoderConfig

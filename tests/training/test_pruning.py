@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.errors import UserError
-from bertjax.opening import SavedModel
+from bertjax.config.opening import SavedModel
+from bertjax.runtime.errors import UserError
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optimizer import decay_mask

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax import compress, evaluate, export, int8
-from bertjax.models import rounding
-from bertjax.opening import SavedModel
+from bertjax.cli import compress, evaluate
+from bertjax.config import export
+from bertjax.config.opening import SavedModel
+from bertjax.models import int8, rounding
 from bertjax.training.model_params import ModelParams
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.step import gradients

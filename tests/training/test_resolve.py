@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from bertjax.config import from_dict, to_dict
-from bertjax.config_file import load
-from bertjax.errors import UserError
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.config_file import load
+from bertjax.runtime.errors import UserError
 from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.schedules import (
     Cosine,
     InverseSqrt,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.config import Task
+from bertjax.config.config import Task
 from bertjax.data.labeled.choices import Choices
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import OptimizerConfig, Stage
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.run.record import read_checkpoint

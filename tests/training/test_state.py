@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.models.encoder import Encoder, Layer
 from bertjax.models.visibility import Visibility
 from bertjax.training.program import Program

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.forecast import topologies
 from bertjax.training.program import Program
 

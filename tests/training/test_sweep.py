@@ -7,10 +7,11 @@ import math
 import pytest
 from etils import epath
 
-from bertjax import cli, train
-from bertjax.config import from_dict
-from bertjax.errors import Busy, RunFailed, Unavailable, UserError
-from bertjax.storage import StorageError
+from bertjax.cli import train
+from bertjax.config.config import from_dict
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
+from bertjax.runtime.storage import StorageError
 from bertjax.training import sweep
 from bertjax.training.run.workdir import Workdir, read_json, write_json
 from bertjax.training.sweep import Trial, combinations, results_of, run_all
@@ -112,7 +113,7 @@ def test_an_outage_is_no_result_of_a_run(tmp_path, outage):
     tried = []
     with pytest.raises(Unavailable, match="1 of 3 runs could not be trained now, first b: ") as raised:
         call(tmp_path, trials("a", "b", "c"), train)
-    assert cli.code_for(raised.value) == cli.STOPPED
+    assert command_line.code_for(raised.value) == command_line.STOPPED
     assert call(tmp_path, trials("a", "b", "c"), train) == {}
     assert all(result.values for result in results_of(epath.Path(tmp_path), trials("a", "b", "c"), {}))
 
@@ -200,7 +201,7 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_sweep_from_the_command_line(tmp_path, capsys):
     """Two rates, one of which is far too low to learn anything; `compare` reads what the sweep prints."""
-    from bertjax import compare
+    from bertjax.cli import compare
     from tests import runs
 
     corpus = runs.write_corpus(tmp_path / "corpus.txt")
@@ -216,6 +217,6 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys):
     assert runs.call(*flags) == 0
     assert "run       " not in capsys.readouterr().out, "all runs are finished"
     folders = [str(tmp_path / "sweep" / result["folder"]) for result in (best, worst)]
-    assert cli.exit_code_of(lambda: compare.main([*folders, "--json", f"--out={tmp_path / 'a.png'}"])) == 0
+    assert command_line.exit_code_of(lambda: compare.main([*folders, "--json", f"--out={tmp_path / 'a.png'}"])) == 0
     numbers = json.loads(capsys.readouterr().out)["numbers"]
     assert all(of_run["spent"]["parameters"]["mean"] > 1000 for of_run in numbers.values())

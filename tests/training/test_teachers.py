@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from bertjax.config import Config
-from bertjax.errors import UserError
+from bertjax.config.config import Config
+from bertjax.config.task import Task
 from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.replacement import Replacing
 from bertjax.objectives.teacher_losses.logits import SoftLogits
-from bertjax.task import Task
+from bertjax.runtime.errors import UserError
 from bertjax.training.teachers import open_teachers
 
 SOFT = {"soft": SoftLogits()}

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Sequence
 
 from bertjax.analysis.part import Part
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # Import paths instead of classes: a part and its libraries are imported only if it runs.
 PARTS: dict[str, str] = {

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertjax import resampling
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import Ablation, Scores, ablation_of, lacks_objective, scored
 from bertjax.analysis.material import Material
@@ -14,8 +13,9 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.pruning import mask_without
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
+from bertjax.comparison import resampling
+from bertjax.comparison.resampling import Difference
 from bertjax.models.taps import HEAD_MASK
-from bertjax.resampling import Difference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing

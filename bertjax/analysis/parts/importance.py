@@ -19,7 +19,7 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.pruning import SHARES, TOLERATED, by_importance, in_order, kept_up_to, least_first
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
-from bertjax.importance import FILE, Importance
+from bertjax.models.importance import FILE, Importance
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 
 # Cost of forward plus backward pass, in forward passes.
@@ -38,7 +38,7 @@ class ImportanceOfParts(Part):
 
     Arrays: `<model>/<material>/heads` [L, H] and `neurons` [L, F], and for each curve `<curve>_loss` and
     `<curve>_<metric>` [11], one value per pruned tenth. The file `importance.json` has the first two
-    (`bertjax.importance`). With several models or materials, each has a file of its own,
+    (`bertjax.models.importance`). With several models or materials, each has a file of its own,
     `importance-<model>-<material>.json`.
     """
 

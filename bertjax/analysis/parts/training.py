@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import resampling
 from bertjax.analysis import drawing, running, series
 from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
@@ -16,6 +15,7 @@ from bertjax.analysis.parts import parts_of
 from bertjax.analysis.reduce import Progress, hide, put
 from bertjax.analysis.series import Curve, Name, Seeds
 from bertjax.analysis.subject import Subject
+from bertjax.comparison import resampling
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.losses import Sums

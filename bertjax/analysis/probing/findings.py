@@ -22,13 +22,13 @@ from bertjax.analysis.reduce import Function, Progress, put, reduce
 from bertjax.analysis.subject import Subject
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 
 # Seed for samples, control tasks, random weights and batch order.
 SEED = 0

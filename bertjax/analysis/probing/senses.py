@@ -15,7 +15,7 @@ from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, cut_text
+from bertjax.runtime.errors import UserError, cut_text
 
 COLUMNS = ("word", "sense", "sentence")
 

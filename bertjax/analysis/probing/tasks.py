@@ -14,7 +14,7 @@ from bertjax.data.labeled import conllu, labels
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # Tag of punctuation in Universal Dependencies.
 PUNCTUATION = "PUNCT"

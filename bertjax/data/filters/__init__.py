@@ -3,8 +3,8 @@
 The registry lists them; name a filter from outside bertjax as `module:Class`.
 """
 
+from bertjax.config.registry import Union
 from bertjax.data.filters.base import Filter
-from bertjax.registry import Union
 
 FILTERS = Union(
     "data.filters.*",

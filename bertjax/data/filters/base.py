@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from bertjax.data.sources import Document
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

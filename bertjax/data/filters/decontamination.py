@@ -12,7 +12,7 @@ from bertjax.data import sources
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
 from bertjax.data.text import ngrams
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import string
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 _ELLIPSIS = ("...", "\u2026")
 _BULLETS = ("\u2022", "\u2023", "\u25cf", "\u25e6", "\u2043", "*", "-")

@@ -5,7 +5,7 @@ import dataclasses
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import unicodedata
 
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

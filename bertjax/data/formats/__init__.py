@@ -3,8 +3,8 @@
 Formats in this package read token stores; `bertjax.data.labeled` has the ones for labeled files.
 """
 
+from bertjax.config.registry import Union
 from bertjax.data.formats.base import ExampleFormat
-from bertjax.registry import Union
 
 KINDS = {
     "segment_pairs": "bertjax.data.formats.segment_pairs:SegmentPairs",

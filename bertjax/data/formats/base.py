@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.data.examples import Examples
 from bertjax.data.framing import special_tokens
 from bertjax.data.store import Split, TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # Sentences per block, approximately. Bounds memory for any split size.
 BLOCK_SENTENCES = 1 << 20

@@ -17,7 +17,7 @@ from bertjax.data.formats.trimming import TRIMS, Range, trimmed
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore, at_random
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # B's relation to A: it follows A, precedes A, is from another document, or from elsewhere in the same document. ALONE:
 # A has no B.

@@ -14,7 +14,7 @@ from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
 from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.store import Split, TokenStore, at_random
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 CUTS = ("tokens", "sentences")
 # Consecutive examples, int64 [E] each: start, stop, number of separators, and index of the document of the first token

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from bertjax.data.formats.pairs import NEXT, RANDOM
 from bertjax.data.formats.segments import SegmentFormat, check_share
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

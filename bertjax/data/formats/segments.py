@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.formats.pairs import RANDOM, PairFormat
 from bertjax.data.formats.partners import Chunks, Share, below, in_another_with_room
 from bertjax.data.formats.trimming import Range
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

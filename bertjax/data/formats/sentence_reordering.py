@@ -21,7 +21,7 @@ from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 MOST_SEGMENTS = 3
 # All permutations of one, two and three segments; a label is an index into this list.

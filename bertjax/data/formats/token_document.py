@@ -14,7 +14,7 @@ from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.runs import RunExamples
 from bertjax.data.formats.stored import concatenated
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import storage
 from bertjax.data.text import unicode
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import printable
+from bertjax.runtime import storage
+from bertjax.runtime.errors import printable
 
 NAME = "characters.json"
 _LISTED = 30

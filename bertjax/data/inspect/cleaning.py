@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.data.preparation import dropped
 from bertjax.data.preparation.ledger import READ
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 
 CLUSTERS_LISTED = 3
 BEGINNING = 80

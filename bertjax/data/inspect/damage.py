@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bertjax.data.store import TokenStore
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 
 # Number of documents that are checked, and of tokens in each.
 _DOCUMENTS, _TOKENS = 400, 400

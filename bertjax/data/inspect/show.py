@@ -7,7 +7,7 @@ import numpy as np
 
 from bertjax.data.pipeline import Feed
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 
 LEGEND = (
     "[MASK]‹was› or other‹was›: the model must guess what was there; ‹=› was left as it is; below, the pieces before "

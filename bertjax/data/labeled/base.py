@@ -17,7 +17,7 @@ from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, printable
+from bertjax.runtime.errors import UserError, printable
 
 # One task input (a sentence, a pair, a question) as plain JSON, with its label if known.
 Record = dict[str, Any]

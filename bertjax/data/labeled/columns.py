@@ -12,7 +12,7 @@ from etils import epath
 from bertjax.data.labeled import conllu, tag_schemes
 from bertjax.data.sources.base import decoded
 from bertjax.data.sources.lines import numbered_lines
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 _DOCUMENT = "-DOCSTART-"
 # OntoNotes (CoNLL-2012) brackets each document with these lines; they hold no word.

@@ -9,7 +9,7 @@ from etils import epath
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, decoded, stop
 from bertjax.data.sources.lines import numbered_lines
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 SUFFIX = ".conllu"
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")

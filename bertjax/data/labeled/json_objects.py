@@ -11,8 +11,8 @@ from etils import epath
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.errors import Damaged, UserError, shorten
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import Damaged, UserError, shorten
+from bertjax.runtime.storage import reason_of
 
 SUFFIXES = (".jsonl", ".json")
 # Messages show this many characters of a field name.

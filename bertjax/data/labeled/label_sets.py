@@ -14,7 +14,7 @@ from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, Record, checked
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
-from bertjax.errors import UserError, say, shorten
+from bertjax.runtime.errors import UserError, say, shorten
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # SNLI and others write - if the annotators did not agree on a label; the copies in the `datasets` library write -1.
 NO_GOLD_LABEL, NO_GOLD_NUMBER = "-", "-1"

@@ -14,7 +14,7 @@ from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Rec
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # Classes of questions.
 ANSWER, NO_ANSWER = "answer", "no_answer"

@@ -10,7 +10,7 @@ from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.choices import ChoiceFormat
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of
 from bertjax.data.sources.lines import numbered_lines
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 LETTERS = ("A", "B", "C", "D")
 _BLANK = "_"

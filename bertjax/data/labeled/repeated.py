@@ -11,7 +11,7 @@ from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad, decoded
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from bertjax.data.framing import truncate
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

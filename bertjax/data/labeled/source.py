@@ -16,7 +16,7 @@ from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, shorten
+from bertjax.runtime.errors import UserError, shorten
 
 # Not part of a plan's fingerprint: these settings affect only the records, which have their own fingerprint.
 _NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")

@@ -9,7 +9,7 @@ from etils import epath
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, stop
 from bertjax.data.sources.lines import numbered_lines
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def read(path: str, on_bad: OnBad = stop) -> list[Record]:

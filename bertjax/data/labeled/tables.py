@@ -13,7 +13,7 @@ from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, decoded, stop
 from bertjax.data.sources.lines import numbered_lines
-from bertjax.errors import UserError, say, shorten
+from bertjax.runtime.errors import UserError, say, shorten
 
 DELIMITERS = {".tsv": "\t", ".csv": ","}
 # Delimiters to try, whatever the suffix: spreadsheets write ; in locales where the comma is the decimal mark.

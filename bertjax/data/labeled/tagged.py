@@ -19,7 +19,7 @@ from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, say, shorten
+from bertjax.runtime.errors import UserError, say, shorten
 
 # Tags for tokens without a class: no word starts at the token, or its word is untagged.
 NO_WORD, UNTAGGED = -1, -2

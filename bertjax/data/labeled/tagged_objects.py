@@ -3,7 +3,7 @@
 from bertjax.data.labeled import json_objects, labels
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, stop
-from bertjax.errors import UserError, shorten
+from bertjax.runtime.errors import UserError, shorten
 
 # Accepted names for the field with the words.
 WORD_FIELDS = ("tokens", "words")

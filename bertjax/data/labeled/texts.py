@@ -17,7 +17,7 @@ from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError, printable, shorten
+from bertjax.runtime.errors import UserError, printable, shorten
 
 # An extra label: 1 for labeled records, 0 for `unlabeled` ones.
 IS_LABELED = "is_labeled"

@@ -3,11 +3,11 @@
 Everything here is a pure function of (seed, example id, epoch).
 """
 
+from bertjax.config.registry import Union
 from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
 from bertjax.data.masking.phrases import PhraseMasking
 from bertjax.data.masking.tokens import TokenMasking
-from bertjax.registry import Union
 
 __all__ = [
     "KINDS",

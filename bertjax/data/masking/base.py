@@ -10,7 +10,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.random import bits_after, states
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking.units import UnitMasking, runs
 from bertjax.data.text.words import Words
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # SpanBERT's span lengths: n = 1 .. 10 words, geometric with p = 0.2, renormalized over these ten; mean 3.8.
 SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()

@@ -10,7 +10,7 @@ from bertjax.data.masking.units import UnitMasking
 from bertjax.data.store import TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.words import Words
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax import storage
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading, shards
 from bertjax.data.preparation.duplicates import PACKED_KEY
@@ -28,7 +27,8 @@ from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, Key
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import RunFailed, UserError, reason
+from bertjax.runtime import storage
+from bertjax.runtime.errors import RunFailed, UserError, reason
 
 # The only runner whose workers certainly see this machine's files.
 HERE = "FnApiRunner"

@@ -22,7 +22,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bertjax import storage
 from bertjax.data import store, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.inspect.characters import characters_of
@@ -34,7 +33,8 @@ from bertjax.data.preparation.steps import EncodedShard
 from bertjax.data.store import SPLITS
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 IDENTITY, READING_SEAL, TOKENIZER_SEAL = "identity.json", "reading.json", "tokenizer.json"
 # Keys of `identity.json`.

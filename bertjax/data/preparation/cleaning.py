@@ -13,7 +13,7 @@ from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.steps import Key
 from bertjax.data.sources import Document
-from bertjax.errors import UserError, printable, reason
+from bertjax.runtime.errors import UserError, printable, reason
 
 BATCH_CHARACTERS = 1 << 20
 NOTHING_LEFT = "nothing is left"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax.errors import UserError, printable
+from bertjax.runtime.errors import UserError, printable
 
 NAME = "dropped.jsonl.gz"
 TEXT_CHARACTERS = 200

@@ -6,7 +6,7 @@ outside `data.share`, without a token, or into the store. If the two sides diffe
 
 from collections.abc import Mapping, Sequence
 
-from bertjax.errors import RunFailed
+from bertjax.runtime.errors import RunFailed
 
 # {source: {entry: [documents, characters]}}
 Numbers = dict[str, dict[str, list[int]]]

@@ -21,7 +21,6 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from bertjax import storage
 from bertjax.data import store
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, pieces, reading, shards, workers
@@ -32,7 +31,8 @@ from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, ShardDocument, encode_shard
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import RunFailed, Unavailable, UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 
 # Part of every kept shard's name. Raise it if the same text is encoded differently.
 KEPT_VERSION = 3

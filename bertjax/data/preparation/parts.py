@@ -15,12 +15,12 @@ from pathlib import Path
 
 from etils import epath
 
-from bertjax import storage
 from bertjax.data.preparation import duplicates, shards
 from bertjax.data.preparation.local import BadDocument, ShardEncoder
 from bertjax.data.preparation.pieces import Piece, folder_name
 from bertjax.data.preparation.shards import DamagedShard
-from bertjax.errors import RunFailed, Unavailable, UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 
 # Version of the files in a work folder; part of its name.
 FORMAT_VERSION = 3

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
-from bertjax import storage
 from bertjax.data import remote
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading
@@ -32,7 +31,8 @@ from bertjax.data.preparation.sample import Sample, shares_of
 from bertjax.data.sources import OnRead
 from bertjax.data.sources.access import MIB, open_file
 from bertjax.data.sources.bad import LISTED, BadRecords
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 # Version of the files of a piece, and of where a corpus is cut into pieces.
 FORMAT_VERSION = 2

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertjax import locks, storage
 from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.inspect import lengths
@@ -22,7 +21,8 @@ from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import Busy, RunFailed, Unavailable, UserError
+from bertjax.runtime import locks, storage
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 
 # Reference for printing a filter's settings: its kind always differs, other fields fall back to their class defaults.
 _ANY_FILTER = types.SimpleNamespace(kind="")
@@ -201,4 +201,4 @@ def _command(config: DataConfig) -> str:
         for field in dataclasses.fields(part)
         if field.name not in _NESTED and getattr(part, field.name) != getattr(default, field.name, field.default)
     ]
-    return " ".join(["python -m bertjax.prepare --config=FILE", *flags])
+    return " ".join(["python -m bertjax prepare --config=FILE", *flags])

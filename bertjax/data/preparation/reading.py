@@ -14,7 +14,6 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
@@ -27,6 +26,7 @@ from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import Content, Key, ShardDocument
 from bertjax.data.sources import Document, OnBad, OnRead, Part
 from bertjax.data.store import SPLITS
+from bertjax.runtime import storage
 
 HELDOUT_FILE = "heldout file"
 FORMAT_VERSION = 5

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import storage
 from bertjax.data.preparation.steps import LENGTH, EncodedShard, Key, ShardDocument
 from bertjax.data.store import SPLITS
-from bertjax.errors import RunFailed
+from bertjax.runtime import storage
+from bertjax.runtime.errors import RunFailed
 
 SHARD_BYTES = 8 << 20
 

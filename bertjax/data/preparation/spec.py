@@ -9,13 +9,13 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import storage
 from bertjax.data import remote, sources, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation.sample import is_stated
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError, shorten
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError, shorten
 
 LONGEST_NAME = 80
 # Raise it when the same corpus and settings would give another store.

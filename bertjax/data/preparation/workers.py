@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.worker_signals import ignore_stop_signals, stop_signals_blocked
-from bertjax.errors import RunFailed
+from bertjax.runtime.errors import RunFailed
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 

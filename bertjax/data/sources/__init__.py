@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bertjax.data.sources import files, hub, tfds
 from bertjax.data.sources.base import GROUP_FIELD, Document, OnBad, OnRead, Part, stop
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 __all__ = ["Document", "Part", "documents", "parts", "stop"]
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ import sys
 
 from tqdm import tqdm
 
-from bertjax.errors import UserError, printable
+from bertjax.runtime.errors import UserError, printable
 
 LISTED = 5
 

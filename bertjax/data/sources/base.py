@@ -10,8 +10,8 @@ from typing import Any, NoReturn, Protocol
 from etils import epath
 
 from bertjax.data.sources.access import MIB, open_file
-from bertjax.errors import Damaged, UserError
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import Damaged, UserError
+from bertjax.runtime.storage import reason_of
 
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64

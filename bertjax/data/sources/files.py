@@ -12,12 +12,12 @@ from pathlib import PurePosixPath
 
 from etils import epath
 
-from bertjax import storage
 from bertjax.data.sources.access import foreign
 from bertjax.data.sources.base import Format, Part
 from bertjax.data.sources.lines import COMPRESSIONS, JsonLines, Text
 from bertjax.data.sources.tables import Parquet
-from bertjax.errors import UserError, shorten
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError, shorten
 
 EMBEDDED = ("en", "ko")
 KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"

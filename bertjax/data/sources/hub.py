@@ -14,11 +14,11 @@ from typing import IO
 import fsspec
 from etils import epath
 
-from bertjax import storage, untrusted
 from bertjax.data.sources.access import extra, foreign
 from bertjax.data.sources.base import Part, no_field
 from bertjax.data.sources.tables import ArrowStream, Parquet
-from bertjax.errors import UserError
+from bertjax.runtime import storage, untrusted
+from bertjax.runtime.errors import UserError
 
 # Marks a folder that `Dataset.save_to_disk` wrote.
 _STATE = "state.json"

@@ -24,8 +24,8 @@ from bertjax.data.sources.base import (
     unit_of,
     unread,
 )
-from bertjax.errors import Damaged, UserError
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import Damaged, UserError
+from bertjax.runtime.storage import reason_of
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
 # Lines and documents are held in memory, and a small archive can expand to a line of any length.

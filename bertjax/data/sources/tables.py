@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from bertjax.data.sources.access import MIB, extra, open_file
 from bertjax.data.sources.base import GROUP_FIELD, Document, OnBad, OnRead, Part, no_field, sized, text_of, unit_of
-from bertjax.errors import Damaged, UserError
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import Damaged, UserError
+from bertjax.runtime.storage import reason_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -7,8 +7,8 @@ from etils import epath
 
 from bertjax.data.sources.access import extra, foreign
 from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, sized, text_of, unit_of
-from bertjax.errors import Damaged, UserError
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import Damaged, UserError
+from bertjax.runtime.storage import reason_of
 
 RECORDS = 64  # records per read
 

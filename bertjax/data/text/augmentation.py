@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.data.random import bits, uniform
 from bertjax.data.text import unicode
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 MASK = "[MASK]"
 

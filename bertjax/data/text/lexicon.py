@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import storage
 from bertjax.data.examples import Vocabulary
 from bertjax.data.store import TokenStore
 from bertjax.data.text import unicode
 from bertjax.data.text.collocations import collocations
 from bertjax.data.text.words import Words
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 FORMAT_VERSION = 3  # of the mined phrases
 MINE = "mine"

@@ -9,7 +9,7 @@ from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
 from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 __all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]
 

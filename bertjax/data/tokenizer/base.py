@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertjax import untrusted
 from bertjax.data import framing
 from bertjax.data.tokenizer import alignment
-from bertjax.errors import UserError, check_format, quoted
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, check_format, quoted
 
 FORMAT_VERSION = 2
 # Every tokenizer that bertjax trains starts with these, in id order.

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax import untrusted
 from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError, quoted
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, quoted
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 # GPT-2's words, except that letters keep their marks. GPT-2's own expression (`use_regex`) allows only letters (\p{L}),

@@ -2,9 +2,9 @@
 
 import unicodedata
 
-from bertjax import untrusted
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError, reason
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, reason
 
 
 def kept_characters(config: TokenizerConfig) -> str:

@@ -5,7 +5,7 @@ BERT: `[CLS] A [SEP] B [SEP]`. RoBERTa: `<s> A </s></s> B </s>`. XLNet: `A <sep>
 
 from typing import Any, NamedTuple
 
-from bertjax.errors import reason
+from bertjax.runtime.errors import reason
 
 Symbol = tuple[str, int]
 # XLNet gives a trailing <cls> its own segment (transformers 4.57, convert_slow_tokenizer.py: `XLNetConverter`).

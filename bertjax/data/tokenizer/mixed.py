@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.data.random import uniform
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.errors import quoted
+from bertjax.runtime.errors import quoted
 
 # Field in the description for everything that `describe` adds.
 _FIELD = "mixed"

@@ -15,7 +15,7 @@ from bertjax.data.tokenizer import mixed
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.errors import UserError, shorten
+from bertjax.runtime.errors import UserError, shorten
 
 # Rarer words give too little evidence to train an embedding.
 MIN_COUNT = 5

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bertjax import untrusted
 from bertjax.data.text import unicode
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError, reason
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, reason
 
 # Trained pieces depend on the number of threads, so it must not depend on the machine.
 TRAINING_THREADS = 4

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from bertjax import untrusted
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, checked
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
-from bertjax.errors import UserError
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError
 
 
 def from_file(path: Path) -> HuggingFaceTokenizer:

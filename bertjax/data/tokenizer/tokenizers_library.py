@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from bertjax import untrusted
 from bertjax.data.text import unicode
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.layout import Layout, layout_of
-from bertjax.errors import UserError, quoted, reason
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, quoted, reason
 
 # Other spellings for BERT's symbols, in order of preference: XLNet's (Yang et al. 2019, arXiv 1906.08237), whose
 # vocabulary also has <s> and </s>, then RoBERTa's (Liu et al. 2019, arXiv 1907.11692).

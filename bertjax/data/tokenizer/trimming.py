@@ -16,7 +16,7 @@ from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # Steps in a `tokenizer.json` that contain ids and that bertjax does not use.
 _STEPS = ("truncation", "padding", "post_processor")

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertjax.data.tokenizer.sentencepiece import starts_word
 from bertjax.data.tokenizer.tokenizers_library import EQUIVALENTS, HuggingFaceTokenizer
-from bertjax.errors import quoted
+from bertjax.runtime.errors import quoted
 
 
 class UnigramTokenizer(HuggingFaceTokenizer):

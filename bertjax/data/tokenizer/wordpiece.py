@@ -8,13 +8,13 @@ import collections
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax import untrusted
 from bertjax.data.tokenizer import tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError
 
 PREFIX = "##"  # marks a piece inside a word
 MAX_WORD = 100

@@ -11,7 +11,6 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.flops import FlopsPart, pooler_products
@@ -22,6 +21,7 @@ from bertjax.models.random import split
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
 from bertjax.objectives.outputs import RecordScores
+from bertjax.runtime.errors import UserError
 
 POOLINGS = CLS, MEAN = ("cls", "mean")
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.errors import UserError, shorten
 from bertjax.objectives.finetuning.base import (
     ExampleObjective,
     class_probabilities,
@@ -18,6 +17,7 @@ from bertjax.objectives.finetuning.base import (
 )
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError, shorten
 
 METRICS = ("accuracy", "f1", "matthews")
 

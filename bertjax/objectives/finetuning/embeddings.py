@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.errors import UserError
-from bertjax.mesh import gather_rows, shard_index
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
@@ -26,6 +24,8 @@ from bertjax.objectives.finetuning.base import (
 )
 from bertjax.objectives.losses import classification_term, cosine, squared_error
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.mesh import gather_rows, shard_index
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.base import ExampleObjective, record_scores, without_location
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

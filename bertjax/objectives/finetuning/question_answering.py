@@ -11,13 +11,13 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.questions import NO_ANSWER
-from bertjax.errors import UserError
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.base import record_scores, without_location
 from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

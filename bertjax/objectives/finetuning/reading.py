@@ -2,10 +2,10 @@
 
 import jax
 
-from bertjax.errors import UserError
 from bertjax.models.mixing import ScalarMix, encode_layers
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays
+from bertjax.runtime.errors import UserError
 
 READS = LAST, MIX = ("last", "mix")
 

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import jax
 
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.base import ExampleObjective, correlations, without_location
 from bertjax.objectives.losses import squared_error
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.errors import UserError
 
 # `CrossEncoder` in sentence-transformers applies a sigmoid if there is one label; converted models need it too.
 ACTIVATIONS = {"identity": lambda logits: logits, "sigmoid": jax.nn.sigmoid}

@@ -10,7 +10,6 @@ from typing import ClassVar
 import jax
 import numpy as np
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.models.flops import FlopsPart, head_products
@@ -20,6 +19,7 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.baselines import token_baselines
 from bertjax.objectives.pretraining.mlm import token_weight
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import ClassVar
 import jax
 
 from bertjax.data.store import TokenStore
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, take_columns
 from bertjax.objectives.teacher import CosineLoss, LogitsLoss, Teacher, TokenLogitsLoss
+from bertjax.runtime.errors import UserError
 
 SOFT_ON = ("masked", "all")
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import DetectionHead, MaskedLMHead
@@ -29,6 +28,7 @@ from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

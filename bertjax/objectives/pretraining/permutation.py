@@ -29,7 +29,6 @@ from bertjax.data.examples import Ragged
 from bertjax.data.masking import Masking, TokenMasking, mask
 from bertjax.data.masking.base import token_bits
 from bertjax.data.random import bits
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.flops import FlopsPart, head_products
@@ -37,6 +36,7 @@ from bertjax.models.heads import VocabularyHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, SpanMasking, mask
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import SpanBoundaryHead
@@ -21,6 +20,7 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 
 # Defaults of the authors' code: longest span and width of the place embeddings. Their training command sets the first
 # to 15.

@@ -16,11 +16,11 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masked, mask
 from bertjax.data.masking.base import token_bits, token_shares
-from bertjax.errors import UserError
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
+from bertjax.runtime.errors import UserError
 
 RUN = 3
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])

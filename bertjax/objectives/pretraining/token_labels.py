@@ -11,12 +11,12 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import mask
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import UserError
 from bertjax.models.heads import DetectionHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.baselines import majority
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

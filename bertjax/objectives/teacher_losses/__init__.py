@@ -3,8 +3,8 @@
 The registry lists the built-in ones; name your own as `module:Class`.
 """
 
+from bertjax.config.registry import Union
 from bertjax.objectives.teacher_losses.base import TeacherLoss
-from bertjax.registry import Union
 
 TEACHER_LOSSES = Union(
     "objective.teacher_losses.*",

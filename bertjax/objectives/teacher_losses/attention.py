@@ -5,12 +5,12 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.teacher_losses.base import Values, check_choice, is_token, same_example
 from bertjax.objectives.teacher_losses.layer_map import MappedLoss
+from bertjax.runtime.errors import UserError
 
 COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")
 

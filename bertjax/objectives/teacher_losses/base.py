@@ -8,9 +8,9 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.losses import Sums
+from bertjax.runtime.errors import UserError
 
 Arrays = Mapping[str, jax.Array]
 # (student's layer, teacher's layer) pairs; 0 is the embeddings and L the last layer.

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from bertjax.errors import UserError
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.teacher_losses.base import TeacherLoss, check_choice
+from bertjax.runtime.errors import UserError
 
 COMPARISONS = KL, MSE = ("kl", "mse")
 

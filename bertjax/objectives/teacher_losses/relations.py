@@ -5,10 +5,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.teacher_losses.base import TeacherLoss, is_token, same_example
+from bertjax.runtime.errors import UserError
 
 _NAMES = ("queries", "keys", "values")
 

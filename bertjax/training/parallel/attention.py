@@ -2,10 +2,10 @@
 
 import re
 
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON
 from bertjax.models.tracing import reason_against
+from bertjax.runtime.errors import UserError
 
 # The kernels need a memory hierarchy that TPU v2 and v3 lack.
 _WITHOUT_KERNELS = re.compile(r"TPU v[23]\b")

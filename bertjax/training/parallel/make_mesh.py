@@ -9,9 +9,9 @@ import jax
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from bertjax.errors import UserError
-from bertjax.mesh import AXES
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.mesh import AXES
 from bertjax.training.config import MeshConfig
 
 # Over 64 chips, libtpu 0.0.42 turns the all-gather of one of BERT's matrices into an all-reduce of the whole matrix.

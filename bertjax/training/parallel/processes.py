@@ -18,8 +18,8 @@ import jax
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
-from bertjax import cli, errors
-from bertjax.errors import RunFailed, Unexplained, UserError
+from bertjax.runtime import command_line, errors
+from bertjax.runtime.errors import RunFailed, Unexplained, UserError
 
 T = TypeVar("T")
 
@@ -200,9 +200,9 @@ def from_writer(action: Callable[[], T], purpose: str) -> T:
 
 
 def _class_of(error: Exception) -> type[UserError]:
-    """Return an error's class if it is one of bertjax.errors, else the class with the same exit code."""
+    """Return an error's class if it is one of bertjax.runtime.errors, else the class with the same exit code."""
     kind = getattr(errors, type(error).__name__, None)
-    return kind if type(error) is kind else type(cli.error_of(cli.code_for(error), ""))
+    return kind if type(error) is kind else type(command_line.error_of(command_line.code_for(error), ""))
 
 
 def _error_of(index: int, failure: list[str] | None) -> UserError | None:
@@ -259,10 +259,10 @@ def leave(run: Callable[[], int]) -> int:
         if global_state.client is None:
             raise
         traceback.print_exc()
-        exit_code = cli.FAILED
+        exit_code = command_line.FAILED
     if global_state.client is not None:
         # `os._exit` skips JAX's shutdown barrier, at which this process would wait for peers that never come.
-        if exit_code == cli.FINISHED or (exit_code == cli.STOPPED and _all_stop) or _all_fail:
+        if exit_code == command_line.FINISHED or (exit_code == command_line.STOPPED and _all_stop) or _all_fail:
             jax.distributed.shutdown()
         else:
             sys.stdout.flush()

@@ -9,8 +9,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.errors import UserError
-from bertjax.mesh import BATCH_AXES
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.param_paths import map_with_path
 
 Rules = Sequence[tuple[str, P]]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.training.evaluation import HELDOUT
 from bertjax.training.run.workdir import Workdir, read_jsonl
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from bertjax import storage
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
+from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves
 from bertjax.training.run.tables import Table, csv_cells

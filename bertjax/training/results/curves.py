@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from etils import epath
 
-from bertjax import storage
+from bertjax.runtime import storage
 from bertjax.training.run.workdir import read_jsonl
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 from etils import epath
 from rich.console import Console
 
-from bertjax import storage
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 from bertjax.training.results.seeds import deviation
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, has_finished, read_json

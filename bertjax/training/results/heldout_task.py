@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from bertjax.typed import differences
+from bertjax.config.typed import differences
 
 # Objectives with an equivalent `mlm` term: masked tokens in unmodified text. Their other predictions have other names.
 MASKED_TOKENS = frozenset(

@@ -5,8 +5,8 @@ import threading
 import time
 from typing import Any
 
-from bertjax import storage
-from bertjax.errors import json_text
+from bertjax.runtime import storage
+from bertjax.runtime.errors import json_text
 from bertjax.training.results import curves
 from bertjax.training.run.workdir import Workdir
 

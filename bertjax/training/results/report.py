@@ -7,20 +7,20 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.data.coverage import label_shares, unread_share
 from bertjax.data.labeled import tag_schemes
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.labeled.questions import Questions
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.pipeline import Feed, filled_up
-from bertjax.errors import printable, shorten
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.objectives.base import Objective
 from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.runtime.errors import printable, shorten
 from bertjax.training import stage_flops
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.micro_batches import count_micro_batches

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from etils import epath
 
-from bertjax import storage
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 # Array name prefixes for each metric: batch ids or record ids, and sums.
 _IDS, _RECORDS, _SUMS = "ids/", "records/", "sums/"

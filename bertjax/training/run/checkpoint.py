@@ -16,8 +16,8 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policy
 
-from bertjax import storage
-from bertjax.errors import Damaged, RunFailed, UserError, check_format, shorten
+from bertjax.runtime import storage
+from bertjax.runtime.errors import Damaged, RunFailed, UserError, check_format, shorten
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
 from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
@@ -291,7 +291,7 @@ class Checkpoints:
         index, paths = next((index, paths) for index, paths in enumerate(gathered) if paths)
         return None, RunFailed(
             f"process {index} reads other values of {shorten(paths, limit=1)} from checkpoint {step} in {self._folder} "
-            "than the other processes; the checkpoint is kept; run python -m bertjax.hardware.check on the machine of "
+            "than the other processes; the checkpoint is kept; run python -m bertjax check on the machine of "
             "that process, and the run without it"
         )
 

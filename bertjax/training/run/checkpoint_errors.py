@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import jax
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import Damaged, RunFailed, UserError, cut_text, shorten
-from bertjax.storage import StorageError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import Damaged, RunFailed, UserError, cut_text, shorten
+from bertjax.runtime.storage import StorageError
 
 # TensorStore raises ValueErrors that start with an Abseil status code. These codes mean that a file is missing or
 # truncated, or that its content fails a checksum or a decoder.

@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from bertjax import storage
+from bertjax.runtime import storage
 from bertjax.training.run.growing import GrowingFile
 
 # An object store cannot append: each flush uploads the newest file again.

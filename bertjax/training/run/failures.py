@@ -6,8 +6,8 @@ import time
 import jax
 from etils import epath
 
-from bertjax.errors import FailedAgain, RunFailed, UserError
-from bertjax.storage import reason_of
+from bertjax.runtime.errors import FailedAgain, RunFailed, UserError
+from bertjax.runtime.storage import reason_of
 from bertjax.training.parallel import processes
 from bertjax.training.run.workdir import read_jsonl, write_jsonl
 

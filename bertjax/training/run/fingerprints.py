@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.errors import RunFailed, shorten
+from bertjax.runtime.errors import RunFailed, shorten
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import path_of
 
@@ -92,7 +92,7 @@ def check_replicas(state: Any, step: int) -> None:
         )
         raise RunFailed(
             f"after step {step} the copies of the state differ between devices ({devices}); nothing was saved after it "
-            "and the older checkpoints are kept; run the same command again, and python -m bertjax.hardware.check on "
+            "and the older checkpoints are kept; run the same command again, and python -m bertjax check on "
             "the machine of that process"
         )
 

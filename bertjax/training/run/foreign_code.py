@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.config import Config
+from bertjax.config.config import Config
 from bertjax.training.run.versions import described_commit
 
 

@@ -9,8 +9,8 @@ import time
 from etils import epath
 from jax.sharding import Mesh
 
-from bertjax import storage
-from bertjax.hardware.chips import peak_flops
+from bertjax.runtime import storage
+from bertjax.runtime.chips import peak_flops
 from bertjax.training.run.metrics import Totals
 
 _SECONDS_BETWEEN_WRITES = 10.0

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from etils import epath
 
-from bertjax import storage
+from bertjax.runtime import storage
 
 
 class GrowingFile:

@@ -1,4 +1,4 @@
-"""`heartbeat.json`: the state of a run, for `bertjax.status` and for launchers that restart hanging runs."""
+"""`heartbeat.json`: the state of a run, for `bertjax status` and for launchers that restart hanging runs."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from typing import Literal
 
 from etils import epath
 
-from bertjax import storage
+from bertjax.runtime import storage
 
 _SECONDS_BETWEEN_WRITES = 10.0
 

@@ -9,7 +9,7 @@ import time
 
 from etils import epath
 
-from bertjax import storage
+from bertjax.runtime import storage
 from bertjax.training.run.growing import GrowingFile
 from bertjax.training.run.workdir import cut_jsonl, next_segment, segment
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import Busy, Unavailable
+from bertjax.runtime import storage
+from bertjax.runtime.errors import Busy, Unavailable
 
 # On a store without conditional creation, wait for this share of `seconds`, until processes that take the lock at the
 # same moment see each other's marks.

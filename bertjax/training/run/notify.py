@@ -13,8 +13,8 @@ import threading
 import time
 from typing import Any, Literal
 
-from bertjax import storage
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 EVENTS = ("saved", "stalled", "spike", "diverged", "finished", "stopped", "failed")
 # Events that may occur at every step. One call per minute is enough to alert someone.

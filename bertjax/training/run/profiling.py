@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 from etils import epath
 
-from bertjax.errors import UserError, reason
+from bertjax.runtime.errors import UserError, reason
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax import storage, typed
-from bertjax.config import Config, from_dict, to_dict
+from bertjax.config import typed
+from bertjax.config.config import Config, from_dict, to_dict
+from bertjax.config.export import Export, encoder_of, exported
+from bertjax.config.typed import differences
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.errors import Damaged, Untrusted, UserError, check_format, quoted, reason
-from bertjax.export import Export, encoder_of, exported
+from bertjax.runtime import storage
+from bertjax.runtime.errors import Damaged, Untrusted, UserError, check_format, quoted, reason
 from bertjax.training.config import Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
@@ -29,7 +31,6 @@ from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
 from bertjax.training.run.foreign_code import ForeignModule
 from bertjax.training.run.workdir import Workdir, has_finished, local_folder, read_json, read_jsonl, write_json
 from bertjax.training.stages import stage_at
-from bertjax.typed import differences
 
 FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"

@@ -2,8 +2,8 @@
 
 import contextlib
 
-from bertjax import storage
-from bertjax.errors import RunFailed, Unavailable, UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 from bertjax.training.run.workdir import Workdir
 
 
@@ -33,7 +33,7 @@ class Refusal:
         self._active = False
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
-        # An outage or a failed run is not a refusal: `bertjax.status` must show it.
+        # An outage or a failed run is not a refusal: `bertjax status` must show it.
         if not (self._active and isinstance(error, UserError)) or isinstance(error, RunFailed | Unavailable):
             return
         with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(self._files.root):

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Collection
 
-from bertjax.errors import UserError, shorten
+from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.config import RuntimeConfig
 from bertjax.training.run.workdir import Workdir
 

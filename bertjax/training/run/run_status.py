@@ -9,8 +9,8 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir, is_finished, parts_of, read_json, read_jsonl
 
 # States without a live process: nothing in the workdir changes anymore.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import jax
 from etils import epath
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.checkpoint_errors import lies_in_storage, why_not_written

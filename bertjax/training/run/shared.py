@@ -6,8 +6,8 @@ import uuid
 import jax
 from etils import epath
 
-from bertjax import storage
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.workdir import Workdir
 

@@ -6,7 +6,7 @@ from typing import Any
 import rich.table
 from rich.text import Text
 
-from bertjax.errors import printable
+from bertjax.runtime.errors import printable
 
 # A spreadsheet reads a cell that starts with one of these as a formula, which may send the others to a URL.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bertjax import storage
-from bertjax.errors import UserError
-from bertjax.storage import is_remote
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.storage import is_remote
 from bertjax.training.run.trackers import TRACKERS
 from bertjax.training.run.trackers.base import TrackedRun, Tracker
 from bertjax.training.run.workdir import Workdir, read_json, write_json

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.workdir import Workdir, read_jsonl
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from etils import epath
 
-from bertjax import locks, storage, untrusted
-from bertjax.errors import UserError, json_text, reason
-from bertjax.storage import is_remote
+from bertjax.runtime import locks, storage, untrusted
+from bertjax.runtime.errors import UserError, json_text, reason
+from bertjax.runtime.storage import is_remote
 from bertjax.training.run.lease import Lease, lease
 
 log = logging.getLogger(__name__)
@@ -221,7 +221,7 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
 
 
 def write_json(path: epath.Path, value: Any) -> None:
-    """Write a JSON file atomically, as formatted by `bertjax.errors.json_text`."""
+    """Write a JSON file atomically, as formatted by `bertjax.runtime.errors.json_text`."""
     text = json_text(value, indent=2) + "\n"
     storage.retry(lambda: storage.write_text(path, text), path)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from etils import epath
 
-from bertjax import storage
+from bertjax.runtime import storage
 from bertjax.training.run.lease import Lease
 
 _SECONDS_BETWEEN_ROUNDS = 0.2

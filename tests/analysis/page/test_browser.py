@@ -284,7 +284,7 @@ def test_only_what_scrolls_is_a_stop_of_the_keyboard(open_page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_of_a_run_has_no_violation(open_page, axe, scheme, tmp_path):
-    from bertjax import report
+    from bertjax.cli import report
     from tests.analysis.test_run_report import write_run
 
     path = report.run(write_run(tmp_path / "run"))

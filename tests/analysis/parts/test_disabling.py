@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from bertjax import export
 from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts.disabling import Disabling, masks_with_one_kept
 from bertjax.analysis.subject import open_subjects
+from bertjax.config import export
 from tests.interop import models as published
 
 

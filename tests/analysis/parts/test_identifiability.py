@@ -13,7 +13,7 @@ from bertjax.analysis.material import Corpus, texts_material
 from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Lengths, Statistics, kinds_of
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
-from bertjax.export import Export
+from bertjax.config.export import Export
 from tests.analysis.conftest import packed_rows
 
 NAMES = ("correlation", "constrained_correlation", "rank", "null_dimension", "constrained_null_dimension")

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import importance as files
 from bertjax.analysis import series
 from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.importance import ImportanceOfParts
+from bertjax.models import importance as files
 
 # 5 of 12 heads: a share of 0.4, rounded.
 IDLE = [(0, 1), (0, 3), (1, 0), (2, 1), (2, 2)]

@@ -14,7 +14,7 @@ from bertjax.analysis.reduce import hide, show
 from bertjax.analysis.running import run_parts
 from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import with_development_set
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
 

@@ -12,7 +12,7 @@ from bertjax.analysis.answers import Answers
 from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts.sentences import LENGTH, MOST, TAKEN, Sentences
 from bertjax.analysis.subject import Subject
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests import labeled_files
 from tests.analysis.conftest import MODEL, make, of_run
 

@@ -10,15 +10,15 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax import analyze
 from bertjax.analysis import drawing, running, series
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Part, Result
 from bertjax.analysis.parts import training
 from bertjax.analysis.parts.training import Training
 from bertjax.analysis.subject import open_subjects
-from bertjax.cli import exit_code_of
-from bertjax.errors import UserError
+from bertjax.cli import analyze
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import UserError
 
 LAYERS, HEADS = 2, 3
 
@@ -210,7 +210,7 @@ class Steps(Part):
 
 def test_the_page_of_a_run(two_seeds, tmp_path, monkeypatch, capsys):
     own = {"steps": f"{__name__}:Steps", "training": "bertjax.analysis.parts.training:Training"}
-    for module in ("bertjax.analysis.parts", "bertjax.analyze"):
+    for module in ("bertjax.analysis.parts", "bertjax analyze"):
         monkeypatch.setattr(f"{module}.PARTS", own)
     name, out = f"{two_seeds / 'seed=0'}@*", str(tmp_path / "report")
     arguments = [name, "--texts=abc def", "--texts=ghi jab", "--platform=cpu", f"--out={out}"]

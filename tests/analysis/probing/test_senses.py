@@ -9,7 +9,7 @@ from bertjax.analysis.probing import senses
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def write(path, rows) -> str:

@@ -6,7 +6,7 @@ import pytest
 from bertjax.analysis.probing.tasks import labeled_task, sentences_of, units_of
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 # (word, upos, head) of sentences; `kings` is three pieces or more in a small vocabulary.
 SENTENCES = [

@@ -13,7 +13,7 @@ from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.filters.scripts import Scripts
 from bertjax.data.sources import Document
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data import scripts
 
 PROSE = "It is the custom of the house to walk with the dog and to have tea after that, every single day. "

@@ -17,7 +17,7 @@ from bertjax.data.formats.sentence_distance import SentenceDistance
 from bertjax.data.formats.sentence_order import SentenceOrder
 from bertjax.data.formats.sentence_pairs import SentencePairs
 from bertjax.data.formats.sentence_structure import SentenceStructure
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import document_of, made, split_of
 

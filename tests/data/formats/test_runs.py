@@ -11,7 +11,7 @@ from bertjax.data.examples import Vocabulary
 from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.formats.runs import CUTS
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, made, split_of
 

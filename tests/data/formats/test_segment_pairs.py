@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import split_of
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.formats.sentence_reordering import ORDERS, SentenceReordering
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, document_of, made, split_of
 

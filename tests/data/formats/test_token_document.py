@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.formats.token_document import TokenDocument
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import FIRST_TOKEN, made, split_of
 

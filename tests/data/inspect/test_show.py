@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.formats.segment_pairs import SegmentPairs
 from bertjax.data.inspect.show import draw_packing, originals_of, show
 from bertjax.data.pipeline import Feed

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from bertjax import cli
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
+from bertjax.runtime import command_line
 from bertjax.training.resolve import open_feeds
 from tests import labeled_files
 
@@ -209,7 +209,7 @@ def start(tmp_path, vocabulary, capsys):
             "optimizer": {"warmup_share": 0.1},
             "stages": [{"epochs": 1.0, "seq_len": 64, "examples": 4}],
         }
-        code = cli.exit_code_of(lambda: open_feeds(from_dict(config)).plan())
+        code = command_line.exit_code_of(lambda: open_feeds(from_dict(config)).plan())
         return code, capsys.readouterr().err.splitlines()
 
     return run

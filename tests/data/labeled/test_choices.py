@@ -7,7 +7,7 @@ import pytest
 from bertjax.data.labeled.choices import Choices
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests import labeled_files
 
 T = 64

@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data" / "tasks" / "ud"
 

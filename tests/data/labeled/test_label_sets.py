@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.config import Task
+from bertjax.config.config import Task
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.source import LabeledSource
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
+from bertjax.runtime.errors import UserError
 
 ROWS = [("abc", ["b", "a"]), ("bcd", []), ("cde", ["c"]), ("def", ["a", "c"])]
 CLASSES = ("a", "b", "c")

@@ -9,8 +9,8 @@ import unicodedata
 
 import pytest
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
+from bertjax.config.config import from_dict
+from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
 from bertjax.training.results.report import labeled_lines
 from tests import labeled_files

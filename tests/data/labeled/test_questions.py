@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 BOTH = (ANSWER, NO_ANSWER)
 

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.race import Race
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 EXAM = {
     "id": "high1.txt",

@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.data.labeled.repeated import RepeatedText
 from bertjax.data.labeled.source import LabeledSource
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 TEXTS = ["abc de", "fgh", "ijklm"]
 PAIR = {"sentence1": "abc", "sentence2": "de", "score": 2.5}

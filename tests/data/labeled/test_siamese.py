@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.config import Task
+from bertjax.config.config import Task
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive, EmbeddingRegression
+from bertjax.runtime.errors import UserError
 from tests import labeled_files
 
 T = 48

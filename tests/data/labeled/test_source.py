@@ -12,7 +12,7 @@ from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.packing import pack
 from bertjax.data.plan import Spec
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests import labeled_files
 
 T = 32

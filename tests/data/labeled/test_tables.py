@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def write(tmp_path, name: str, text: str) -> str:

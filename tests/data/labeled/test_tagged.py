@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 CONLL = """-DOCSTART- -X- O O
 

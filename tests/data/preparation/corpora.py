@@ -6,9 +6,9 @@ import subprocess
 import sys
 import time
 
-from bertjax import storage
 from bertjax.data.preparation import shards, workers
 from bertjax.data.preparation.spec import path_of, spec_of
+from bertjax.runtime import storage
 from tests.waiting import kill_at_exit
 
 

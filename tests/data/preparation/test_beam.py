@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from bertjax import prepare as command
-from bertjax.cli import exit_code_of
+from bertjax.cli import prepare as command
 from bertjax.data.preparation import shards
 from bertjax.data.preparation.prepare import prepare
+from bertjax.runtime.command_line import exit_code_of
 from tests.data.preparation.corpora import content
 from tests.data.preparation.test_parts import CLEANING, mixed
 

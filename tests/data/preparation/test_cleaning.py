@@ -20,7 +20,7 @@ from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.sources import documents
 from bertjax.data.store import SPLITS
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import content, store_path, write_corpus
 
 
@@ -209,7 +209,7 @@ def test_filters_that_drop_everything(config):
 def test_a_filter_of_another_module_from_the_command_line(tmp_path):
     """One line, exit code 2, and nothing that looks finished; the rule is found on PYTHONPATH."""
     write_corpus(tmp_path / "corpus.txt", documents=50)
-    command = [sys.executable, "-m", "bertjax.prepare", "--config=configs/tiny.py"]
+    command = [sys.executable, "-m", "bertjax", "prepare", "--config=configs/tiny.py"]
     command += [f"--config.data.corpus={tmp_path}/corpus.txt", f"--config.data.store={tmp_path}/stores"]
     command += [f"--config.data.filters.own.kind={OwnRule.kind}", "--config.data.filters.own.word=."]
     done = subprocess.run(command, capture_output=True, text=True)

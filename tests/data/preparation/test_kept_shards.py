@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import prepare as command
-from bertjax.cli import exit_code_of
+from bertjax.cli import prepare as command
 from bertjax.data import tokenizer
 from bertjax.data.config import SPLITTERS, DataConfig, SourceConfig
 from bertjax.data.preparation import local, shards, steps
@@ -19,7 +18,8 @@ from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.steps import Key, ShardDocument
 from bertjax.data.sources import documents
-from bertjax.errors import RunFailed, UserError
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import RunFailed, UserError
 from tests.data.preparation.corpora import content, write_corpus
 from tests.data.preparation.test_parts import CLEANING, mixed
 

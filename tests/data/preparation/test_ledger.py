@@ -21,7 +21,7 @@ from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.steps import Key, ShardDocument, content, digest
 from bertjax.data.sources import lines
 from bertjax.data.store import SPLITS
-from bertjax.errors import RunFailed
+from bertjax.runtime.errors import RunFailed
 from tests.data.preparation.corpora import write_corpus
 from tests.data.preparation.test_parts import CLEANING, mixed
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertjax import storage
 from bertjax.data import remote
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.filters.length import Length
@@ -24,7 +23,8 @@ from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import Key, digest, sample_priority
 from bertjax.data.sources import documents
 from bertjax.data.text.sentences import split
-from bertjax.errors import UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import content, write_corpus
 from tests.data.test_remote import Bucket
 

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation import encoding, shards
@@ -17,7 +16,8 @@ from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.steps import digest, is_in_share, split_of
 from bertjax.data.store import PARTS, SPLITS, TokenStore
 from bertjax.data.text.sentences import split
-from bertjax.errors import RunFailed, Unavailable, UserError
+from bertjax.runtime import storage
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 from tests.data.preparation.corpora import content, in_a_process, store_path, write_corpus
 
 
@@ -301,7 +301,7 @@ def test_open_or_prepare(config, tmp_path):
     config = dataclasses.replace(config, splitter="line")
     with pytest.raises(UserError) as caught:
         open_or_prepare(config, may_prepare=False)
-    command = str(caught.value).partition("python -m bertjax.prepare")[2].split()
+    command = str(caught.value).partition("python -m bertjax prepare")[2].split()
     assert f"--config.data.corpus={config.corpus}" in command and "--config.data.splitter=line" in command
     assert "--config.data.tokenizer.vocab_size=400" in command and command[0] == "--config=FILE" and len(command) == 5
     made = open_or_prepare(config, may_prepare=True)

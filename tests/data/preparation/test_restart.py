@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from bertjax import cli, locks
 from bertjax.data.preparation import building, pieces, shards, workers
 from bertjax.data.preparation import prepare as prepare_module
 from bertjax.data.preparation.local import Local
@@ -20,7 +19,8 @@ from bertjax.data.preparation.pieces import PartReader
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
-from bertjax.errors import Busy, UserError
+from bertjax.runtime import command_line, locks
+from bertjax.runtime.errors import Busy, UserError
 from tests.data.preparation.corpora import content, in_a_process, store_path, write_corpus
 from tests.data.preparation.test_parts import Unreliable
 from tests.waiting import wait_until
@@ -197,7 +197,7 @@ def test_a_disk_that_fails_keeps_what_is_encoded(many_shards, tmp_path, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "write_tokens", fail)
-        assert cli.exit_code_of(lambda: prepare(config)) == code
+        assert command_line.exit_code_of(lambda: prepare(config)) == code
     assert f"error: cannot write the token store {store_path(config)}: {failure.strerror}; " in capsys.readouterr().err
     assert len(_encoded(tmp_path)) == 9
     assert content(prepare(config).path) == expected

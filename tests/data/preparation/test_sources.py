@@ -17,7 +17,7 @@ from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation import pieces
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import SPLITS
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import store_path
 
 ALPHABETS = {"big": "abcdefgh", "lone": "mnop", "small": "uvwxyz"}

@@ -7,7 +7,7 @@ import pytest
 from bertjax.data.config import SourceConfig, TokenizerConfig
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import find, path_of, spec_of
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def test_a_store_is_found_by_its_fingerprint_without_the_corpus(config, tmp_path):

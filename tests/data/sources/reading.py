@@ -3,7 +3,7 @@
 import pytest
 
 from bertjax.data import sources
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def read(corpus, text_field="text", **listeners):

@@ -1,4 +1,4 @@
-"""Bad corpora of every kind: each ends `bertjax.prepare` in one line with its exit code, or is read as documented."""
+"""Bad corpora of every kind: each ends `bertjax prepare` in one line with its exit code, or is read as documented."""
 
 import bz2
 import gzip
@@ -17,8 +17,9 @@ import pytest
 import tenacity
 from etils import epath
 
-from bertjax import cli, prepare, storage
+from bertjax.cli import prepare
 from bertjax.data.sources import lines
+from bertjax.runtime import command_line, storage
 from tests import runs
 from tests.data.sources.reading import texts
 
@@ -255,7 +256,7 @@ def test_the_guide_counts_them():
 
 @pytest.fixture
 def prepared(tmp_path, capsys, monkeypatch):
-    """prepared(corpus, *flags) -> exit code and the lines on stderr of `bertjax.prepare`."""
+    """prepared(corpus, *flags) -> exit code and the lines on stderr of `bertjax prepare`."""
     monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
@@ -264,7 +265,7 @@ def prepared(tmp_path, capsys, monkeypatch):
     flags = [f"--config={runs.CONFIG}", f"--config.data.store={stores}", "--config.data.workers=0"]
 
     def prepared(corpus, *more):
-        code = cli.exit_code_of(lambda: prepare.main([*flags, f"--config.data.corpus={corpus}", *more]))
+        code = command_line.exit_code_of(lambda: prepare.main([*flags, f"--config.data.corpus={corpus}", *more]))
         assert not stores.exists() or not [path for path in stores.iterdir() if path.is_dir()], "something is left"
         return code, capsys.readouterr().err.splitlines()
 

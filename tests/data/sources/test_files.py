@@ -18,9 +18,9 @@ from fsspec import filesystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from bertjax import storage
 from bertjax.data import sources
 from bertjax.data.sources import base
+from bertjax.runtime import storage
 from tests.data.sources.reading import error_of, read, texts
 
 

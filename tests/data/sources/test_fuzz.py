@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import sources
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 LINES = "".join(f'{{"text": "Sentence {number} é."}}\n\n' for number in range(40)).encode()
 

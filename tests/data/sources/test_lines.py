@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.sources import Document
 from bertjax.data.sources.lines import numbered_lines
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data.sources.reading import error_of, read, skipping, texts
 
 COMPRESS = {

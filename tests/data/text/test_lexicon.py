@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
@@ -21,7 +21,7 @@ from bertjax.data.text import lexicon
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.data.text.words import Words
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from tests.ragged import SEP, VOCABULARY, first_epoch, of, one_a_row
 

@@ -22,7 +22,7 @@ from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import SPECIALS
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.data import scripts
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS

@@ -9,7 +9,7 @@ import tokenizers
 
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 

@@ -10,8 +10,8 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import new_pieces, trimming
 from bertjax.data.tokenizer.mixed import MixedTokenizer
-from bertjax.errors import UserError
 from bertjax.interop import tokenizers
+from bertjax.runtime.errors import UserError
 
 TEXTS = ["The cat sat on mats, catching rats and bats.", "A dog dogs the catcher; the cat sat."]
 LETTERS = " ".join("abcdefghijklmnopqrstuvwxyz") + " ,.; "

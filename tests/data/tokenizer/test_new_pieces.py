@@ -8,7 +8,7 @@ import pytest
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import new_pieces, wordpiece
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 SYMBOLS = ["[PAD]", "[UNK]", "[SEP]", "[CLS]", "[MASK]"]

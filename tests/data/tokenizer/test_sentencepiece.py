@@ -10,7 +10,7 @@ from bertjax.data import tokenizer
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer import SPECIALS
 from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 
 def existing_model(path, sentences, **options):

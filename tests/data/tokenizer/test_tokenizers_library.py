@@ -10,7 +10,7 @@ import tokenizers
 from bertjax.data import tokenizer
 from bertjax.data.inspect.characters import characters_of
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
 TEXT = "a <mask> and <s>more</s> of the same"

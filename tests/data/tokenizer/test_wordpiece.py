@@ -4,7 +4,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 
 VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the un ##aff ##able \uc81c1 ##\uc870 ( ) cafe caf\u00e9 \u4eba".split()
 

@@ -12,11 +12,11 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.errors import UserError
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.model import Model
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
+from bertjax.runtime.errors import UserError
 from bertjax.training.results.classes import ClassReport
 
 T = 32

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
+from bertjax.config.config import from_dict
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.objectives.finetuning.embeddings import (
@@ -18,6 +17,7 @@ from bertjax.objectives.finetuning.embeddings import (
     EmbeddingSimCSE,
 )
 from bertjax.objectives.losses import cosine
+from bertjax.runtime.errors import UserError
 from tests.objectives.groups import ENCODER, batch_of, examples, module_and_params, outputs_of, terms_of
 
 CLASSES = ("contradiction", "entailment", "neutral")

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.multi_label import MultiLabel
+from bertjax.runtime.errors import UserError
 from bertjax.training.shapes import batch_shapes
 
 CLASSES = ("a", "b", "c")

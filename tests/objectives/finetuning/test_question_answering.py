@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config import Task
+from bertjax.config.config import Task
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
+from bertjax.runtime.errors import UserError
 from bertjax.training.evaluation import tuned
 from tests import batches
 from tests.objectives import labeled_batches

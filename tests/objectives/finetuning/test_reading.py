@@ -6,10 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import OptimizerConfig
 from bertjax.training.optimizer import make_optimizer
 from bertjax.training.parameter_rules import Freezing

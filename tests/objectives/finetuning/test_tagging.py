@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from bertjax.config import Task
+from bertjax.config.config import Task
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.errors import UserError
 from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.runtime.errors import UserError
 from tests.objectives import labeled_batches
 
 CLASSES = ("B-LOC", "B-PER", "I-PER", "O")

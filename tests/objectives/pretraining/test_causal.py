@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax import config_file, export
-from bertjax.config import from_dict, to_dict
-from bertjax.errors import UserError
-from bertjax.export import Export
+from bertjax.config import config_file, export
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 from tests.interop import models

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from jax.extend import core
 
-from bertjax import export
-from bertjax.config import from_dict, to_dict
-from bertjax.errors import UserError
-from bertjax.export import Export
+from bertjax.config import export
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
 from bertjax.models.config import Execution
 from bertjax.models.flops import Counts
 from bertjax.objectives import teacher as objectives_teacher
@@ -21,6 +20,7 @@ from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.teacher import CosineLoss, Teacher
+from bertjax.runtime.errors import UserError
 from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage

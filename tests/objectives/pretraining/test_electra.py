@@ -9,9 +9,9 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.data.masking import TokenMasking
-from bertjax.errors import UserError
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
+from bertjax.runtime.errors import UserError
 from bertjax.training.step import normalized
 from tests import batches, ragged
 

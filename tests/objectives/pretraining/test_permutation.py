@@ -9,9 +9,9 @@ import pytest
 
 from bertjax.data.batch import place
 from bertjax.data.masking import SpanMasking, TokenMasking
-from bertjax.errors import UserError
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
+from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.span_boundary import SpanBoundary, places
+from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)

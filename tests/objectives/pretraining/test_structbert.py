@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.batch import Draw
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.structbert import StructBERT, heads_of_runs
+from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 
 LENGTHS = np.array([40, 60, 64, 30] * 8)

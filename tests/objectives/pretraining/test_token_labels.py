@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats import FORMATS
 from bertjax.data.preparation.prepare import prepare
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.token_labels import CapitalPrediction, TokenDocumentRelation, case_pairs
+from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from tests import batches, ragged
 

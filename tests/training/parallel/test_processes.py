@@ -5,7 +5,7 @@ import json
 import jax
 import pytest
 
-from bertjax.cli import FAILED, STOPPED
+from bertjax.runtime.command_line import FAILED, STOPPED
 from bertjax.training.parallel import processes
 from tests import runs
 

@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.errors import UserError
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.parallel.sharding import (

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
-from bertjax.mesh import AXES
+from bertjax.config.config import from_dict
 from bertjax.models.config import Execution
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.mesh import AXES
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES

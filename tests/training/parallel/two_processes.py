@@ -9,7 +9,7 @@ from jax._src.distributed import global_state
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax import cli, errors
+from bertjax.runtime import command_line, errors
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.make_mesh import make_mesh
@@ -21,7 +21,7 @@ def outcome(action) -> list:
     try:
         action()
     except errors.UserError as error:
-        return [type(error).__name__, cli.code_for(error), str(error)]
+        return [type(error).__name__, command_line.code_for(error), str(error)]
     return []
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.training.results.best import better_checkpoint
 from bertjax.training.run.workdir import Workdir
 

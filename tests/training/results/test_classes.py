@@ -9,7 +9,7 @@ import pytest
 from etils import epath
 from sklearn.metrics import classification_report, confusion_matrix
 
-from bertjax.config import Task, from_dict
+from bertjax.config.config import Task, from_dict
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.objectives.finetuning.classification import Classification

@@ -7,8 +7,8 @@ import math
 import pytest
 from rich.console import Console
 
-from bertjax.config import from_dict
-from bertjax.errors import UserError
+from bertjax.config.config import from_dict
+from bertjax.runtime.errors import UserError
 from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
 from bertjax.training.results.seeds import over_seeds
 from bertjax.training.run.record import RunRecord, write_record

@@ -5,7 +5,7 @@ import dataclasses
 
 import pytest
 
-from bertjax.config import from_dict, to_dict
+from bertjax.config.config import from_dict, to_dict
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training.results.heldout_task import MASKED_TOKENS, heldout_task

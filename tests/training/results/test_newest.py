@@ -5,7 +5,7 @@ import json
 import pytest
 from matplotlib import image
 
-from bertjax.storage import StorageError
+from bertjax.runtime.storage import StorageError
 from bertjax.training.results import newest
 from bertjax.training.results.newest import NewestResults
 from bertjax.training.run.metrics import MetricsLog, Totals

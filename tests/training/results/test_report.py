@@ -7,7 +7,7 @@ import jax
 import pytest
 from rich.console import Console
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.objectives.outputs import Sample
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluation

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.config import Config, Task
+from bertjax.config.config import Config, Task
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.full_sentences import FullSentences

@@ -9,7 +9,7 @@ from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.errors import RunFailed
+from bertjax.runtime.errors import RunFailed
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.run.checkpoint import Checkpoints

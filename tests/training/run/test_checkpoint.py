@@ -15,7 +15,7 @@ from etils import epath
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertjax.errors import RunFailed, UserError
+from bertjax.runtime.errors import RunFailed, UserError
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.retention import Retention

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 
-from bertjax.cli import code_for
-from bertjax.errors import FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.runtime.command_line import code_for
+from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError
 from bertjax.training.run.failures import Failures, NotFinite, explained
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs

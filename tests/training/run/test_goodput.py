@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from etils import epath
 
-from bertjax.errors import UserError
-from bertjax.hardware.chips import peak_flops
+from bertjax.runtime.chips import peak_flops
+from bertjax.runtime.errors import UserError
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.run import goodput

@@ -10,8 +10,8 @@ from etils import epath
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
-from bertjax import storage
-from bertjax.storage import StorageError
+from bertjax.runtime import storage
+from bertjax.runtime.storage import StorageError
 from bertjax.training.run import events, growing, journal
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal

@@ -12,8 +12,8 @@ import tenacity
 from etils import epath
 from gcsfs.retry import HttpError
 
-from bertjax import cli, storage
-from bertjax.errors import Busy, Unavailable
+from bertjax.runtime import command_line, storage
+from bertjax.runtime.errors import Busy, Unavailable
 from bertjax.training.run import lease as leases
 from bertjax.training.run.lease import lease
 from tests.data.test_remote import Bucket
@@ -135,7 +135,7 @@ def test_a_holder_that_is_paused_loses_the_lock_and_leaves_that_of_the_next_alon
             resumed.set()
             with pytest.raises(Unavailable, match="another run has taken over s3://bucket/run") as raised:
                 first.verify()
-            assert cli.code_for(raised.value) == cli.STOPPED
+            assert command_line.code_for(raised.value) == command_line.STOPPED
             first.release()
             second.verify()
             assert marks(any_path)[".lock-00002"].startswith(second._owner)

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from bertjax.errors import Unavailable, UserError
-from bertjax.storage import StorageError
+from bertjax.runtime.errors import Unavailable, UserError
+from bertjax.runtime.storage import StorageError
 from bertjax.training.run import notify
 from bertjax.training.run.notify import Notifier, end_of
 from tests.waiting import LIMIT_SECONDS, Clock, wait_until

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from bertjax.config import from_dict
+from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import resolve
 from bertjax.training.run import shared

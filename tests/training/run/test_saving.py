@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 
-from bertjax.hardware import platform
+from bertjax.runtime import platform
 from bertjax.training.run import saving as savings
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.metrics import MetricsLog, Totals

@@ -10,7 +10,7 @@ import threading
 import pytest
 from etils import epath
 
-from bertjax.errors import UserError
+from bertjax.runtime.errors import UserError
 from bertjax.training.run import tracking, writer
 from bertjax.training.run.trackers.base import Tracker
 from bertjax.training.run.tracking import Tracking, check_trackers

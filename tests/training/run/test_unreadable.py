@@ -12,8 +12,8 @@ import pytest
 import tenacity
 from etils import epath
 
-from bertjax import cli, storage
-from bertjax.errors import Damaged, RunFailed, Unavailable, UserError
+from bertjax.runtime import command_line, storage
+from bertjax.runtime.errors import Damaged, RunFailed, Unavailable, UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.checkpoint import Checkpoints, Deleted
 from bertjax.training.run.record import read_checkpoint
@@ -88,7 +88,7 @@ def test_an_error_that_stays_ends_with_75(two, fail, error):
     failed = fail(error, 1000)
     with pytest.raises(Unavailable, match="run the same command again later") as caught:
         newest(two)
-    assert cli.code_for(caught.value) == cli.STOPPED and str(two / "20") in str(caught.value)
+    assert command_line.code_for(caught.value) == command_line.STOPPED and str(two / "20") in str(caught.value)
     assert_nothing_is_lost(two, failed, caught.value)
 
 
@@ -107,7 +107,7 @@ def test_other_errors_end_in_their_own_words(two, fail, error, message):
     failed = fail(error, 1000)
     with pytest.raises(RunFailed, match=f"^{two}/20 .*{message}") as caught:
         newest(two)
-    assert cli.code_for(caught.value) == cli.FAILED
+    assert command_line.code_for(caught.value) == command_line.FAILED
     assert_nothing_is_lost(two, failed, caught.value)
 
 

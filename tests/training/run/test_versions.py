@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from bertjax.config import Config, from_dict
-from bertjax.errors import UserError
+from bertjax.config.config import Config, from_dict
+from bertjax.runtime.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run import versions
 from bertjax.training.run.foreign_code import foreign_modules, hashes

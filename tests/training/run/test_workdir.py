@@ -10,7 +10,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from bertjax.errors import Busy, UserError
+from bertjax.runtime.errors import Busy, UserError
 from bertjax.training import start
 from bertjax.training.run import lease as leases
 from bertjax.training.run.events import Events
@@ -121,7 +121,7 @@ def test_the_mark_of_a_dead_process_on_an_object_store_holds_nothing(bucket):
 
 
 def test_a_file_system_of_user_space_is_warned_about(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("bertjax.locks.file_system_of", lambda path: ("fuse.gcsfuse", "/bucket"))
+    monkeypatch.setattr("bertjax.runtime.locks.file_system_of", lambda path: ("fuse.gcsfuse", "/bucket"))
     with Workdir.at(tmp_path).locked():
         pass
     assert "is on /bucket (fuse.gcsfuse): another machine would not see its lock" in caplog.text

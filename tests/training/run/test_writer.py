@@ -7,8 +7,8 @@ import pytest
 from etils import epath
 from gcsfs.retry import HttpError
 
-from bertjax import storage
-from bertjax.errors import Unavailable
+from bertjax.runtime import storage
+from bertjax.runtime.errors import Unavailable
 from bertjax.training.run import heartbeat as heartbeats
 from bertjax.training.run import writer as writers
 from bertjax.training.run.heartbeat import Heartbeat

@@ -1,6 +1,6 @@
 """Experiment trackers: adapters that also send a run's metrics to other libraries."""
 
-from bertjax.registry import Union
+from bertjax.config.registry import Union
 from bertjax.training.run.trackers.base import Tracker
 
 _HERE = "bertjax.training.run.trackers"

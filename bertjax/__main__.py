@@ -1,0 +1,81 @@
+"""`bertjax COMMAND`, or `python -m bertjax COMMAND` where the console script is not in the path."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+import bertjax
+from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.errors import UserError
+
+# Commands by what a user wants to do, each with one line of help. Each is a module of `bertjax.cli`.
+COMMANDS = {
+    "pretrain and fine-tune": {
+        "prepare": "train a tokenizer and write a corpus as a token store",
+        "train": "train an encoder from one configuration; the same command resumes a stopped run",
+        "compile": "forecast memory and time of a configuration on a TPU, without one",
+        "status": "list runs with their steps and states",
+    },
+    "use": {
+        "predict": "classify, tag, answer, fill [MASK], or turn texts into vectors",
+        "evaluate": "score a model on held-out texts, a labeled file or minimal pairs",
+        "augment": "write variants of texts for a student to train on",
+    },
+    "understand": {
+        "report": "write the page of a run or of a token store",
+        "compare": "settings, results and curves of several runs side by side",
+        "analyze": "look inside models: attention, layers, heads, importance",
+        "probe": "measure what each layer encodes",
+    },
+    "change and share": {
+        "convert": "convert a model of transformers to bertjax and back, or to ONNX",
+        "extend": "add words, a second vocabulary or positions to a model",
+        "compress": "cut layers, heads, neurons or pieces, or round weights to int8",
+        "push": "publish a model on the Hugging Face Hub",
+    },
+    "check the machine": {"check": "find devices that compute wrong results"},
+}
+_NAMES = [name for commands in COMMANDS.values() for name in commands]
+
+
+def overview() -> str:
+    """Return the commands as a table, by purpose."""
+    lines = ["usage: bertjax COMMAND [flags]        bertjax COMMAND --help"]
+    for purpose, commands in COMMANDS.items():
+        lines += ["", f"{purpose}:", *(f"  {name:<10}{text}" for name, text in commands.items())]
+    return "\n".join([*lines, "", "start here: bertjax train --config=tiny"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+      argv: the command and its flags; None for those of this process.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        return exit_code_of(lambda: print(overview()))
+    if arguments[0] == "--version":
+        return exit_code_of(lambda: print(f"bertjax {bertjax.__version__}"))
+    name = arguments[0]
+    if name not in _NAMES:
+        return exit_code_of(lambda: _refuse(name))
+    sys.argv[1:] = arguments[1:]
+    # Each command imports what it needs: `status` starts neither JAX nor Grain.
+    command = importlib.import_module(f"bertjax.cli.{name}")
+    if name == "train":  # the one command that may be several processes, which leave together
+        from bertjax.training.parallel.processes import leave
+
+        return leave(lambda: exit_code_of(command.main))
+    return exit_code_of(command.main)
+
+
+def _refuse(name: str) -> None:
+    near = difflib.get_close_matches(name, _NAMES, n=1)
+    hint = f"did you mean `bertjax {near[0]}`?" if near else "`bertjax --help` lists the commands"
+    raise UserError(f"{name!r} is not a command; {hint}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

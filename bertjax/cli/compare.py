@@ -1,0 +1,133 @@
+"""python -m bertjax compare: list differing settings and results of runs, and draw their curves."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from etils import epath
+
+from bertjax.comparison import curves, tables
+from bertjax.comparison.curves import Look
+from bertjax.comparison.effects import Effect, effects_of
+from bertjax.comparison.numbers import Numbers, numbers_of
+from bertjax.comparison.report import as_dict, print_comparison
+from bertjax.comparison.runs import Entry, open_entries
+from bertjax.comparison.settings import Differences, differences_of
+from bertjax.runtime import command_line
+from bertjax.runtime.command_line import command
+from bertjax.runtime.errors import UserError, json_text, say
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """The result of `run`.
+
+    Attributes:
+      entries: runs, in argument order.
+      differences: settings that differ between runs.
+      numbers: results and costs, one entry per run.
+      effects: {held-out metric: difference from the first run}, for every run after the first.
+      picture: path of the figure.
+    """
+
+    entries: list[Entry]
+    differences: Differences
+    numbers: list[Numbers]
+    effects: list[dict[str, Effect]]
+    picture: epath.Path
+
+
+def run(
+    paths: Sequence[str],
+    *,
+    x: str = "steps",
+    metrics: Sequence[str] = (),
+    out: epath.PathLike = "compare.png",
+    table: str = "",
+    look: Look | None = None,
+) -> Comparison:
+    """Compare runs, finished or not, and draw their curves. Code that a run names is never imported.
+
+    Args:
+      paths: workdirs, or folders of runs with `--seeds`, each also as `NAME=PATH`; the first is the reference.
+      x: quantity on the x axis: `steps`, `tokens`, `flops` or `seconds`.
+      metrics: metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses that two
+        runs share.
+      out: figure to write, .png, .svg or .pdf.
+      table: table of numbers to write, .csv or .tex; empty for none.
+      look: smoothing and axis scales.
+
+    Raises:
+      UserError: a path is not a run or is damaged, or an axis or metric is unknown; nothing was written.
+    """
+    # Check everything before writing: a typo in the second of two outputs must not leave only the first one.
+    target = epath.Path(out).expanduser()
+    if target.suffix not in curves.FORMATS:
+        raise UserError(f"--out={out} must end in {', '.join(curves.FORMATS[:-1])} or {curves.FORMATS[-1]}")
+    table_path = tables.check_path(table) if table else None
+    entries = open_entries([str(path) for path in paths])
+    axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
+    numbers = [numbers_of(entry) for entry in entries]
+    if table_path:
+        tables.check_numbers(table_path, numbers)
+    comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), target)
+    curves.draw(entries, drawn, axis, target, look or Look())
+    if table_path:
+        tables.write(table_path, entries, numbers, comparison.effects)
+    return comparison
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        "compare",
+        description="Compare runs side by side: the settings in which they differ, their results and costs, and their\n"
+        "curves in one picture.",
+        epilog="examples:\n"
+        "  two runs at equal cost:            python -m bertjax compare runs/tiny runs/tiny-layers=6 --x=flops\n"
+        "  metrics of your choice:            python -m bertjax compare runs/* --metric=mlm_accuracy\n"
+        "  seeds, as mean and band:           python -m bertjax compare runs/a/MRPC runs/b/MRPC\n"
+        "  with names, for a paper:           python -m bertjax compare MLM=runs/a ours=runs/b --out=fig.pdf "
+        "--table=tab.tex\n"
+        "  seeds in several folders:          python -m bertjax compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2",
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="workdirs, or folders of runs with --seeds; NAME=RUN gives one a name in all tables and the figure, and "
+        "several runs of one NAME are its seeds",
+    )
+    parser.add_argument(
+        "--x", default="steps", help=f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="metric to draw; may be repeated (default: the losses)",
+    )
+    parser.add_argument(
+        "--out", default="compare.png", help="figure to write, .png, .svg or .pdf (default: %(default)s)"
+    )
+    parser.add_argument("--table", default="", metavar="FILE", help="also write the numbers, as .csv or .tex")
+    parser.add_argument(
+        "--smooth",
+        type=int,
+        default=1,
+        metavar="N",
+        help="average training curves over N logged points (default: %(default)s)",
+    )
+    parser.add_argument("--log", default="", metavar="AXES", help="axes with a logarithmic scale: x, y or xy")
+    parser.add_argument("--json", action="store_true", help="print differences and numbers as JSON instead of tables")
+    args = parser.parse_args(argv)
+    look = Look(args.smooth, args.log)
+    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)
+    parts = (comparison.entries, comparison.differences, comparison.numbers, comparison.effects)
+    if args.json:
+        say(json_text(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2))
+        return 0
+    print_comparison(*parts)
+    flags = [f"--x={'flops' if args.x == 'steps' else 'steps'}", *(f"--metric={name}" for name in args.metric)]
+    say(f"curves    {comparison.picture}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
+    return 0

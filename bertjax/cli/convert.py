@@ -1,0 +1,147 @@
+"""python -m bertjax convert: convert Hugging Face checkpoints to bertjax and back, and both to ONNX."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from bertjax.config import export
+from bertjax.config.opening import SavedModel
+from bertjax.inference.masked import masked_lm
+from bertjax.interop import card, huggingface, onnx, onnx_int8, sentence_transformers, task_heads
+from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime.command_line import command
+from bertjax.runtime.errors import UserError, printable, say
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The result of a conversion.
+
+    Attributes:
+      target: the folder or file written.
+      kind: `transformers`, `export` or `onnx`.
+      has_heads: whether the model can be evaluated. Without heads it can only be loaded and trained.
+      task: name of the fine-tuned head; empty if there is none.
+      notes: remarks on the model, one line each.
+    """
+
+    target: Path
+    kind: str
+    has_heads: bool
+    task: str
+    notes: tuple[str, ...]
+
+
+def run(
+    source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool = False, quantized: bool = False
+) -> Summary:
+    """Convert a model. The content of `source` and the suffix of `target` decide the direction.
+
+    Args:
+      source: a transformers folder (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
+      target: an empty or new folder, or a new file `MODEL.onnx`.
+      encoder_only: whether to leave out heads and pooler, which makes models with unknown heads convertible.
+      quantized: whether to write ONNX in int8. If `target` is a folder, it becomes a transformers folder with the file
+        in `onnx_int8.PLACE`.
+
+    Raises:
+      UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, it has
+        int8 weights already, or the target is not empty.
+      RunFailed: see `onnx.write` and `onnx_int8.write`.
+    """
+    path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
+    # A folder may be both. The export is read then: it also has the settings and numbers of the run.
+    from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
+    to_onnx = target.suffix == onnx.SUFFIX
+    if quantized and export.is_quantized(path):
+        raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
+    if to_onnx or quantized:  # before a large model is read
+        onnx.check_installed()
+    model, notes = huggingface.read(path, encoder_only) if from_huggingface else (SavedModel(source).export, [])
+    if encoder_only:
+        model = huggingface.encoder_alone(model)
+        notes.append("heads and pooler not converted")
+    if to_onnx:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        notes += onnx_int8.write(target, model) if quantized else onnx.write(target, model)
+    else:
+        # A draft that becomes the target when all of it is written.
+        with storage.whole_folder(target) as draft:
+            if from_huggingface and not quantized:
+                export.write(draft, model)
+            else:
+                notes = [*huggingface.write(draft, model), *notes]
+            if quantized:
+                (draft / onnx_int8.PLACE).parent.mkdir()
+                notes += [*onnx_int8.write(draft / onnx_int8.PLACE, model), f"int8: {target / onnx_int8.PLACE}"]
+    kind = "onnx" if to_onnx else "export" if from_huggingface and not quantized else "transformers"
+    has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
+    task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
+    return Summary(target, kind, has_heads, task, tuple(notes))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line."""
+    parser = command_line.ArgumentParser(
+        "convert",
+        description="Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers:\n"
+        "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from the content of --from.\n"
+        "It becomes ONNX if --to ends in .onnx. ONNX needs PyTorch and transformers, pytorch_model.bin needs PyTorch.",
+        epilog="examples:\n"
+        "  a run to transformers:       python -m bertjax convert --from=runs/tiny --to=hf/tiny\n"
+        "  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
+        "  a downloaded model to here:  python -m bertjax convert --from=downloads/bert --to=models/bert\n"
+        "  both to ONNX:                python -m bertjax convert --from=runs/tiny --to=tiny.onnx\n"
+        "  in int8, for a browser:      python -m bertjax convert --from=runs/tiny --to=hf/tiny --quantize=int8\n\n"
+        "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never\n"
+        "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted (for ELECTRA\n"
+        "the discriminator), and ForSequenceClassification, ForTokenClassification, ForQuestionAnswering and\n"
+        "ForMultipleChoice with their labels. A tensor without a counterpart is an error; --encoder-only leaves heads\n"
+        "out.",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        metavar="DIR",
+        help="model to convert: a folder of transformers, an export folder, a workdir, or WORKDIR@STEP",
+    )
+    parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="folder or .onnx file to write")
+    parser.add_argument(
+        "--encoder-only",
+        action="store_true",
+        help="leave out heads and pooler, as for a model whose heads the other library does not have",
+    )
+    parser.add_argument(
+        "--quantize",
+        choices=("int8",),
+        help=f"write ONNX in int8: the file of --to=MODEL.onnx, or {onnx_int8.PLACE} in a folder of transformers",
+    )
+    args = parser.parse_args(argv)
+    platform.configure_logging()
+    platform.configure("cpu")  # JAX only reads checkpoints here
+    say(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize))))
+    return 0
+
+
+def _text(summary: Summary) -> str:
+    target = str(summary.target)
+    if summary.kind == "transformers" and summary.task in task_heads.PIPELINES:
+        next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
+    elif (summary.target / sentence_transformers.MODULES).exists():
+        next_step = f"SentenceTransformer({target!r}).encode(texts), see {summary.target / card.FILE}"
+    elif summary.kind == "transformers" and summary.task == task_heads.SPAN:
+        next_step = f"AutoModelForQuestionAnswering.from_pretrained({target!r}), see {summary.target / card.FILE}"
+    elif summary.kind == "transformers":
+        next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
+    elif summary.kind == "onnx":
+        next_step = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/guides/huggingface.md"
+    elif summary.task:
+        next_step = command("predict", target, "--file=RECORDS.jsonl")
+    elif summary.has_heads:
+        next_step = command("evaluate", target, "--corpus=embedded:en")
+    else:
+        next_step = f"module, params, tokenizer = bertjax.load({target!r})"
+    return "\n".join([*map(printable, summary.notes), f"{summary.kind:<12}  {target}", f"{'next':<12}  {next_step}"])

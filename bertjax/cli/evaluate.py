@@ -1,0 +1,327 @@
+"""python -m bertjax evaluate: score a run, a checkpoint or an export on held-out text."""
+
+import contextlib
+import dataclasses
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from etils import epath
+
+from bertjax.config.config import Config
+from bertjax.config.opening import SavedModel
+from bertjax.data.labeled import labels
+from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.labeled.source import LabeledSource, LabeledSources
+from bertjax.data.text.lexicon import MINE
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.inference import minimal_pairs
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.progress import bar
+from bertjax.objectives.finetuning.base import without_location
+from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime.errors import UserError, json_text, printable, quoted, say, shorten
+from bertjax.training.config import MeshConfig
+from bertjax.training.evaluation import Evaluator
+from bertjax.training.feeds import Feeds
+from bertjax.training.program import Program
+from bertjax.training.resolve import labeled_files, open_store
+from bertjax.training.results import classes, report
+from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
+from bertjax.training.run.record import read_record
+from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
+from bertjax.training.teachers import without_teachers
+
+
+def run(
+    name: str,
+    corpus: str = "",
+    trust_code: bool = False,
+    task: str = "",
+    per_class: bool = False,
+    columns: Mapping[str, str | int] = types.MappingProxyType({}),
+) -> dict[str, Any]:
+    """Score a pretrained model on a corpus' held-out documents, or a fine-tuned model on a labeled file.
+
+    Masks are fixed. A document's content alone decides whether it is held out, so no training document is scored as
+    long as the held-out share is the same. A run with a separate held-out file (`data.heldout`) trained on its whole
+    corpus.
+
+    Args:
+      name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
+      corpus: corpus as in `data.corpus`, by default the run's own; for a fine-tuned model a labeled file, by default
+        its development set. An export has no default, unless its corpus comes with bertjax.
+      trust_code: whether to import modules that the model names as `module:Class`, which runs their code.
+      task: task to score if there are several; all if empty.
+      per_class: whether to return scores per class as well.
+      columns: {setting of the examples: column in the labeled file `corpus`}, if columns differ from the training file.
+
+    Returns:
+      {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} on request.
+
+    Raises:
+      UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
+    """
+    saved = SavedModel(name, trust_code, task)
+    _ = saved.export  # a damaged model is refused before anything else is printed
+    if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
+        say(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
+    if not corpus:
+        saved.check_data("--corpus=CORPUS")
+    return score(saved, saved.config, corpus, per_class, columns)
+
+
+def score(
+    saved: SavedModel,
+    config: Config,
+    corpus: str = "",
+    per_class: bool = False,
+    columns: Mapping[str, str | int] = types.MappingProxyType({}),
+) -> dict[str, Any]:
+    """Score a model under a given configuration, for example the configuration of the model that it was pruned from.
+
+    Args:
+      saved: the model.
+      config: configuration; `SavedModel.config` is the model's own.
+      corpus, per_class, columns: see `run`.
+
+    Returns:
+      See `run`, also for the errors.
+    """
+    model, name = saved.export, saved.name
+    config = _with_tuned(config, model.settings)
+    if corpus and not isinstance(config.task.examples, LabeledFormat):
+        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
+        data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
+        config = dataclasses.replace(config, data=data)
+    elif config.data.tokenizer.model:  # the recorded path may exist only on the training machine
+        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
+    config = without_teachers(config)
+    # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
+    runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
+    config = dataclasses.replace(config, runtime=runtime)
+    # If the encoder grows during training, a checkpoint may have fewer layers than the finished model.
+    program = Program(config, model.tokenizer.vocab_size, layers=model.encoder.layers)
+    heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
+    if missing := set.difference(*map(set, heads)):
+        raise UserError(
+            f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
+        )
+    store = _labeled(config, model.tokenizer, corpus, columns)
+    if store is None:  # a run's record names its own store
+        has_record = not corpus and not saved.is_export
+        store = open_store(config.data, read_record(Workdir.at(saved.folder)) if has_record else None)
+    if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
+        raise UserError(
+            f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
+        )
+    for task_name, task in config.tasks.items():
+        lexicon = _objective_of(saved.settings, task_name).get("masking", {}).get("lexicon", MINE)
+        if lexicon != MINE and task.objective.masking.lexicon == MINE:  # files named by an export are never opened
+            say(f"objective.masking.lexicon={quoted(lexicon)} is not opened: phrases are mined from the scored corpus")
+    for objective in (task.objective for task in config.tasks.values()):
+        for setting in objective.tuned_settings:
+            value = getattr(objective, setting)
+            source = "tuned on the scored file" if value is None else f"{value:.4f}, as the model has it"
+            say(f"objective.{setting}: {source}")
+    params = program.put(model.params)
+    evaluation = Evaluator(program, Feeds(program.config, store))(params)
+    figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
+    if per_class:
+        reports = classes.reports_of(program.config, evaluation)
+        if not reports:
+            raise UserError(
+                f"--per-class has no effect on {name}, which does not predict one class for each record; leave it out"
+            )
+        figures["classes"] = {name: report.scores for name, (report, _) in reports.items()}
+    return figures
+
+
+def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
+    """Return the configuration with the values, such as a threshold, that were tuned for these weights."""
+    tasks = {}
+    for name, task in config.tasks.items():
+        of_weights = _objective_of(settings, name)
+        values = {field: of_weights[field] for field in task.objective.tuned_settings if field in of_weights}
+        tasks[name] = dataclasses.replace(task, objective=dataclasses.replace(task.objective, **values))
+    return dataclasses.replace(config, tasks=tasks)
+
+
+def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
+    """Return the recorded settings for a task's objective; missing ones have their defaults."""
+    return settings.get("tasks", {}).get(task, {}).get("objective", {})
+
+
+def _labeled(
+    config: Config, tokenizer: Tokenizer, path: str, columns: Mapping[str, str | int]
+) -> LabeledSource | LabeledSources | None:
+    """Open a fine-tuned model's labeled files; None for other models."""
+    task = config.task
+    if not isinstance(task.examples, LabeledFormat):
+        if columns:
+            name, column = next(iter(columns.items()))
+            raise UserError(
+                f"--{name}={column} has no effect on a model of examples.kind={task.examples.kind}; remove it"
+            )
+        return None
+    records = []
+    if path:
+        if len(config.tasks) > 1:
+            raise UserError(
+                f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
+            )
+        examples = dataclasses.replace(task.examples.with_columns(columns), heldout=path, further_heldout={})
+        records = examples.read(path)  # an error of this file names no setting, which the user has not typed
+        if task.has_classes:
+            records = examples.without_missing(records, path, task.objective.classes)
+            records = _with_names_of(task.objective.classes, records, examples, path)
+        task = dataclasses.replace(task, examples=examples)
+        config = dataclasses.replace(config, tasks={config.task_name: task})
+    source = labeled_files(config, tokenizer, is_trained=True)
+    train = config.task.examples.train
+    if path:
+        source.heldout = records
+    # Baselines need class counts. Without a readable training file, the scored file has to do.
+    if path and (columns or not (train and storage.exists(train))):
+        missing = "has other columns" if columns and train else "is not there"
+        name = printable(train) or "the training file of an export"
+        say(f"{name} {missing}: the baselines are those of {path}", file=sys.stderr)
+        source.train = source.heldout
+    files = Feeds(config, source)
+    try:
+        for name in config.tasks:
+            labeled = files.store_of(name)
+            _ = labeled.train  # the baselines count its labels
+            for line in report.metric_lines(labeled, config.tasks[name].objective):
+                say(line, file=sys.stderr)
+    except UserError as error:
+        raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
+    return files.store
+
+
+def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
+    """Rename labels to the model's class names, such as `1` to `LABEL_1`, if the match is unambiguous."""
+    names = list(examples.class_counts(records))
+    new = labels.matched(names, classes)
+    if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
+        return records  # the labels that the model lacks are refused one by one
+    changed = [f"{name} as {new[name]}" for name in labels.ordered(names) if name != new[name]]
+    say(f"{path}: labels are taken for the classes of the model: {shorten(changed, 8)}", file=sys.stderr)
+    field = "tags" if examples.kind == "tagged" else getattr(examples, "label", "")
+
+    def renamed(value: Any) -> Any:
+        return [new[name] for name in value] if isinstance(value, list) else new[labels.class_of(value)]
+
+    return [record | {field: renamed(record[field])} for record in records]
+
+
+def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:
+    """Score a model on minimal pairs: an acceptable and an unacceptable sentence (`bertjax.inference.minimal_pairs`).
+
+    Args:
+      name: path of an export folder, `RUN` or `RUN@STEP`.
+      path: .jsonl file, plain or compressed, or a folder with such files, with BLiMP's fields; see
+        `bertjax.inference.minimal_pairs.read`.
+      trust_code: see `run`.
+      scores: .jsonl file to write with both sentences' scores for each pair; none if empty.
+
+    Returns:
+      {`minimal_pairs`: result of `bertjax.inference.minimal_pairs.shares`}.
+
+    Raises:
+      UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
+    """
+    target = epath.Path(scores).expanduser()
+    if scores and not storage.is_remote(target) and not target.parent.exists():
+        raise UserError(f"--scores={scores} is in a folder that does not exist; make it first")
+    pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)
+    request = minimal_pairs.request(predictor, pairs)
+    with bar(request.tokens) as progress:
+        judged = minimal_pairs.judge(predictor, pairs, request, progress.update)
+    for note, count in request.notes.items():
+        say(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
+    if scores:
+        lines = [without_location(pair) | judgment for pair, judgment in zip(pairs, judged, strict=True)]
+        write_jsonl(target, lines)
+    return {"minimal_pairs": minimal_pairs.shares(pairs, judged)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        "evaluate",
+        description="Score a model: a pretrained one on the held-out documents of a corpus, a fine-tuned one on its\n"
+        "development set, either on minimal pairs. Baselines that need no model are printed beside the metrics.",
+        epilog="examples:\n"
+        "  the run's own held-out documents:  python -m bertjax evaluate runs/tiny\n"
+        "  those of other texts, as JSON:     python -m bertjax evaluate runs/tiny@3500 --corpus=my/texts --json\n"
+        "  a labeled file of another form:    python -m bertjax evaluate models/nli --corpus=snli.jsonl \\\n"
+        "                                         --text=premise --pair=hypothesis --label=gold_label\n"
+        "  BLiMP, or pairs of your own:       python -m bertjax evaluate runs/tiny --minimal-pairs=pairs.jsonl\n"
+        "  GLUE, from the runs of its tasks:  python -m bertjax evaluate runs/glue --suite=glue\n\n"
+        'A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
+        '"agreement"}.\n'
+        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood, under a causal model the\n"
+        "higher log-likelihood, and half if both are equal.",
+    )
+    parser.add_argument(
+        "model",
+        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs",
+    )
+    parser.add_argument(
+        "--corpus",
+        default="",
+        help="corpus to score on (default: that of the run; an export has one only if it is embedded:...); for a "
+        "fine-tuned model, a labeled file",
+    )
+    parser.add_argument(
+        "--task", default="", metavar="NAME", help="the task to score, if the model has several (default: all)"
+    )
+    parser.add_argument("--suite", choices=tuple(SUITES), help="print one table for all runs in the folder MODEL")
+    parser.add_argument(
+        "--minimal-pairs",
+        default="",
+        metavar="F",
+        help="score on the sentence pairs of this .jsonl file or folder instead (fields of BLiMP)",
+    )
+    parser.add_argument(
+        "--scores", default="", metavar="FILE", help="with --minimal-pairs: write the scores of each pair as .jsonl"
+    )
+    command_line.add_column_flags(parser, "--corpus")
+    parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
+    command_line.add_trust_flag(parser)
+    platform.add_flag(parser)
+    args = parser.parse_args(argv)
+    columns = command_line.columns_of(args)
+    if (args.task or args.per_class) and (args.minimal_pairs or args.suite):
+        flag = f"--task={args.task}" if args.task else "--per-class"
+        raise UserError(f"{flag} has no effect with --minimal-pairs and --suite; remove it")
+    if args.scores and not args.minimal_pairs:
+        raise UserError(f"--scores={args.scores} needs --minimal-pairs; add it, or remove --scores")
+    if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
+        raise UserError("--corpus, --minimal-pairs and --suite exclude each other; give one of them")
+    if args.suite:
+        suite = SUITES[args.suite]
+        scores = scores_of(suite, args.model)
+        say(json_text(as_dict(suite, scores), indent=2)) if args.json else print_suite(suite, scores)
+        return 0
+    platform.configure_logging()
+    platform.configure(args.platform)
+    with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines, and --json prints only JSON
+        if args.minimal_pairs:
+            figures = run_pairs(args.model, args.minimal_pairs, args.trust_code, args.scores)
+        else:
+            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class, columns)
+    if args.json:
+        say(json_text(figures, indent=2))
+    elif args.minimal_pairs:
+        say(minimal_pairs.table(figures["minimal_pairs"]))
+    else:
+        report.print_summary(figures)
+        for name, scores in figures.get("classes", {}).items():
+            say(f"\n{name}: {classes.table_of(scores)}", end="")
+    return 0

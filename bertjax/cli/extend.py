@@ -1,0 +1,231 @@
+"""python -m bertjax extend: write an export with new words, a second vocabulary or more positions."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from bertjax.config import export
+from bertjax.config.opening import SavedModel, split_name
+from bertjax.data import sources, tokenizer
+from bertjax.data.preparation.sample import Sample
+from bertjax.data.preparation.steps import digest
+from bertjax.data.tokenizer import new_pieces
+from bertjax.data.tokenizer.new_pieces import Extension
+from bertjax.interop import huggingface
+from bertjax.models import resize, vocabulary
+from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime.command_line import command
+from bertjax.runtime.errors import UserError, printable, say
+
+# Words are counted in a sample of the corpus, at most this large.
+SAMPLE_CHARACTERS = 50_000_000
+COUNT = 1000
+SHARE = 0.5
+PIECES = "new_pieces.txt"
+_NAMED = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The result of an extension.
+
+    Attributes:
+      target: the export folder written.
+      vocab_size: number of ids before and after.
+      max_positions: number of positions before and after.
+      notes: remarks on the new pieces, one line each.
+    """
+
+    target: Path
+    vocab_size: tuple[int, int]
+    max_positions: tuple[int, int]
+    notes: tuple[str, ...]
+
+
+def run(
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    *,
+    pieces: str = "",
+    corpus: str = "",
+    text_field: str = "text",
+    count: int = COUNT,
+    mix: str = "",
+    share: float = SHARE,
+    max_positions: int = 0,
+) -> Summary:
+    """Write an export that continues `source` with a larger vocabulary or more positions.
+
+    Old ids and rows do not change. A new piece starts with the mean row of the pieces that it replaces. New positions
+    repeat the old ones in order.
+
+    Args:
+      source: an export folder, a workdir `RUN` or `RUN@STEP`.
+      target: an empty or new folder.
+      pieces: a text file with one new piece per line.
+      corpus: instead of `pieces`, a corpus as in `data.corpus`; its frequent words become pieces.
+      text_field: the field, column or feature of that corpus with the text.
+      count: number of words to take from that corpus.
+      mix: instead of `pieces`, a student's tokenizer, as in `data.tokenizer.model`.
+      share: probability that a word is split by the tokenizer `mix`.
+      max_positions: maximum tokens per example; 0 keeps the present value.
+
+    Raises:
+      UserError: nothing to do, bad pieces or a bad corpus, or no more positions than before.
+    """
+    path, target = Path(split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
+    if not (pieces or corpus or mix or max_positions):
+        raise UserError("nothing to extend; give --pieces, --corpus, --mix or --max-positions")
+    given = [f"--{name}={value}" for name, value in (("pieces", pieces), ("corpus", corpus), ("mix", mix)) if value]
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other; give one of them")
+    if count < 1:
+        raise UserError(f"--new-pieces={count} must be at least 1")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"--to={target} exists and is not empty; name another folder, or remove it")
+    if huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists():
+        raise UserError(
+            f"{path} is a folder of transformers; {command('convert', f'--from={path}', '--to=EXPORT')} first"
+        )
+    model = SavedModel(source).export
+    before, notes = model.encoder, []
+    if max_positions:
+        model = _with_positions(model, max_positions)
+    if given:
+        extended, notes = _mixed(model, mix, share) if mix else _extension(model, pieces, corpus, text_field, count)
+        model = _with_pieces(model, extended)
+    if model.numbers:  # scores of the old model must not pass for scores of the new one
+        model = model._replace(numbers={"before_extension": model.numbers})
+    with storage.whole_folder(target) as draft:
+        export.write(draft, model)
+        if given:
+            (draft / PIECES).write_text("".join(f"{piece}\n" for piece in extended.pieces), encoding="utf-8")
+    return Summary(
+        target,
+        (before.vocab_size, model.encoder.vocab_size),
+        (before.max_positions, model.encoder.max_positions),
+        tuple(notes),
+    )
+
+
+def _with_positions(model: export.Export, max_positions: int) -> export.Export:
+    before = model.encoder.max_positions
+    if max_positions <= before:
+        raise UserError(f"--max-positions={max_positions} does not exceed the present {before}; give a larger number")
+    params = resize.add_positions(model.params, model.encoder, max_positions)
+    return _with_settings(model, max_positions=max_positions)._replace(params=params)
+
+
+def _extension(
+    model: export.Export, pieces: str, corpus: str, text_field: str, count: int
+) -> tuple[Extension, list[str]]:
+    """Return the tokenizer with new pieces, and remarks on them."""
+    first, notes = new_pieces.wordpiece(model.tokenizer), []
+    if pieces:
+        extended = new_pieces.extend(first, new_pieces.read(pieces))
+    else:
+        counts = new_pieces.count_words(_sample(corpus, text_field), first)
+        extended = new_pieces.extend(first, new_pieces.mine(counts, first, count))
+        before, now = (new_pieces.tokens(counts, version) for version in (first, extended.tokenizer))
+        notes.append(f"the {counts.total():,} words counted were {before:,} tokens and are {now:,} now")
+    if extended.known:
+        notes.append(f"skipped, in the vocabulary already or listed twice: {extended.known:,}")
+    if unknown := sum(parts == (first.unk_id,) for parts in extended.parts):
+        notes.append(f"new pieces that were [UNK] before and start with its row: {unknown:,}")
+    if lacking := extended.no_continuation:
+        listed = " ".join(lacking[:_NAMED]) + " ..." * (len(lacking) > _NAMED)
+        notes.append(
+            f"characters without a ## piece: {len(lacking):,} ({listed}); a longer word that starts with a new piece "
+            "and continues with one of them becomes [UNK]"
+        )
+    return extended, notes
+
+
+def _mixed(model: export.Export, mix: str, share: float) -> tuple[Extension, list[str]]:
+    """Return the tokenizer with a second vocabulary, and a remark on it."""
+    first, second = (new_pieces.wordpiece(each) for each in (model.tokenizer, tokenizer.from_model(mix)))
+    extended = new_pieces.mix(first, second, share)
+    shared = f"{extended.known:,} of the {second.vocab_size:,} pieces of {mix} were in the vocabulary"
+    return extended, [f"{shared}; a word is split by {mix} with probability {share}"]
+
+
+def _sample(corpus: str, text_field: str) -> list[str]:
+    sample = Sample(SAMPLE_CHARACTERS)
+    for number, document in enumerate(sources.documents(corpus, text_field)):
+        sample.add(number, digest(document.text), document.text)
+    return sample.sentences("line")
+
+
+def _with_pieces(model: export.Export, extended: Extension) -> export.Export:
+    params = resize.add_pieces(model.params, model.encoder, extended.parts)
+    vocab_size = extended.tokenizer.vocab_size
+    model = _with_settings(model, vocab_size=vocab_size)
+    return model._replace(params=vocabulary.pad(params, model.encoder), tokenizer=extended.tokenizer)
+
+
+def _with_settings(model: export.Export, **settings: int) -> export.Export:
+    """Return the export with new encoder sizes, in its settings too."""
+    return export.with_encoder(model, dataclasses.replace(model.encoder, **settings), model.params)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line."""
+    parser = command_line.ArgumentParser(
+        "extend",
+        description="Write an export with new words in its WordPiece vocabulary, a second vocabulary, or more\n"
+        "positions, to continue pretraining from. Old ids do not change. Without a second vocabulary, texts without\n"
+        "the new words are encoded as before.",
+        epilog="examples:\n"
+        "  words of your own:   python -m bertjax extend models/bert --to=models/bio --pieces=words.txt\n"
+        "  frequent words:      python -m bertjax extend models/bert --to=models/bio --corpus=my/papers "
+        "--new-pieces=1000\n"
+        "  a student's pieces:  python -m bertjax extend models/bert --to=models/mixed --mix=small/tokenizer\n"
+        "  longer examples:     python -m bertjax extend models/bert --to=models/long --max-positions=1024\n",
+    )
+    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument(
+        "--to",
+        dest="target",
+        required=True,
+        metavar="DIR",
+        help="folder to write the export to; empty, or not there yet",
+    )
+    parser.add_argument("--pieces", default="", metavar="FILE", help="text file with one new piece per line")
+    parser.add_argument("--corpus", default="", help="add frequent words of this corpus that are split now")
+    parser.add_argument(
+        "--text-field", default="text", help="field of that corpus that holds a document (default: %(default)s)"
+    )
+    parser.add_argument("--new-pieces", type=int, metavar="N", help=f"number of words to add (default: {COUNT:,})")
+    parser.add_argument("--mix", default="", metavar="TOKENIZER", help="add the WordPiece vocabulary of a student")
+    parser.add_argument("--share", type=float, metavar="P", help=f"share of words split by --mix (default: {SHARE})")
+    parser.add_argument(
+        "--max-positions", type=int, default=0, metavar="N", help="new number of rows of the position table"
+    )
+    args = parser.parse_args(argv)
+    if args.new_pieces is not None and not args.corpus:
+        raise UserError(f"--new-pieces={args.new_pieces} counts words of a corpus; name it with --corpus")
+    if args.share is not None and not args.mix:
+        raise UserError(f"--share={args.share} is that of a second vocabulary; name its tokenizer with --mix")
+    platform.configure_logging()
+    platform.configure("cpu")  # JAX only reads checkpoints here
+    summary = run(
+        args.model,
+        args.target,
+        pieces=args.pieces,
+        corpus=args.corpus,
+        text_field=args.text_field,
+        count=COUNT if args.new_pieces is None else args.new_pieces,
+        mix=args.mix,
+        share=SHARE if args.share is None else args.share,
+        max_positions=args.max_positions,
+    )
+    say(_text(summary))
+    return 0
+
+
+def _text(summary: Summary) -> str:
+    lines = list(map(printable, summary.notes))
+    for name, (before, now) in (("ids", summary.vocab_size), ("positions", summary.max_positions)):
+        lines.append(f"{name:<12}  {before:,} -> {now:,}" if now != before else f"{name:<12}  {before:,}, as before")
+    flags = (f"--config=configs/adapt.py:{summary.target}", "--config.data.corpus=CORPUS")
+    return "\n".join([*lines, f"{'export':<12}  {summary.target}", f"{'next':<12}  {command('train', *flags)}"])

@@ -1,0 +1,237 @@
+"""python -m bertjax predict: use a model from the command line; `bertjax.predictor` does the same in Python."""
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bertjax.config.opening import SavedModel
+from bertjax.data.labeled.base import Record
+from bertjax.inference.base import Pipeline
+from bertjax.inference.embed import Embed
+from bertjax.inference.ensemble import Ensemble
+from bertjax.inference.finetuned import FineTuned
+from bertjax.inference.predictor import PIPELINES, Predictor, Request
+from bertjax.inference.progress import bar
+from bertjax.inference.readable import text_of
+from bertjax.inference.records import read_lines, records_of, single_field
+from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime.errors import UserError, json_text, say
+from bertjax.runtime.storage import StorageError
+
+_ARRAY = ".npy"
+_JSON = (".jsonl", ".json")
+_HELP = """
+--do chooses what to compute; the default is the first of these that the model can do:
+
+task     what a fine-tuned model was trained to predict, a class or a number for example; records need no label
+fill     the most probable pieces of the vocabulary for every [MASK], with their probabilities; "filled" is the
+         text with the best piece for each
+embed    a vector for each text: the mean of its last hidden states, [CLS] and [SEP] included; --layers chooses
+         others, and --per-token gives a vector for each token
+
+examples:
+  fill the masks of a sentence:
+      python -m bertjax predict runs/tiny/export "The [MASK] was old, and so was the [MASK]."
+  the ten best pieces for each mask, for all lines of a file, from a certain checkpoint:
+      python -m bertjax predict runs/tiny@3500 --file=sentences.txt --top=10 --out=filled.jsonl
+  the three most probable classes of a sentence:
+      python -m bertjax predict runs/mine/export "My card has not come yet." --top=3
+  the mean of three seeds of a fine-tuning:
+      python -m bertjax predict runs/RTE/seed=0 --with=runs/RTE/seed=1 --with=runs/RTE/seed=2 --file=pairs.jsonl
+  only the best sentence, from a stream:
+      echo "Long live the [MASK]!" | python -m bertjax predict runs/tiny | jq -r .filled
+  vectors of length 1, as a numpy array of shape [sentences, width]:
+      python -m bertjax predict runs/tiny/export --do=embed --normalize --file=sentences.txt --out=vectors.npy
+
+A tagger also reads files with a word in each line, and CoNLL-U. Its tags are written as a column of the same file,
+unless --json or an --out that ends in .jsonl asks for JSON.
+
+On a terminal, predictions are printed as text with percentages, embeddings as JSON. In a pipe, in a file (--out) and
+with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields.
+A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
+"""
+
+
+# Number of classes to print on a terminal without --top.
+_SHOWN = 3
+
+
+def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0, source: str = "") -> None:
+    """Write the predictions to stdout or a file; progress and the number of cut texts go to stderr.
+
+    Args:
+      predictor: the model.
+      request: encoded records, from `predictor.request`.
+      out: output file, JSON lines or .npy for embeddings; stdout if empty. The file appears when it is complete.
+      readable: number of classes to print per record as readable text; 0 for JSON.
+      source: input file, if predictions are to be written into a copy of it as a column.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    with _target(out) as file, bar(request.tokens) as progress:
+        if out.endswith(_ARRAY):
+            parts = predictor.outputs(request, progress.update)
+            np.save(file, np.concatenate([outputs["embedding"] for outputs in parts]))
+        else:
+            predictions = predictor.predictions(request, progress.update)
+            lines = request.pipeline.with_answers(source, predictions) if source else None
+            if lines is None:
+                lines = (_line(prediction, request.pipeline.fields, readable) for prediction in predictions)
+            for line in lines:
+                file.write(line.encode() + b"\n")
+    if out:
+        say(f"{request.records:,} predictions in {out}", file=sys.stderr)
+    for note, count in request.notes.items():
+        say(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
+
+
+def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
+    return text_of(prediction, fields, readable) if readable else json_text(prediction)
+
+
+@contextlib.contextmanager
+def _target(out: str) -> Iterator[IO[bytes]]:
+    """Open stdout, or a file that appears only when it is complete."""
+    if not out:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with storage.whole_file(Path(out).expanduser()) as file:
+            yield file
+    except StorageError as error:
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
+
+
+def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
+    if texts and file:
+        raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
+    if texts:
+        return records_of(texts, single_field(pipeline.fields))
+    if file:
+        records = pipeline.read(file)
+        if not records:
+            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
+        return records
+    if sys.stdin.isatty():
+        say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
+    return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
+
+
+def _layers(text: str, last: int) -> tuple[int, ...]:
+    """Parse --layers into layer numbers, in the given order.
+
+    Args:
+      text: comma-separated numbers, or `last4` for the last four.
+      last: number of the last layer.
+    """
+    count = text.removeprefix("last")
+    if text.startswith("last") and count.isdecimal() and int(count) > 0:
+        return tuple(range(last - int(count) + 1, last + 1))
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise UserError(
+            f"--layers={text} does not name layers; write --layers=8, --layers=9,10,11,12 or --layers=last4"
+        )
+    return tuple(map(int, text.split(",")))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        "predict",
+        description="Use a model: predict what it was fine-tuned for, fill [MASK], or turn texts into vectors.",
+        epilog=_HELP,
+    )
+    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument(
+        "texts",
+        nargs="*",
+        default=[],  # otherwise argparse reports them as required
+        metavar="TEXT",
+        help="sentences; without any, they are read from --file or stdin",
+    )
+    parser.add_argument(
+        "--file",
+        default="",
+        metavar="F",
+        help="a file with one sentence per line, or a .csv, .tsv, .jsonl or .json with the field 'text' (or the fields "
+        "of the task); also .gz, .zst or .xz",
+    )
+    parser.add_argument(
+        "--out",
+        default="",
+        metavar="F",
+        help="file to write instead of stdout; embeddings also as .npy",
+    )
+    parser.add_argument(
+        "--do", choices=tuple(PIPELINES), help="what to compute (default: what the model was trained for)"
+    )
+    parser.add_argument(
+        "--with",
+        action="append",
+        default=[],
+        dest="others",
+        metavar="MODEL",
+        help="a further model of the same fine-tuning, such as another seed; predictions are averaged. May be repeated",
+    )
+    parser.add_argument(
+        "--task", default="", metavar="NAME", help="the task to predict, if the model was fine-tuned on several"
+    )
+    parser.add_argument(
+        "--top", type=int, metavar="K", help="number of pieces for each mask (default: 5), or of classes"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON also on a terminal")
+    parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
+    parser.add_argument(
+        "--layers",
+        metavar="N",
+        help="with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings (default: the last)",
+    )
+    parser.add_argument(
+        "--per-token", action="store_true", default=None, help="with embed: a vector for each token, as JSON"
+    )
+    command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
+    command_line.add_trust_flag(parser)
+    platform.add_flag(parser)
+    args = parser.parse_intermixed_args(argv)  # sentences may follow flags
+    platform.configure_logging()
+    platform.configure(args.platform)
+
+    models = {name: SavedModel(name, args.trust_code, args.task).export for name in (args.model, *args.others)}
+    predictor = Ensemble(models) if args.others else Predictor(models[args.model])
+    do = args.do or predictor.default
+    if args.others and do != "task":
+        raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
+    kind = PIPELINES[do]
+    names = ("top", "normalize", "layers", "per_token")
+    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if columns := command_line.columns_of(args):
+        if kind is not FineTuned:
+            name, column = next(iter(columns.items()))
+            raise UserError(f"--{name}={column} has no effect with --do={do}, which reads the field 'text'; remove it")
+        options["columns"] = tuple(columns.items())
+    if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
+        remedy = "remove it" if args.do or stray - {"normalize", "layers", "per_token"} else "add --do=embed"
+        raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; {remedy}")
+    if args.out.endswith(_ARRAY) and (kind is not Embed or args.per_token):
+        raise UserError(
+            f"--out={args.out} can hold only embeddings, one for each text; add --do=embed without --per-token, or "
+            "name a .jsonl file"
+        )
+    if args.layers is not None:
+        options["layers"] = _layers(args.layers, predictor.model.encoder.layers)
+    pipeline = predictor.pipeline(kind, **options)
+    if isinstance(pipeline, FineTuned):
+        say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
+    request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
+    readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
+    as_column = isinstance(pipeline, FineTuned) and not args.json and not args.out.endswith(_JSON)
+    source = args.file if as_column else ""
+    run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0, source)
+    return 0

@@ -1,0 +1,147 @@
+"""python -m bertjax push: publish a model on the Hugging Face Hub, as a transformers folder."""
+
+import dataclasses
+import re
+import tempfile
+from pathlib import Path
+
+from bertjax.config.opening import SavedModel, split_name
+from bertjax.interop import card, huggingface
+from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime.errors import UserError, printable, say
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.workdir import Workdir, read_jsonl
+
+_MAIN = "main"
+_TARGET = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A repository on the Hub and the branch to write to."""
+
+    repository: str
+    revision: str = _MAIN
+
+    @classmethod
+    def parse(cls, text: str) -> "Target":
+        """Parse `hub:OWNER/NAME[@REVISION]`.
+
+        Raises:
+          UserError: the text has another form.
+        """
+        match = _TARGET.fullmatch(text)
+        if not match:
+            raise UserError(
+                f"--to={text} is not hub:OWNER/NAME or hub:OWNER/NAME@REVISION; write for example hub:me/bert"
+            )
+        return cls(match[1], match[2] or _MAIN)
+
+
+def run(source: str, target: Target, about: card.About, every_kept: bool = False, public: bool = False) -> list[str]:
+    """Publish a model; creates the repository and its branches if needed.
+
+    Args:
+      source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
+      target: repository and branch.
+      about: facts that the author adds to the model card.
+      every_kept: whether to also publish each checkpoint of a workdir, on a branch `step-N`.
+      public: whether the repository may be public; a new one is created public.
+
+    Returns:
+      URLs of the commits.
+
+    Raises:
+      UserError: the source is not a model, transformers has no class for it, `huggingface_hub` is not installed, the
+        Hub refuses the upload, or the repository is public although `public` is False.
+      Unavailable: the Hub cannot be reached.
+    """
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise UserError("bertjax push needs huggingface_hub, which is not installed; pip install '.[hub]'") from error
+    path, step = split_name(source)
+    # A finished run has an export, whose numbers go into the card; its checkpoints have none.
+    finished = Path(path) / "export"
+    pushed = [(str(finished) if not step and finished.is_dir() else source, target)]
+    if every_kept:
+        if step or not (Path(path) / "checkpoints").is_dir():
+            raise UserError(f"--every-kept publishes the checkpoints of a workdir, and {source} is not one; remove it")
+        steps = Checkpoints(Workdir.at(path).checkpoints).steps()
+        pushed += [(f"{path}@{number}", Target(target.repository, f"step-{number}")) for number in steps]
+    about = dataclasses.replace(about, repository=target.repository, commit=_commit(Path(path)))
+    hub, addresses = huggingface_hub.HfApi(library_name="bertjax"), []
+    for name, to in pushed:
+        with tempfile.TemporaryDirectory() as folder:
+            huggingface.write(folder, SavedModel(name).export, about)
+            addresses.append(_upload(hub, Path(folder), to, public))
+    return addresses
+
+
+def _upload(hub, folder: Path, target: Target, public: bool) -> str:
+    """Replace the model in a branch; the repository's other files stay."""
+    where = f"hub:{target.repository}@{target.revision}"
+    try:
+        hub.create_repo(target.repository, private=not public, exist_ok=True)
+        # An existing repository keeps its visibility, so it is checked before anything is uploaded.
+        if not public and not hub.repo_info(target.repository).private:
+            raise UserError(
+                f"hub:{target.repository} is public; add --public to publish there, or make it private in its settings "
+                "on the Hub"
+            )
+        if target.revision != _MAIN:
+            hub.create_branch(target.repository, branch=target.revision, exist_ok=True)
+        message = "Model trained with bertjax"
+        done = hub.upload_folder(
+            repo_id=target.repository,
+            folder_path=folder,
+            revision=target.revision,
+            commit_message=message,
+            # Deleted in the same commit, unless a new file has the same name.
+            delete_patterns=list(huggingface.MODEL_FILES),
+        )
+    except UserError:
+        raise
+    except Exception as error:  # of the library, its HTTP client or its own checks
+        remedy = "log in with `hf auth login` or set HF_TOKEN to a token that may write there"
+        raise storage.user_error(error, f"cannot publish {where}", remedy) from error
+    return done.commit_url
+
+
+def _commit(path: Path) -> str:
+    """Return the bertjax commit at a run's last start, given its workdir or export; empty if unknown."""
+    folder = next((folder for folder in (path, path.parent) if (folder / "starts.jsonl").exists()), None)
+    starts = read_jsonl(Workdir.at(folder).starts) if folder else []
+    return printable(str(starts[-1].get("versions", {}).get("bertjax", ""))) if starts else ""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line."""
+    parser = command_line.ArgumentParser(
+        "push",
+        description="Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.\n"
+        "The files contain no path of this machine. A new repository is private. The files of a model that is there\n"
+        "are replaced, and others stay. Set HF_TOKEN, or log in with `hf auth login`.",
+        epilog="examples:\n"
+        "  python -m bertjax push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0\n"
+        "  python -m bertjax push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000\n"
+        "  python -m bertjax push runs/tiny --to=hub:me/tiny-bert --every-kept --public",
+    )
+    parser.add_argument("source", metavar="RUN[@STEP]", help="workdir, one of its checkpoints, or export folder")
+    parser.add_argument(
+        "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch if it is not main"
+    )
+    parser.add_argument("--every-kept", action="store_true", help="also publish each checkpoint, on a branch step-N")
+    parser.add_argument("--public", action="store_true", help="make a new repository public, and accept a public one")
+    parser.add_argument("--language", default="", metavar="CODE", help="language of the text in the card, such as ko")
+    parser.add_argument("--license", default="", metavar="NAME", help="license in the card, such as apache-2.0")
+    parser.add_argument(
+        "--widget", default="", metavar="TEXT", help="example for the page of the model; [MASK] hides a piece"
+    )
+    args = parser.parse_args(argv)
+    platform.configure_logging()
+    platform.configure("cpu")  # JAX only reads checkpoints here
+    about = card.About(language=args.language, license=args.license, widget=args.widget)
+    for address in run(args.source, Target.parse(args.to), about, args.every_kept, args.public):
+        say(f"published {address}")
+    return 0

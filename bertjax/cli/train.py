@@ -1,0 +1,400 @@
+"""python -m bertjax.train: train an encoder from one configuration; the same command resumes a stopped run."""
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from etils import epath
+from jax.experimental import multihost_utils
+
+from bertjax.config import config as configuration
+from bertjax.config import config_file, export
+from bertjax.config.config import Config
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.interop import families, huggingface, sentence_transformers
+from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime.command_line import STOPPED, command
+from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason, say
+from bertjax.training import init_from, start, sweep
+from bertjax.training.evaluation import Evaluation, tuned_config
+from bertjax.training.loop import Loop
+from bertjax.training.parallel import processes
+from bertjax.training.program import Program
+from bertjax.training.resolve import open_feeds
+from bertjax.training.results import best, classes, curves, report
+from bertjax.training.results.scores import write_scores
+from bertjax.training.results.seeds import over_seeds, print_seeds
+from bertjax.training.results.sparsity import describe_zeros
+from bertjax.training.run import foreign_code, record, versions
+from bertjax.training.run.goodput import Elapsed
+from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.notify import Notifier, end_of
+from bertjax.training.run.profiling import parse_steps
+from bertjax.training.run.refusal import Refusal
+from bertjax.training.run.stop_signal import stop_signal
+from bertjax.training.run.tracking import Tracking, check_trackers
+from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run.workdir import Workdir, has_trained, local_folder, read_jsonl, write_json, write_jsonl
+from bertjax.training.run.writer import LogWriter
+from bertjax.training.teachers import open_teachers
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The result of `run`.
+
+    Attributes:
+      step: steps done.
+      finished: whether all steps are done.
+      figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
+      workdir: the run's folder; an `etils.epath` path for a URL.
+    """
+
+    step: int
+    finished: bool
+    figures: dict[str, Any]
+    workdir: Path | epath.Path
+    pad_id: int = 0
+
+
+def run(
+    config: Config,
+    workdir: str | Path,
+    *,
+    name: str = "",
+    longer: bool = False,
+    other_versions: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    profile: range | None = None,
+    on_event: str = "",
+) -> Summary:
+    """Train in a workdir, from its newest checkpoint if there is one, and export the result.
+
+    Args:
+      config: the configuration.
+      workdir: folder for everything that the run writes; a second call with the same workdir resumes.
+      name: configuration file name, to find the reference curve.
+      longer: allow more steps in the last stage than when the workdir was started.
+      other_versions: allow other versions of JAX and other computing libraries than at the last start.
+      should_stop: called between steps and between evaluation batches. Once it returns True, the state is saved and
+        `run` returns. It must return the same in all processes, see `processes.StopTogether`.
+      profile: steps to trace with xprof, counted from 0; traces are written to `profile/`.
+      on_event: command that the writer process runs at each event, see `Notifier`.
+
+    Raises:
+      UserError: bad input; existing files are kept.
+      RunFailed: the run started and cannot continue.
+    """
+    processes.check_started()
+    files = Workdir.at(workdir)
+    with (
+        Notifier(on_event if processes.is_writer() else "", str(files.root)) as notify,
+        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat), notify) as watchdog,
+        contextlib.ExitStack() as locks,
+        processes.noticing_lost_peers(),
+    ):
+        lock = processes.together(lambda: start.claim(files, longer, locks) if processes.is_writer() else None)
+        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
+        refusal = processes.together(lambda: locks.enter_context(Refusal(files, processes.is_writer())))
+        writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
+        locks.push(
+            lambda _, error, __: (
+                watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
+            )
+        )
+        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
+        elapsed = processes.together(lambda: Elapsed(files.elapsed))
+        before = record.shared_record(files)
+        if before is None:
+            writer.add(elapsed)
+        resumed = before if before and config.init_from and record.has_checkpoint(files) else None
+        processes.together(lambda: init_from.check(config, resumed))
+        settings = config
+        config = processes.together(lambda: open_teachers(config))
+        processes.together(lambda: check_trackers(config.runtime.trackers))
+        expected = Program(config, config.expected_vocab_size)
+        processes.together(expected.check)  # before a corpus is prepared
+        with watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
+            feeds = open_feeds(config, before)
+            processes.together(feeds.plan)
+        config = feeds.config  # resolved
+        watchdog.locate(0, sum(stage.steps for stage in config.stages))
+        program = Program(config, feeds.store.tokenizer.vocab_size)
+        program = expected if program == expected else program  # its model has been traced
+        processes.together(program.check)
+        source = processes.together(lambda: init_from.source_of(resumed, program.at(0), feeds.store.tokenizer))
+        started = start.check_start(files, settings, program, feeds, source, longer)
+        initial_state = functools.partial(init_from.state_from, source, program.at(0))
+        names = config.runtime.trackers if processes.is_writer() else ()
+        trackers = [Tracking(name, files, configuration.to_dict(config)) for name in names]
+        with watchdog.state("restoring"):
+            loop = Loop(
+                program,
+                feeds,
+                files,
+                started.meta,
+                initial_state,
+                should_stop,
+                elapsed,
+                writer,
+                watchdog,
+                lock,
+                profile,
+                [locks.enter_context(tracker) for tracker in trackers],
+            )
+        started.commit()  # up to here, a refused start has not changed any file of the run
+        refusal.accept()
+        if before is not None:
+            writer.add(elapsed)
+        trained = loop.run()
+        if trained.evaluation is None:
+            watchdog.end("stopped", STOPPED)
+            notify("stopped", trained.step)
+            return Summary(trained.step, False, {}, files.path)
+        with watchdog.state("exporting"):
+            params = export.exported(program.merged(trained.state))
+            params = multihost_utils.process_allgather(params, tiled=True)
+            settings = configuration.to_dict(tuned_config(config, trained.evaluation.metrics))
+            model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
+            processes.on_writer(lock.verify if lock else lambda: None)
+            processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
+        if trained.failure:  # raised after the export, which may be all that is left of the run
+            raise trained.failure
+        watchdog.end("finished", command_line.FINISHED)
+        notify("finished", trained.step)
+        return Summary(trained.step, True, trained.figures, files.path, feeds.store.tokenizer.pad_id)
+
+
+def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
+    """Train with seeds 0, 1, ..., each in its own workdir, and summarize their figures.
+
+    Seeds that have finished with the same settings are skipped: exporting them again could take all the time between
+    two preemptions.
+
+    Args:
+      config: the configuration; its seed is replaced.
+      workdir: folder for `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
+      seeds: number of seeds.
+      options: further arguments for `run`.
+
+    Returns:
+      (summary of the last run, result of `over_seeds`); the latter is empty if a run was stopped.
+    """
+    figures, should_stop = [], options.get("should_stop", lambda: False)
+    for seed in range(seeds):
+        own, files = dataclasses.replace(config, seed=seed), Workdir.at(f"{workdir}/seed={seed}")
+        finished = processes.from_writer(lambda: record.finished_figures(files, own), "finished-seed")  # noqa: B023
+        if finished:
+            summary = Summary(finished["steps"], True, finished, files.path)
+        else:
+            summary = run(own, files.root, **options)
+        if not summary.finished:
+            return summary, {}
+        figures.append(summary.figures)
+        if seed < seeds - 1 and should_stop():  # the signal came after the last step of this seed
+            return dataclasses.replace(summary, finished=False), {}
+    spread = over_seeds(figures)
+    processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
+    return summary, spread
+
+
+def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:
+    with local_folder(files.export) as folder:
+        export.write(folder, model)
+        try:
+            huggingface.write(folder / "hf", model)
+        except UserError as error:  # transformers has no class for this objective's heads
+            print(f"{files.export / 'hf'} is not written: {error}")
+    write_scores(files.scores, evaluation.all_scores)
+    for heldout, part in evaluation.by_set.items():
+        if part.predictions:
+            write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
+    say("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
+    if config.pruning.kind:
+        print(f"pruned    {describe_zeros(model.params)}")
+    curves.draw(files.metrics, files.curves, name)
+    write_json(files.summary, {"finished": True, **model.numbers})  # last: this marks the run as finished
+
+
+def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
+    """Return commands to try with a finished run."""
+    root, copy, use, score, ship = str(files.path), [], [], [], []
+    page, source = [command("report", root)], f"--from={root}"
+    if storage.is_remote(files.root):  # the commands below read local files: copy the run first
+        root, page, source = files.root.name, [], f"--from={files.root.name}/export"
+        copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {files.export} {shlex.quote(root)}"]
+    if isinstance(config.task.examples, LabeledFormat):
+        is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
+        use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
+        if storage.exists(files.export / "hf"):
+            ship = [command("convert", source, "--to=hf")]
+        elif families.has_encoder(config.model, pad_id):
+            ship = [command("convert", source, f"--to={files.root.name}.onnx")]
+    else:
+        is_masked = "mlm" in config.task.objective.heads(config.model)
+        samples = read_jsonl(files.samples)
+        masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
+        use = [masked] if is_masked else ["--do=embed", "The king is old."]
+    exported, trust = f"{root}/export", " --trust-code" if config.foreign_kinds else ""
+    scored = root
+    if copy:  # only the export is copied, and it does not name the run's corpus
+        scored, score = exported, score or ["--corpus=TEXTS"]
+    lines = [command("evaluate", scored, *score), command("predict", exported, *use), *page, *ship]
+    return copy + [f"{line}{trust}" for line in lines]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        "train",
+        description="Train an encoder from one configuration file. The workdir receives metrics, checkpoints and, at\n"
+        "the end, an exported model. The same command resumes a run that was stopped.",
+        epilog="examples:\n  the embedded corpus:  python -m bertjax.train --config=tiny\n"
+        "  your own texts:       python -m bertjax.train --config=tiny --config.data.corpus='texts/*.txt'\n",
+    )
+    config_file.add_flags(parser)
+    parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
+    platform.add_flag(parser)
+    processes.add_flag(parser)
+    parser.add_argument(
+        "--longer",
+        action="store_true",
+        help="continue a run with more steps in its last stage (bertjax extend grows a vocabulary)",
+    )
+    parser.add_argument(
+        "--other-versions",
+        action="store_true",
+        help="resume with other versions of JAX, Flax or Optax than the last start had; the result may differ",
+    )
+    parser.add_argument(
+        "--profile",
+        type=parse_steps,
+        metavar="FIRST:LAST",
+        help="write an xprof trace of these steps, such as 100:105, to profile/ in the workdir",
+    )
+    parser.add_argument(
+        "--on-event",
+        default="",
+        metavar="COMMAND",
+        help="run this command when the run has saved, finished, stopped or failed, and when a loss jumps or a step is "
+        "late; it gets the event as JSON on stdin",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="train N times, with the seeds 0 to N-1, and report mean and standard deviation of the scores",
+    )
+    parser.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE,...",
+        help="train with each of these values of a setting; may be repeated, for all combinations",
+    )
+    args, overrides = config_file.parse(parser, argv)
+    if args.seeds < 0:
+        raise UserError(f"--seeds={args.seeds} must be 1 or more")
+    if args.seeds and (own := [each for each in (*overrides, *args.sweep) if each.startswith("seed=")]):
+        raise UserError(f"--seeds={args.seeds} sets the seeds 0 to {args.seeds - 1}, not {own[0]}; leave one out")
+    if args.sweep and (args.distributed or args.longer):
+        flag = "--distributed" if args.distributed else "--longer"
+        raise UserError(f"{flag} cannot be combined with --sweep; start the --sweep on each machine with one --workdir")
+    if args.workdir == "":
+        raise UserError("--workdir is empty; name a folder, or leave the flag out")
+    if argv is None:
+        platform.restart_with_huge_pages(args.platform)
+    config = config_file.load(args.config, overrides)
+    workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
+    try:
+        if args.distributed:
+            processes.start(config.runtime.heartbeat_timeout)
+        platform.configure(args.platform)
+    except Unexplained as error:
+        # Bad input is final for a launcher. A run that has trained before had good input, so a device has failed.
+        if not has_trained(workdir):
+            raise
+        raise RunFailed(f"{error}; the run has trained before, so the same command may succeed again") from error
+    platform.configure_logging(processes.is_writer())
+    platform.keep_compiled_programs()
+    name = config_file.reference_name(args.config, overrides)
+    should_stop = processes.StopTogether() if args.distributed else stop_signal()
+    with contextlib.ExitStack() as silenced:
+        if not processes.is_writer():
+            silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
+        options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
+        options |= {"other_versions": args.other_versions, "on_event": args.on_event}
+        if args.sweep:
+            again = command("train", *(sys.argv[1:] if argv is None else argv))
+            return _sweep(args, overrides, config, workdir, options, again)
+        if args.seeds:
+            return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
+        return _report(run(config, workdir, **options), None, config, argv)
+
+
+def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir: str, options: Any, again: str) -> int:
+    """Train all `--sweep` combinations, print their results, and return the exit code."""
+
+    def load(chosen: tuple[str, ...]) -> tuple[Config, str]:
+        settings = [*overrides, *chosen]
+        return config_file.load(args.config, settings), config_file.reference_name(args.config, settings)
+
+    def train(trial: sweep.Trial, path: epath.Path) -> bool:
+        print(f"run       {path}", flush=True)
+        return run(trial.config, path, **options | {"name": trial.name}).finished
+
+    root, trials = Workdir.at(workdir).root, sweep.trials_of(args.sweep, args.seeds, load)
+    failures = sweep.run_all(root, base, trials, train, options["should_stop"])
+    if failures is None:
+        print(f"stopped; to resume: {again}")
+        return STOPPED
+    results = sweep.results_of(root, trials, failures)
+    sweep.print_results(results)
+    path, finished = sweep.write_results(root, results), [result.folder for result in results if result.values]
+    if not finished:
+        print(f"no run finished; the first failure: {next(iter(failures.values()), 'none')}\nfigures   {path}")
+        return command_line.FAILED
+    print("\n".join([*sweep.best_lines(root, results), f"figures   {path}"]))
+    print(f"next      {command('compare', *(str(root / folder) for folder in finished))}")
+    return 0
+
+
+def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:
+    """Print the result of one run or of several seeds, and return the exit code."""
+    if not summary.finished:
+        again = command("train", *(sys.argv[1:] if argv is None else argv))
+        print(f"stopped and saved at step {summary.step}; to resume: {again}")
+        return STOPPED
+    try:
+        _print_results(summary, spread, config)
+    except Exception as error:
+        # Everything is trained and exported: a launcher must not repeat it, or give up, because of these lines.
+        log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
+    return command_line.FINISHED
+
+
+def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config) -> None:
+    root = summary.workdir
+    if spread is not None:
+        print_seeds(spread)
+        print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
+        return
+    report.print_summary(summary.figures)
+    if config.runtime.keep_best and (
+        better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
+    ):
+        print(f"best      {better}")
+    print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
+    for index, line in enumerate(_next(config, Workdir.at(root), summary.pad_id)):
+        say(f"{'' if index else 'next':<10}{line}")

@@ -1,0 +1,372 @@
+"""The configuration of a run: typed, frozen dataclasses that are checked when they are built.
+
+`model`, `data`, `tasks`, `optimizer`, `stages` and `seed` identify a run: a workdir resumes only with the same values.
+`eval` and `runtime` may change between starts.
+"""
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config import row_lengths, typed
+from bertjax.config.task import Task
+from bertjax.data.config import DataConfig
+from bertjax.data.filters import FILTERS
+from bertjax.data.formats import FORMATS
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.masking import MASKINGS
+from bertjax.data.order import SMALLEST_SHARE
+from bertjax.models import directions
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config_checks import LARGEST_VOCABULARY
+from bertjax.models.dropout import drops
+from bertjax.models.presets import PRESETS
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
+from bertjax.objectives.teacher_losses import TEACHER_LOSSES
+from bertjax.runtime.errors import UserError
+from bertjax.training import depths
+from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.lora import LoraConfig
+from bertjax.training.pruning import PruningConfig
+from bertjax.training.quantization import QuantizationConfig
+from bertjax.training.schedules import SCHEDULES
+from bertjax.training.stages import warmup_segments
+
+# This preset copies the architecture of `init_from`.
+INIT_FROM = "init_from"
+
+# Settings in which `kind` chooses a class.
+_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS)
+
+# LoRA freezes these parameters by default.
+_ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
+
+# Locations of data, and how many processes prepare it. Runs compare data by content, through the store's fingerprint.
+_PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The configuration of a run.
+
+    Attributes:
+      seed: seed for initialization, data order, masking and dropout.
+      init_from: an export folder, `RUN` or `RUN@STEP` to take initial weights from; the optimizer starts from scratch.
+      init_layers: layers of `init_from` to start with, counted from 0; empty for all. DistilBERT takes
+        (0, 2, 4, 7, 9, 11) from 12 layers.
+      lora: low-rank adaptation; the adapted kernels are frozen.
+      pruning: set a growing share of weights to 0.
+      quantization: round weights to few bits in every step.
+    """
+
+    seed: int = 0
+    init_from: str = ""
+    init_layers: tuple[int, ...] = ()
+    model: EncoderConfig = EncoderConfig()
+    data: DataConfig = DataConfig()
+    tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
+    optimizer: OptimizerConfig = OptimizerConfig()
+    lora: LoraConfig = LoraConfig()
+    pruning: PruningConfig = PruningConfig()
+    quantization: QuantizationConfig = QuantizationConfig()
+    stages: tuple[Stage, ...] = (Stage(),)
+    eval: EvalConfig = EvalConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+
+    def __post_init__(self):
+        if not self.stages:
+            raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
+        self._check_numbers()
+        depths.check_init_layers(self.init_from, self.init_layers, self.model, self.layers_at(0))
+        for index, stage in enumerate(self.stages):
+            stage.check(f"stages.{index}")
+        formats = {name: task.examples for name, task in self.tasks.items()}
+        longest = row_lengths.longest_example(self.model, self.stages, formats)
+        # Only an encoder without a position table gets here. It records the longest example that it was trained on.
+        if longest > self.model.max_positions:
+            object.__setattr__(self, "model", dataclasses.replace(self.model, max_positions=longest))
+        if self.stages[0].learning_rate:
+            raise UserError(
+                f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
+                "optimizer.learning_rate and optimizer.warmup_steps instead"
+            )
+        depths.check_stages(self.model, self.stages, [self.layers_at(index) for index in range(len(self.stages))])
+        self._check_tasks()
+        # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
+        if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
+            warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
+            self._check_keep_at()
+
+    def _check_numbers(self) -> None:
+        if not 0 <= self.seed < 1 << 32:  # JAX uses 32 bits of it: larger seeds would silently repeat smaller ones
+            raise UserError(f"seed={self.seed} must be between 0 and 2^32 - 1; choose another")
+        if self.data.tokenizer.vocab_size > LARGEST_VOCABULARY:
+            raise UserError(
+                f"data.tokenizer.vocab_size={self.data.tokenizer.vocab_size} is above {LARGEST_VOCABULARY}; lower it"
+            )
+        if self.lora.rank > self.model.width:
+            raise UserError(
+                f"lora.rank={self.lora.rank} exceeds model.width={self.model.width}, so nothing would be low-rank; "
+                "lower it, 8 is usual"
+            )
+        bits = self.quantization.layer_bits
+        if bits and (len(bits) != self.model.layers or self.model.sharing != "none"):
+            raise UserError(
+                f"quantization.layer_bits={list(bits)} does not fit model.layers={self.model.layers} with "
+                f"model.sharing={self.model.sharing}; give a number for each layer, of which none may be shared"
+            )
+        if bits and (other := [index for index, stage in enumerate(self.stages) if stage.layers not in (0, len(bits))]):
+            raise UserError(
+                f"quantization.layer_bits={list(bits)} does not fit stages.{other[0]}.layers="
+                f"{self.stages[other[0]].layers}; leave one of them out"
+            )
+
+    def _check_keep_at(self) -> None:
+        steps = sum(stage.steps for stage in self.stages)
+        if late := [step for step in self.runtime.keep_at if step > steps]:
+            raise UserError(
+                f"runtime.keep_at has the step {late[0]}, and the run ends after {steps}; remove it, or raise "
+                f"stages.{len(self.stages) - 1}.steps"
+            )
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            raise UserError("tasks is empty; give at least one, with an objective and examples")
+        labeled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabeledFormat)]
+        if labeled and len(labeled) < len(self.tasks):
+            raise UserError(
+                f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labeled[0]} has labeled files; "
+                f"a mixture is trained on one corpus or on labeled files: fine-tune {labeled[0]} in its own run"
+            )
+        for name, task in self.tasks.items():
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise UserError(f"tasks has the name {name!r}; use only letters, digits, -, _ and dots")
+            if task.objective.needs_global_batch and self.runtime.micro_tokens:
+                raise UserError(
+                    f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
+                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all its examples with each "
+                    "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
+                )
+            if task.objective.reads_all_layers and self.layers_at(0) != self.model.layers:
+                raise UserError(
+                    f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
+                    f"stages.0.layers={self.layers_at(0)} starts with fewer than model.layers={self.model.layers}; set "
+                    f"tasks.{name}.objective.reads=last, or leave stages.N.layers out"
+                )
+            rates = self.model.dropout, self.model.attention_dropout
+            if task.objective.needs_dropout and not any(map(drops, rates)):
+                raise UserError(
+                    f"model.dropout={rates[0]} and model.attention_dropout={rates[1]} drop nothing and make both views "
+                    "of a text equal, which "
+                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares; set model.dropout=0.1"
+                )
+        for name, task in self.tasks.items():
+            if task.task_type >= max(1, self.model.task_types):
+                raise UserError(
+                    f"tasks.{name}.task_type={task.task_type} exceeds model.task_types={self.model.task_types}; raise "
+                    f"model.task_types to {task.task_type + 1} or more"
+                )
+            if task.task_type and name in labeled:
+                raise UserError(
+                    f"tasks.{name}.task_type={task.task_type} applies to pretraining only; fine-tuned models use task "
+                    f"embedding 0: set tasks.{name}.task_type=0"
+                )
+        named = {name for stage in self.stages for name in stage.tasks}
+        if unknown := sorted(named - self.tasks.keys()):
+            raise UserError(
+                f"stages.N.tasks has {unknown[0]!r}, which is not in tasks; choose among {', '.join(self.tasks)}"
+            )
+        if all(stage.tasks for stage in self.stages) and (idle := [name for name in self.tasks if name not in named]):
+            raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
+
+        for index, stage in enumerate(self.stages):
+            for name in stage.among(self.tasks):
+                self.task_at(index, name)
+            weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
+            if None in weights.values():
+                continue
+            rarest = min(weights, key=weights.__getitem__)
+            if (share := weights[rarest] / sum(weights.values())) < SMALLEST_SHARE:
+                raise UserError(
+                    f"tasks.{rarest}.weight={weights[rarest]} gives it {share:.3%} of the steps of stages.{index}; the "
+                    f"smallest share is {SMALLEST_SHARE:.3%}: raise its weight"
+                )
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Patterns for frozen parameters: `optimizer.frozen`; with LoRA, by default the encoder without its pooler.
+
+        The pooler counts as a head: it is the first of two layers in RoBERTa's classifier.
+        """
+        return self.optimizer.frozen or ((_ENCODER_WITHOUT_POOLER,) if self.lora.rank else ())
+
+    @property
+    def open_settings(self) -> tuple[str, ...]:
+        """Settings that depend on data (`bertjax.training.resolve`), such as `stages.0.epochs`."""
+        stages = (f"stages.{index}.{name}" for index, stage in enumerate(self.stages) for name in stage.open_settings)
+        classes = (
+            f"tasks.{name}.objective.classes"
+            for name, task in self.tasks.items()
+            if task.has_classes and not task.objective.classes
+        )
+        weights = (f"tasks.{name}.weight" for name, task in self.tasks.items() if task.weight is None)
+        rate = ("optimizer.learning_rate",) if self.optimizer.learning_rate is None else ()
+        return (*stages, *classes, *weights, *rate)
+
+    def task_at(self, stage: int, name: str) -> Task:
+        """Return a task with the masking rate that a stage sets."""
+        try:
+            return self.tasks[name].with_masking_rate(self.stages[stage].masking_rate)
+        except UserError as error:
+            raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
+
+    def layers_at(self, stage: int) -> int:
+        """Return the encoder depth in a stage."""
+        return self.stages[stage].layers or self.model.layers
+
+    @property
+    def foreign_kinds(self) -> tuple[str, ...]:
+        """User code, named `module:NAME`: objectives, teacher losses, examples, filters and the direction."""
+        tasks = (
+            (
+                OBJECTIVES.kind_of(task.objective),
+                task.examples.kind,
+                *(loss.kind for loss in task.objective.teacher_losses.values()),
+            )
+            for task in self.tasks.values()
+        )
+        filters = (rule.kind for rule in self.data.filters.values())
+        return tuple(kind for kind in itertools.chain(*tasks, filters, [self.model.direction]) if ":" in kind)
+
+    @property
+    def task_name(self) -> str:
+        """Name of the first task, in file order."""
+        return next(iter(self.tasks))
+
+    @property
+    def task(self) -> Task:
+        """The first task."""
+        return self.tasks[self.task_name]
+
+    def qualified(self, task: str, name: str) -> str:
+        """Return a task's metric name: `name`, or `task/name` if there are several tasks."""
+        return "/".join(filter(None, (task, name))) if len(self.tasks) > 1 else name
+
+    def metrics_of(self, task: str, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return one task's metrics without the `task/` prefix that `qualified` adds."""
+        start = f"{task}/" if len(self.tasks) > 1 else ""
+        return {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
+
+    @property
+    def has_own_heads(self) -> bool:
+        """Whether each task has its own heads, `heads/<task>/...`: with several fine-tuning tasks."""
+        return len(self.tasks) > 1 and isinstance(self.task.examples, LabeledFormat)
+
+    @property
+    def expected_vocab_size(self) -> int:
+        """V as configured; the tokenizer may differ."""
+        return self.model.vocab_size or self.data.tokenizer.vocab_size
+
+    def encoder(self, vocab_size: int, backend: str) -> EncoderConfig:
+        """Return the encoder for a vocabulary size, with `runtime` settings resolved for a backend.
+
+        Raises:
+          UserError: `model.vocab_size` is set and differs from the tokenizer's.
+        """
+        if self.model.vocab_size not in (0, vocab_size):
+            raise UserError(
+                f"model.vocab_size={self.model.vocab_size} does not match the {vocab_size} ids of the tokenizer; "
+                "set model.vocab_size=0"
+            )
+        dtype = self.runtime.dtype
+        if dtype == "auto":
+            dtype = "float32" if backend == "cpu" else "bfloat16"
+        remat = self.runtime.remat
+        if remat == "auto":  # a TPU recomputes faster than it reads back from memory (docs/results/compile_table.md)
+            remat = "dots" if backend == "tpu" else "none"
+        execution = Execution(dtype, self.runtime.unroll, remat)
+        return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)
+
+    def identity(self, store_fingerprint: str) -> dict[str, Any]:
+        """Return what a resumed run must have in common: settings that change the result, and data by content."""
+        identity = to_dict(self)
+        # Paths are removed, since data may be moved. `init_from` and teachers are compared by their weights.
+        for free in ("eval", "runtime", "init_from"):
+            del identity[free]
+        for path in _PATHS:
+            del identity["data"][path]
+        for source in identity["data"]["sources"].values():
+            del source["corpus"]
+        for rule in identity["data"]["filters"].values():  # evaluation files
+            rule.pop("against", None)
+        if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
+            del identity["data"]["tokenizer"]
+        else:  # its characters are also in the fingerprint
+            del identity["data"]["tokenizer"]["keep_file"]
+        for task in identity["tasks"].values():
+            # Paths of labeled files, which have a fingerprint.
+            for path in ("train", "heldout", "further_heldout", "unlabeled"):
+                task["examples"].pop(path, None)
+            task["objective"].pop("teacher", None)  # its weights are compared
+        identity["data"]["store_fingerprint"] = store_fingerprint
+        if self.runtime.skip_rows:
+            identity["skip_rows"] = plain(self.runtime.skip_rows)
+        if len(self.tasks) > 1:
+            identity["task_order"] = list(self.tasks)
+        return identity
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Return plain nested dicts and lists, which `from_dict` reads back."""
+    return plain(config) | {"model": plain(config.model.architecture())}  # `execution` follows from `runtime`
+
+
+def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
+    """Build a configuration from plain dicts. Missing keys take their defaults.
+
+    Args:
+      mapping: nested settings by name.
+      trust_code: allow importing modules that a `kind` names. True only for settings that the user wrote.
+
+    Raises:
+      UserError: an unknown key, a value with the wrong type, or settings that exclude each other.
+      Untrusted: a kind names a module that is not imported, and `trust_code` is False.
+    """
+    mapping = dict(mapping)
+    if isinstance(mapping.get("model"), dict):
+        mapping["model"] = _with_preset(mapping["model"])
+        if isinstance(direction := mapping["model"].get("direction"), str):
+            directions.check(direction, trust_code)
+    classes = {union.base: functools.partial(union.class_of, trust_code=trust_code) for union in _UNIONS}
+    return typed.build(Config, mapping, "", classes)
+
+
+def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
+    """Return model settings with `model.preset` filled in; settings beside it take precedence."""
+    if "execution" in model:
+        raise UserError("model.execution is not a setting; use runtime.dtype, runtime.unroll and runtime.remat")
+    model = dict(model)
+    preset = model.pop("preset", None)
+    if preset is None:
+        return model
+    if preset not in PRESETS:
+        raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)} or {INIT_FROM}")
+    return PRESETS[preset].architecture() | model
+
+
+def plain(value: Any) -> Any:
+    """Convert nested dataclasses to nested dicts and lists; objectives get their `kind` first."""
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if isinstance(value, Objective):
+            fields = {"kind": OBJECTIVES.kind_of(value)} | fields
+        return fields
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return value

@@ -1,0 +1,288 @@
+"""The export format, in which models leave a run: a folder with `model.safetensors`, `bertjax.json` and the tokenizer.
+
+Only this file knows the format. Reading an export builds no run configuration, imports no class that the export names,
+needs neither Grain nor Orbax and starts no backend. The files are untrusted: sizes, types and shapes are checked before
+use.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from bertjax.config import private_paths, typed
+from bertjax.data import tokenizer
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.models import int8, vocabulary
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.parameters import encoder_shapes
+from bertjax.runtime import storage, untrusted
+from bertjax.runtime.errors import UserError, check_format, json_text, quoted, reason, shorten
+
+FORMAT_VERSION = 1
+WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
+
+_TOKENIZER = "tokenizer"
+# The only part of the encoder that an export may lack.
+_POOLER = "pooler/"
+_ROOTS = ("encoder", "heads", "generator")
+# `bertjax.objectives.imitation.PROJECTIONS`
+_PROJECTIONS = "projections"
+# Upper bound for every size of an encoder; JAX indexes in int32.
+_LARGEST = 2**30
+
+
+class Export(NamedTuple):
+    """A trained model, from an export folder or a checkpoint.
+
+    Attributes:
+      settings: configuration of the run that trained it, from `config.to_dict`. It documents the model; only
+        `read_settings` may be acted upon.
+      encoder: the encoder's architecture, vocabulary size included.
+      params: parameters of the encoder and the heads; the vocabulary is padded as in training.
+      tokenizer: the tokenizer.
+      numbers: the run's measurements.
+    """
+
+    settings: dict[str, Any]
+    encoder: EncoderConfig
+    params: dict
+    tokenizer: Tokenizer
+    numbers: dict[str, Any]
+
+    @property
+    def read_settings(self) -> dict[str, Any]:
+        """The settings that a configuration may be built from (`private_paths.read_from_export`)."""
+        return private_paths.read_from_export(self.settings)
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum tokens per example in the first task, special tokens included; 0 for no limit."""
+        try:
+            [task, *_] = self.settings["tasks"].values()
+            limit = task["examples"]["max_tokens"]
+        except (KeyError, ValueError, TypeError, AttributeError):
+            return 0
+        return limit if type(limit) is int and limit > 0 else 0
+
+
+def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
+    """Write a folder that `read` and `bertjax.load` open, without any path of this machine (`private_paths`).
+
+    The manifest is written last and atomically: a folder without one is not an export.
+
+    Args:
+      folder: the folder; it is created.
+      export: the model.
+      quantized: whether to store kernels and word embeddings as int8 (`bertjax.models.int8`).
+    """
+    folder = Path(folder)
+    (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)  # an old manifest must not describe half-written new weights
+    write_params(folder, export.params, export.encoder, quantized)
+    export.tokenizer.save(folder / _TOKENIZER)
+    settings = private_paths.without(export.settings)
+    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers)
+
+
+def read(folder: os.PathLike) -> Export:
+    """Read an export folder.
+
+    Raises:
+      UserError: the folder is not an export, is damaged, or has another format.
+    """
+    manifest = read_manifest(folder)
+    encoder = _encoder_of(manifest, folder)
+    tokens = read_tokenizer(folder)
+    if tokens.vocab_size != encoder.vocab_size:
+        ids = f"its tokenizer has {tokens.vocab_size} ids and {MANIFEST} {encoder.vocab_size}"
+        raise _damaged(folder, ValueError(ids))
+    return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"])
+
+
+def exported(params: dict) -> dict:
+    """Drop the parameters of teacher losses, which only training reads."""
+    return {root: values for root, values in params.items() if root != _PROJECTIONS}
+
+
+def read_tokenizer(folder: os.PathLike) -> Tokenizer:
+    """Return the tokenizer of an export folder or a workdir.
+
+    Raises:
+      UserError: files are missing or altered, or have another format.
+    """
+    return tokenizer.load(Path(folder) / _TOKENIZER)
+
+
+def read_manifest(folder: os.PathLike) -> dict[str, Any]:
+    """Return the manifest: `format_version`, `config`, `vocab_size` and `numbers`.
+
+    Raises:
+      UserError: the folder is not an export, is damaged, or has another format.
+    """
+    folder = Path(folder)
+    try:
+        manifest = untrusted.read_json(folder / MANIFEST)
+        version = _checked(manifest, "format_version", int)
+        _checked(manifest, "config", dict)
+        _checked(manifest, "vocab_size", int)
+        _checked(manifest, "numbers", dict)
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is not an export: {MANIFEST} is missing") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise _damaged(folder, error) from error
+    check_format(f"the export {folder}", version, FORMAT_VERSION)
+    return manifest
+
+
+def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
+    """Return an export's parameters as float32 numpy arrays, with the vocabulary padded as in training.
+
+    Raises:
+      UserError: they are missing or damaged.
+    """
+    try:
+        flat = int8.dequantize(load_file(untrusted.regular_file(Path(folder) / WEIGHTS)))
+        _check_params(flat, encoder)
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is not an export: {WEIGHTS} is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise _damaged(folder, error) from error
+    return vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+
+
+def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig, quantized: bool = False) -> None:
+    """Write parameters without vocabulary padding, see `write`."""
+    flat = flatten_dict(vocabulary.cut(params, encoder), sep="/")
+    write_tensors(Path(folder) / WEIGHTS, int8.quantize(flat) if quantized else flat)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file with default permissions; the library would make it readable by its owner only."""
+    # An empty file shows the permissions that the umask gives.
+    path.unlink(missing_ok=True)
+    path.touch()
+    permissions = path.stat().st_mode & 0o777
+    save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, path, metadata)
+    path.chmod(permissions)
+
+
+def is_quantized(folder: os.PathLike) -> bool:
+    """Return whether a folder is an export with int8 weights.
+
+    Raises:
+      UserError: its weights are missing or damaged.
+    """
+    if not (Path(folder) / MANIFEST).exists():
+        return False
+    try:
+        with safe_open(untrusted.regular_file(Path(folder) / WEIGHTS), "numpy") as tensors:
+            return any(tensors.get_slice(name).get_dtype() == "I8" for name in tensors.keys())
+    except (OSError, SafetensorError) as error:
+        raise _damaged(folder, error) from error
+
+
+def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any]) -> None:
+    """Write the manifest atomically, see `write`."""
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "config": settings,
+        "vocab_size": vocab_size,
+        "numbers": numbers,
+    }
+    storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
+
+
+def with_encoder(model: Export, encoder: EncoderConfig, params: dict) -> Export:
+    """Return a model with another encoder, in its settings too.
+
+    In a growing run, settings have the depth of the last stage. They are set to the model's own depth in all stages,
+    with which a continued run starts.
+    """
+    before = model.settings["model"]
+    settings = model.settings | {"model": before | encoder.architecture()}
+    if encoder.layers != before.get("layers", encoder.layers):
+        stages = [stage | {"layers": 0, "frozen_layers": 0} for stage in settings.get("stages", [])]
+        settings |= {"stages": stages, "init_layers": []}
+    return model._replace(settings=settings, encoder=encoder, params=params)
+
+
+def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
+    """Return the encoder in a run's settings, with the execution options that the run would choose on a CPU.
+
+    Args:
+      settings: the run's configuration as plain dicts; only `model` and `runtime` are read.
+      vocab_size: V, the tokenizer's number of ids.
+
+    Raises:
+      ValueError: `model` or `runtime` is not a mapping.
+      UserError: a setting is wrong.
+    """
+    model, runtime = settings.get("model"), settings.get("runtime", {})
+    if not isinstance(model, Mapping) or not isinstance(runtime, Mapping):
+        raise ValueError("model or runtime does not hold settings by name")
+    dtype, remat = (typed.build(str, runtime.get(name, "auto"), f"runtime.{name}", {}) for name in ("dtype", "remat"))
+    execution = Execution(
+        dtype="float32" if dtype == "auto" else dtype,
+        unroll=typed.build(bool, runtime.get("unroll", False), "runtime.unroll", {}),
+        remat="none" if remat == "auto" else remat,
+    )
+    encoder = typed.build(EncoderConfig, {**model, "vocab_size": vocab_size}, "model", {})
+    for name, value in encoder.architecture().items():
+        if isinstance(value, int) and value > _LARGEST:
+            raise ValueError(f"model.{name}={quoted(value)} is larger than any encoder")
+    if vocab_size < 1:
+        raise ValueError(f"vocab_size={vocab_size} is not a number of tokens")
+    return dataclasses.replace(encoder, execution=execution)
+
+
+def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:
+    try:  # `read_from_export` drops `runtime`: this machine decides dtype and remat
+        return encoder_of(private_paths.read_from_export(manifest["config"]), manifest["vocab_size"])
+    except ValueError as error:
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: os.PathLike, error: Exception) -> UserError:
+    return UserError(f"the export {folder} is damaged ({reason(error)}); export it again from its run")
+
+
+def _checked(manifest: Any, key: str, expected: type) -> Any:
+    """Return a manifest entry; raise ValueError if it is missing or has another type."""
+    if not isinstance(manifest, dict) or key not in manifest:
+        raise ValueError(f"{MANIFEST} has no {key}")
+    if type(manifest[key]) is not expected:
+        kind = {int: "an integer", dict: "settings by name"}[expected]
+        raise ValueError(f"{key}={quoted(manifest[key])} is not {kind}")
+    return manifest[key]
+
+
+def _check_params(flat: Mapping[str, np.ndarray], encoder: EncoderConfig) -> None:
+    """Raise ValueError unless these are exactly the encoder's parameters, plus heads with the same vocabulary."""
+    paths = {path: path.split("/") for path in flat}
+    folders = {"/".join(parts[:length]) for parts in paths.values() for length in range(1, len(parts))}
+    for path, parts in paths.items():
+        if parts[0] not in _ROOTS or not all(parts) or path in folders:
+            raise ValueError(f"{WEIGHTS} has the array {quoted(path)}, which no model has")
+        if flat[path].dtype != np.float32:
+            raise ValueError(f"the array {path} is {flat[path].dtype}, not float32")
+        if parts[-1].startswith("word") and flat[path].shape[:1] != (encoder.vocab_size,):
+            raise ValueError(f"the array {path} has no row for each of the {encoder.vocab_size} tokens")
+    expected = encoder_shapes(encoder)
+    shapes = {path.removeprefix("encoder/"): flat[path].shape for path in flat if path.startswith("encoder/")}
+    if not any(path.startswith(_POOLER) for path in shapes):  # for example a converted DistilBERT
+        expected = {path: shape for path, shape in expected.items() if not path.startswith(_POOLER)}
+    differing = sorted(path for path in expected | shapes if expected.get(path) != shapes.get(path))
+    if differing:
+        changes = [f"{quoted(path)} {_text(expected.get(path))} -> {_text(shapes.get(path))}" for path in differing]
+        raise ValueError(f"the encoder of {MANIFEST} has other arrays than {WEIGHTS}: {shorten(changes, 2, '; ')}")
+
+
+def _text(shape: tuple[int, ...] | None) -> str:
+    return "none" if shape is None else "x".join(map(str, shape)) or "a number"

@@ -1,0 +1,216 @@
+"""Open a trained model by name: an export folder, a run, or one of its checkpoints."""
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bertjax.config import export, private_paths
+from bertjax.config.export import Export
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.models.encoder import Encoder
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, quoted, reason, shorten
+
+if TYPE_CHECKING:
+    from bertjax.config.config import Config
+
+# File with a run's record, in its workdir.
+RUN_RECORD = "config.json"
+
+
+class Model(NamedTuple):
+    """A pretrained encoder, ready for `module.apply({"params": params}, tokens_BT)`.
+
+    Pass `params` to jitted functions as an argument. Closing over them also works, but embeds a copy in the program as
+    constants.
+
+    Attributes:
+      module: a Flax Linen `Encoder`.
+      params: its parameters, a plain nested dict of float32 numpy arrays.
+      tokenizer: converts text to ids and back.
+    """
+
+    module: Encoder
+    params: dict
+    tokenizer: Tokenizer
+
+
+class SavedModel:
+    """An export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`; parts are read lazily.
+
+    Only checkpoints need Orbax and a backend.
+
+    An export, which may come from somebody else, must not decide what this machine reads or writes: `config` contains
+    only the settings that `private_paths.read_from_export` accepts. A workdir is the user's own, so all of its settings
+    apply.
+
+    Args:
+      name: folder path, with `@STEP` for a certain checkpoint.
+      trust_code: whether `config` and `export` may import modules that the model names as `module:Class`.
+      task: restrict settings and params to this task, if the model has several.
+
+    Raises:
+      UserError: the folder does not exist. The properties raise it if their part is missing or damaged.
+    """
+
+    def __init__(self, name: str | os.PathLike, trust_code: bool = False, task: str = ""):
+        self.name = os.fspath(name)
+        path, self.step = split_name(name)
+        self.folder = Path(path)
+        self._trust_code, self._task = trust_code, task
+        if not self.folder.is_dir():
+            raise UserError(
+                f"{path!r} does not exist; name an export folder (bertjax convert makes one of a checkpoint from "
+                "elsewhere), a workdir, or WORKDIR@STEP"
+            )
+        if not self.is_export and _is_of_transformers(self.folder):
+            raise UserError(
+                f"{path!r} is a checkpoint of transformers; convert it and use the result: python -m bertjax convert "
+                f"--from={path} --to={self.folder.name}.bertjax"
+            )
+
+    @property
+    def is_export(self) -> bool:
+        """Whether this is an export folder rather than a run."""
+        return not self.step and (self.folder / export.MANIFEST).exists()
+
+    @functools.cached_property
+    def settings(self) -> dict[str, Any]:
+        """The training configuration as plain dicts."""
+        return _of_task(self._recorded, self._task) if self._task else self._recorded
+
+    @functools.cached_property
+    def _recorded(self) -> dict[str, Any]:
+        if self.is_export:
+            return export.read_manifest(self.folder)["config"]
+        self._check_is_run()
+        path = self.folder / RUN_RECORD
+        try:
+            settings = untrusted.read_json(path)["config"]
+            if not isinstance(settings, dict):
+                raise TypeError(f"config={quoted(settings)} is not settings by name")
+            return settings
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({reason(error)}); restore it") from error
+
+    @functools.cached_property
+    def config(self) -> "Config":
+        """The training configuration; for an export only what `private_paths.read_from_export` accepts.
+
+        Raises:
+          Untrusted: it names a module that is not imported, and `trust_code` is False.
+        """
+        return self.config_of(self.settings)
+
+    def config_of(self, settings: dict[str, Any]) -> "Config":
+        """Build a configuration from other settings, with the same trust rules as for the model's own."""
+        from bertjax.config.config import from_dict
+
+        if not self.is_export:
+            return from_dict(settings, self._trust_code)
+        read = private_paths.read_from_export(settings)
+        if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
+            data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
+        return from_dict(read, self._trust_code)
+
+    def check_data(self, flag: str) -> None:
+        """Check that the model can be scored on its own data: a run's data, or a corpus that comes with bertjax.
+
+        Args:
+          flag: flag that names other data, for the message.
+
+        Raises:
+          UserError: the model is an export whose data is not available.
+        """
+        from bertjax.data.labeled.base import LabeledFormat
+
+        is_labeled = isinstance(self.config.task.examples, LabeledFormat)
+        if not self.is_export or not (is_labeled or self.config.data.corpus == private_paths.EMBEDDED):
+            return
+        names = shorten([quoted(name) for name in private_paths.data_of(self.settings)])
+        if not names:
+            raise UserError(f"{self.folder} does not name the data of its run; add {flag}")
+        raise UserError(
+            f"{self.folder} is an export, and data that it names is not opened ({names}); add {flag}, or name the run "
+            "itself"
+        )
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return export.read_tokenizer(self.folder)
+
+    @functools.cached_property
+    def export(self) -> Export:
+        """Everything that is stored for the model."""
+        if self._trust_code:
+            _ = self.config  # imports the modules that users of the export need
+        model = self._read()
+        if not self._task:
+            return model
+        # Unwrap the task's own heads, so that the result looks like a model with a single task.
+        settings, params = _of_task(model.settings, self._task), model.params
+        if len(model.settings["tasks"]) > 1 and _is_labeled(settings["tasks"][self._task]):
+            params = params | {"heads": params.get("heads", {}).get(self._task, {})}  # `StepContext.own_heads`
+        return model._replace(settings=settings, params=params)
+
+    def _read(self) -> Export:
+        if self.is_export:
+            return export.read(self.folder)
+        self._check_is_run()
+        from bertjax.training.run.record import read_checkpoint
+
+        return read_checkpoint(self.folder, self.step)
+
+    def _check_is_run(self) -> None:
+        if (self.folder / "seed=0" / RUN_RECORD).exists():
+            raise UserError(f"{str(self.folder)!r} holds runs of several seeds; name one, such as {self.folder}/seed=0")
+        if not (self.folder / RUN_RECORD).exists():
+            raise UserError(
+                f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "
+                "export folder, a workdir, or WORKDIR@STEP"
+            )
+
+
+def _is_of_transformers(folder: Path) -> bool:
+    """Return whether `config.json` is from transformers, which uses the same file name as our runs."""
+    try:
+        return "model_type" in untrusted.read_json(folder / RUN_RECORD)
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
+    """Restrict a run's settings to one task and the stages that train it."""
+    tasks = settings.get("tasks", {})
+    if task not in tasks:
+        raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
+    stages = [stage for stage in settings.get("stages", []) if not stage.get("tasks") or task in stage["tasks"]]
+    return settings | {"tasks": {task: tasks[task]}, "stages": [stage | {"tasks": []} for stage in stages]}
+
+
+def _is_labeled(task: dict[str, Any]) -> bool:
+    # Imported here because only models with several tasks need the formats.
+    from bertjax.data.formats import FORMATS
+    from bertjax.data.labeled.base import LabeledFormat
+
+    return issubclass(FORMATS.class_of(task["examples"]["kind"]), LabeledFormat)
+
+
+def split_name(name: str | os.PathLike) -> tuple[str, str]:
+    """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
+    name = os.path.expanduser(os.fspath(name))
+    path, at, step = name.rpartition("@")
+    is_step = at and "/" not in step and not os.path.isdir(name)  # a folder name may contain @
+    return (path, step) if is_step else (name, "")
+
+
+def load(name: str | os.PathLike) -> Model:
+    """Read a pretrained encoder: an export folder, `RUN` or `RUN@STEP`.
+
+    Raises:
+      UserError: the name stands for no model, or the model is damaged.
+    """
+    saved = SavedModel(name).export
+    return Model(Encoder(saved.encoder), saved.params["encoder"], saved.tokenizer)

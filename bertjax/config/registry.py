@@ -1,0 +1,114 @@
+"""Unions by `kind`: registered classes have a short name; user classes are named `module:Class`.
+
+Importing a module runs its code. Configuration files and command lines may name any module, because the user wrote
+them. Other files, such as exports, may only name modules that this process has already imported.
+"""
+
+import dataclasses
+import difflib
+import importlib
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config.user_code import line_of
+from bertjax.runtime.errors import Untrusted, UserError, reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Union:
+    """Classes that a setting such as `objective={"kind": "mlm", ...}` chooses from.
+
+    Attributes:
+      setting: setting name, for messages.
+      base: common base class. If it has a field `kind`, each class sets its own kind as the default.
+      default: kind to build if none is set.
+      kinds: {kind: `module:Class`} for registered classes; a module is imported when its class is used.
+      is_open: whether a kind may also be `module:Class`, a user class.
+    """
+
+    setting: str
+    base: type
+    default: str
+    kinds: Mapping[str, str]
+    is_open: bool = True
+
+    def class_of(self, kind: str | None = None, trust_code: bool = False) -> type:
+        """Return the class for a kind.
+
+        Args:
+          kind: a registered kind, or `module:Class`; None for the default.
+          trust_code: allow importing the module in `module:Class`.
+
+        Raises:
+          UserError: the kind is unknown, cannot be imported, or is not a subclass of `base`.
+          Untrusted: its module is not imported, and `trust_code` is False.
+        """
+        kind = kind or self.default
+        choice = f"{self.setting}.kind={kind!r}"
+        if kind not in self.kinds and not (self.is_open and ":" in kind):
+            elsewhere = ", or name module:Class" if self.is_open else ""
+            raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}{elsewhere}")
+        module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
+        module = module_of(choice, module_name, trust_code or kind in self.kinds)
+        registered = vars(module).get(class_name)  # not getattr: a module may import others when it is asked for a name
+        if registered is None:
+            near = difflib.get_close_matches(class_name, _classes(module, self.base), n=1, cutoff=0.5)
+            remedy = f"did you mean {near[0]!r}?" if near else "correct the name"
+            raise UserError(f"{choice} cannot be used: {module_name} has no class {class_name!r}; {remedy}")
+        if not (isinstance(registered, type) and issubclass(registered, self.base)):
+            base = f"{self.base.__module__}.{self.base.__qualname__}"
+            raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
+        has_kind = any(field.name == "kind" for field in dataclasses.fields(self.base))
+        if has_kind and (own := getattr(registered, "kind", None)) != kind:
+            raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
+        return registered
+
+    def kind_of(self, value: Any) -> str:
+        """Return an instance's kind, so that `class_of(kind_of(x)) is type(x)`."""
+        name = f"{type(value).__module__}:{type(value).__qualname__}"
+        return next((kind for kind, registered in self.kinds.items() if registered == name), name)
+
+
+def module_of(choice: str, name: str, trust_code: bool) -> types.ModuleType:
+    """Return a module that a setting names.
+
+    Args:
+      choice: setting and value, for messages.
+      name: module name.
+      trust_code: allow importing it.
+
+    Raises:
+      UserError: it cannot be imported.
+      Untrusted: it is not imported, and `trust_code` is False.
+    """
+    return _import(choice, name) if trust_code else _imported(choice, name)
+
+
+def _classes(module: types.ModuleType, base: type) -> list[str]:
+    """Return the names of subclasses of `base` in a module."""
+    return [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
+
+
+def _import(choice: str, name: str) -> types.ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # the module is a program and may fail in any way, or end itself
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it is in
+            raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
+        line = line_of(error)
+        remedy = "correct the file" if line else "name an importable module"
+        cause = f"{type(error).__name__}: {reason(error)}"
+        raise UserError(f"{choice} cannot be imported: {line + ': ' if line else ''}{cause}; {remedy}") from error
+
+
+def _imported(choice: str, name: str) -> types.ModuleType:
+    if name not in sys.modules:
+        raise Untrusted(
+            f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "
+            "--trust-code, which predict, evaluate, analyze, probe, report and compress have (in Python import the "
+            "module first)"
+        )
+    return sys.modules[name]

@@ -1,0 +1,83 @@
+"""A task: an objective with its training examples."""
+
+import dataclasses
+import math
+from typing import Self
+
+from bertjax.data.formats import kinds_with
+from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.masking import Masking
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
+from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import UserError
+
+# All plans are computed and stored before the first step, so their number is limited.
+MOST_PLANS = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """An objective with its training examples.
+
+    Attributes:
+      objective: prediction target, selected by `kind` (`bertjax.objectives`).
+      examples: format that turns text into examples, selected by `kind` (`bertjax.data.formats`).
+      row_examples: maximum number of examples per row; 0 allows one per 16 tokens.
+      plans: number of different plans for cutting and pairing the text; epoch e uses plan e mod `plans`.
+      weight: share of steps relative to the stage's other tasks; None to use the number of rows.
+      task_type: index of the task embedding to add in this task's steps (`model.task_types`).
+    """
+
+    objective: Objective = BERT()
+    examples: ExampleFormat = SegmentPairs()
+    row_examples: int = 0
+    plans: int = 1
+    weight: float | None = 1.0
+    task_type: int = 0
+
+    def __post_init__(self):
+        if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
+            kinds = kinds_with(self.objective.labels) or ["module:Class"]
+            remedy = f"use examples.kind={' or '.join(kinds)}"
+            if self.examples.kind in kinds:
+                remedy = "name its column in examples.label"
+            raise UserError(
+                f"objective.kind={OBJECTIVES.kind_of(self.objective)} learns the label {missing[0]}, which "
+                f"examples.kind={self.examples.kind} does not have; {remedy}, or another objective"
+            )
+        if self.row_examples < 0:
+            raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
+        if self.task_type < 0:
+            raise UserError(f"task_type={self.task_type} must not be negative; task embeddings are counted from 0")
+        if not 1 <= self.plans <= MOST_PLANS:
+            raise UserError(f"plans={self.plans} must be between 1 and {MOST_PLANS}")
+        if self.weight is not None and not 0.0 < self.weight < math.inf:
+            raise UserError(
+                f"weight={self.weight} must be a number above 0; to train without a task, remove it from stages.N.tasks"
+            )
+
+    def with_masking_rate(self, rate: float) -> Self:
+        """Return a copy with another `objective.masking.rate`; rate 0 changes nothing.
+
+        Raises:
+          UserError: its objective has no masking, or the rate is not between 0 and 1.
+        """
+        if not rate:
+            return self
+        masking = getattr(self.objective, "masking", None)
+        if not isinstance(masking, Masking):
+            raise UserError(
+                f"masking_rate={rate} has no effect on objective.kind={OBJECTIVES.kind_of(self.objective)}, which has "
+                "no masking; leave it out"
+            )
+        masking = dataclasses.replace(masking, rate=rate)
+        return dataclasses.replace(self, objective=self.objective.copy_with(masking=masking))
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the objective predicts classes and takes their names from the training file."""
+        is_set_by_data = "classes" in {field.name for field in dataclasses.fields(self.objective)}
+        return is_set_by_data and isinstance(self.examples, LabeledFormat)

@@ -1,0 +1,194 @@
+"""Build typed, frozen dataclasses from nested mappings; errors name the nearest valid key or the expected type."""
+
+import ast
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from bertjax.runtime.errors import UserError, quoted
+
+# {declared field type: function from a kind (None if unset) to the class to build}.
+Unions = Mapping[type, Callable[[str | None], type]]
+_SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+
+
+def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
+    """Convert `value` to the type `expected`.
+
+    Args:
+      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, or a key of
+        `unions`.
+      value: nested mappings, sequences and scalars.
+      path: dotted name of this value, for messages.
+      unions: see `Unions`.
+
+    Raises:
+      UserError: an unknown key (with the nearest known one), a value with the wrong type, or a non-finite number.
+    """
+    origin = typing.get_origin(expected)
+    if origin is types.UnionType:  # X | None
+        [expected] = (option for option in typing.get_args(expected) if option is not types.NoneType)
+        return None if value is None else build(expected, value, path, unions)
+    if expected in unions or dataclasses.is_dataclass(expected):
+        return _build_dataclass(expected, value, path, unions)
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, (list, tuple)):
+            is_bare = isinstance(value, str) and value.startswith("[")
+            quoting = ', which a shell needs in single quotes: \'["a", "b"]\'' if is_bare else ""
+            raise _wrong_type(path, value, f"a list{quoting}")
+        item = typing.get_args(expected)[0]
+        return tuple(build(item, entry, _join(path, str(i)), unions) for i, entry in enumerate(value))
+    if origin is dict:
+        item = typing.get_args(expected)[1]
+        return {key: build(item, entry, _join(path, key), unions) for key, entry in _mapping(path, value).items()}
+    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(path, value)
+    # A bool is an int in Python: `seed=True` must not become seed 1.
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        # A folder called 2024 is a number to Python: it needs quotes inside those that the shell removes.
+        text = f"""text, as "'{value}'\"""" if isinstance(value, int | float) else "text"
+        raise _wrong_type(
+            path, value, {int: "an integer", float: "a number", bool: "True or False"}.get(expected, text)
+        )
+    return value
+
+
+def _finite(path: str, value: int | float) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise UserError(f"{path}={str(value)[:20]} is not a finite number; correct it")
+    return number
+
+
+def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
+    fields = dict(_mapping(path, value))
+    is_union = expected in unions
+    if is_union:
+        expected = unions[expected](build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
+    known = {field.name for field in dataclasses.fields(expected) if field.init}
+    if "kind" not in known:
+        fields.pop("kind", None)
+    for key in fields:
+        if key not in known:
+            # At the top level, a setting may only lack its section: `learning_rate` for `optimizer.learning_rate`.
+            deeper = [] if path else paths_of(expected, key)
+            nameable = known | {"kind"} if is_union else known
+            hint = f"; did you mean {' or '.join(map(repr, deeper))}?" if deeper else _nearest(key, nameable)
+            raise UserError(f"unknown configuration key {quoted(_join(path, key))}{hint}")
+    hints = typing.get_type_hints(expected)
+    return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
+
+
+def paths_of(expected: type, name: str, path: str = "") -> list[str]:
+    """Return the dotted paths of all settings called `name` in nested dataclasses.
+
+    Args:
+      expected: the outermost dataclass.
+      name: last part of the path.
+      path: dotted name of `expected` itself.
+    """
+    paths = []
+    derived = {field.name for field in dataclasses.fields(expected) if field.metadata.get("is_derived")}
+    for key, hint in typing.get_type_hints(expected).items():
+        if key in derived:
+            continue
+        here = _join(path, key)
+        if key == name:
+            paths.append(here)
+        if typing.get_origin(hint) is tuple:
+            hint, here = typing.get_args(hint)[0], f"{here}.0"
+        if dataclasses.is_dataclass(hint):
+            paths += paths_of(hint, name, here)
+    return paths
+
+
+def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> list[str]:
+    """Apply `a.b.0.c=value` to nested dicts and lists in place; missing dicts are created.
+
+    A value that is not a Python literal is taken as text. If `kind` changes, settings for the old kind are removed.
+
+    Args:
+      mapping: nested settings by name.
+      assignment: `a.b.0.c=value`.
+      unions: names of settings that have a `kind`.
+
+    Returns:
+      Names of removed settings.
+
+    Raises:
+      UserError: there is no `=`, or a list index is out of range.
+    """
+    path, equals, text = assignment.partition("=")
+    if not equals or not path:
+        raise UserError(f"override {assignment!r} has no value; write --config.{path or 'KEY'}=VALUE")
+    *parents, last = path.split(".")
+    target: Any = mapping
+    for key in parents:
+        target = target[_index(target, key, path)] if isinstance(target, list) else target.setdefault(key, {})
+        if not isinstance(target, (dict, list)):
+            raise UserError(
+                f"override {assignment!r}: {key!r} is a value and has no settings; see the names in config.json"
+            )
+    value, removed = _literal(text), []
+    if last == "kind" and parents[-1:] and parents[-1] in unions and target.get("kind", value) != value:
+        removed = [name for name in target if name != "kind"]
+        target.clear()
+    target[_index(target, last, path) if isinstance(target, list) else last] = value
+    return removed
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """Return differing leaves of two nested structures as `a.b: old -> new`, with fingerprints cut to 12 digits."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [line for key in keys for line in differences(old.get(key), new.get(key), _join(path, key))]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [line for i, pair in enumerate(zip(old, new)) for line in differences(*pair, _join(path, str(i)))]
+    return [] if old == new else [_SHA256.sub(r"\1", f"{path}: {old!r} -> {new!r}")]
+
+
+def _join(path: str, key: str) -> str:
+    key = key if key.isprintable() else repr(key)
+    return f"{path}.{key}" if path else key
+
+
+def _nearest(key: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+
+
+def _mapping(path: str, value: Any) -> Mapping:
+    if not isinstance(value, Mapping):
+        raise _wrong_type(path, value, "settings by name")
+    for key in value:
+        if not isinstance(key, str):
+            raise UserError(f"{path or 'the configuration'} has the name {key!r}; names of settings are texts")
+    return value
+
+
+def _wrong_type(path: str, value: Any, expected: str) -> UserError:
+    kind = "nothing" if isinstance(value, types.NoneType) else type(value).__name__
+    return UserError(f"{path or 'the configuration'}={quoted(value)} is {kind}; it must be {expected}")
+
+
+def _index(items: list, key: str, path: str) -> int:
+    if not key.isdecimal() or int(key) >= len(items):
+        raise UserError(
+            f"override {path!r}: {key!r} is not an index of a list of {len(items)}; use 0 to {len(items) - 1}"
+        )
+    return int(key)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return text

@@ -1,0 +1,30 @@
+"""Locate an exception in a user's own files, such as a custom objective."""
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+_PATHS = sysconfig.get_paths()
+# Code that is not the user's: bertjax, the standard library and installed packages.
+_OTHERS = tuple(
+    Path(folder).resolve()
+    for folder in (Path(__file__).parents[1], *(_PATHS[k] for k in ("stdlib", "purelib", "platlib")))
+)
+
+
+def line_of(error: BaseException) -> str:
+    """Return `FILE:LINE in FUNCTION` of the innermost frame in the user's code, or "" if there is none."""
+    # A file that does not parse has no frame of its own in the traceback.
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        return f"{error.filename}:{error.lineno}"
+    # The innermost frame is often in JAX or NumPy; the user can change only the last one of their own.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    if not frames:
+        return ""
+    function = "" if frames[-1].name == "<module>" else f" in {frames[-1].name}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}{function}"
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _OTHERS)

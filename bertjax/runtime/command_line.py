@@ -1,0 +1,189 @@
+"""Argument parser, exit codes and printed command lines, shared by all commands."""
+
+import argparse
+import difflib
+import faulthandler
+import os
+import re
+import select
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
+from bertjax.runtime.storage import may_pass
+
+# Exit codes. 75 is EX_TEMPFAIL (sysexits.h): a launcher runs the same command again. 130 and 141 are 128 + SIGINT and
+# 128 + SIGPIPE, as in shells.
+FINISHED, FAILED, BAD_INPUT, FAILED_AGAIN, STOPPED, INTERRUPTED, UNREAD = 0, 1, 2, 3, 75, 130, 141
+# {exit code: error class}. The first matching class decides, so subclasses come before their base.
+_CLASSES = {STOPPED: Unavailable, FAILED_AGAIN: FailedAgain, FAILED: RunFailed, BAD_INPUT: UserError}
+
+# argparse puts this before flags that it does not know.
+_UNRECOGNIZED = "unrecognized arguments: "
+
+
+def command(name: str, *arguments: str) -> str:
+    """Return `python -m bertjax <name> ...`, quoted so that the user can paste it into a shell."""
+    module = "bertjax.train" if name == "train" else f"bertjax {name}"  # as the documentation spells them
+    return f"{_python()} -m {module} {shlex.join(arguments)}".rstrip()
+
+
+def _python() -> str:
+    """Return `python` if the shell would run this interpreter under that name, else its path."""
+    here, in_path = Path(sys.executable), shutil.which("python")
+    if in_path and Path(in_path).absolute() == here:
+        return "python"
+    return shlex.quote(os.path.relpath(here) if here.is_relative_to(Path.cwd()) else str(here))
+
+
+def add_trust_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --trust-code."""
+    parser.add_argument(
+        "--trust-code",
+        action="store_true",
+        help="import the modules that the model names as module:Class, which runs their code",
+    )
+
+
+# Flags that name the columns of a labeled file: {setting of the examples: (type, content of the column)}.
+_COLUMNS = {
+    "text": (str, "the text"),
+    "pair": (str, "the second text; empty for single texts"),
+    "word": (int, "the words of a tagged file, a number from 0"),
+    "label": (str, "the label"),
+    "tag": (int, "the tags of a tagged file, a number from 0, or -1 for the last"),
+    "tag_field": (str, "the tags of a tagged file of JSON, a name"),
+}
+# What is read of a record without its label.
+INPUT_COLUMNS = ("text", "pair", "word")
+
+
+def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(_COLUMNS)) -> None:
+    """Add --text, --pair and so on, for files whose columns differ from those of the training file.
+
+    Args:
+      parser: the parser of a command that reads labeled files.
+      file_flag: the flag of the file, such as `--corpus`.
+      names: the columns that the command reads.
+    """
+    for name in names:
+        kind, what = _COLUMNS[name]
+        flag, note = f"--{name.replace('_', '-')}", f"with {file_flag}=FILE: the column of {what}"
+        parser.add_argument(flag, type=kind, metavar="COLUMN", help=note)
+    parser.set_defaults(column_names=tuple(names), column_file=file_flag)
+
+
+def columns_of(args: argparse.Namespace) -> dict[str, str | int]:
+    """Return {setting of the examples: column} from the flags of `add_column_flags`.
+
+    Raises:
+      UserError: a flag is given without the file.
+    """
+    columns = {name: value for name in args.column_names if (value := getattr(args, name)) is not None}
+    if columns and not getattr(args, args.column_file.removeprefix("--")):
+        name, column = next(iter(columns.items()))
+        raise UserError(
+            f"--{name.replace('_', '-')}={column} names a column of a labeled file; add {args.column_file}=FILE"
+        )
+    return columns
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """The parser of one command: its texts keep their lines, and a bad flag raises UserError instead of exiting.
+
+    Args:
+      name: the command.
+      texts: `description` and `epilog` of argparse.
+    """
+
+    def __init__(self, name: str, **texts: str):
+        # No abbreviated flags: a flag that is added later would change their meaning.
+        shape = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(prog=f"python {command(name).partition(' ')[2]}", **shape, **texts)
+
+    def error(self, message: str):
+        flags = message.removeprefix(_UNRECOGNIZED).split()
+        if not flags:  # such as "$FLAGS" in a shell script, a variable that is not set
+            raise UserError("an argument is empty; remove it, or set the variable that it comes from")
+        near = self.nearest(flags[0].partition("=")[0])
+        hint = f"did you mean {near}?" if near else f"see {self.prog} --help"
+        raise UserError(f"{message}; {hint}")
+
+    def nearest(self, flag: str) -> str:
+        """Return the known flag closest to an unknown one; empty if none is close."""
+        known = re.findall(r"--[a-z][\w-]*", self.format_usage())
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.8) if flag.startswith("--") else []
+        return near[0] if near else ""
+
+
+def exit_code_of(main: Callable[[], int | None]) -> int:
+    """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
+    # Reading a memory-mapped file from a failed disk or server raises SIGBUS, which kills the process silently.
+    if not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)
+    try:
+        code = main() or FINISHED
+    except SystemExit as ended:
+        # `--help`, or user code such as an objective. There, 0 would tell a launcher that the run has finished.
+        remark = "user code ended the process with sys.exit(); let it raise an exception"
+        code = (ended.code or FINISHED) if _is_of_argparse(ended) else report(RunFailed(remark))
+    except KeyboardInterrupt as error:
+        code = code_for(error)
+    except (OSError, UserError) as error:
+        code = UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
+    return _flushed(code)
+
+
+def _is_of_argparse(ended: SystemExit) -> bool:
+    """Return whether argparse ended the process, as after --help."""
+    *_, (frame, _) = traceback.walk_tb(ended.__traceback__)
+    return frame.f_globals["__name__"] == "argparse"
+
+
+def _reader_has_left() -> bool:
+    """Return whether stdout is a pipe without a reader, as after `| head`."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _flushed(code: int) -> int:
+    """Flush stdout now, so that an error is reported here and not when the interpreter exits. Keep an earlier code."""
+    if sys.stdout is None:  # closed by the caller (`>&-`)
+        return code
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        failed = UNREAD if isinstance(error, BrokenPipeError) else report(error)
+        # The interpreter flushes again at exit; its own error message would be a second one.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or failed
+    return code
+
+
+def report(error: OSError | UserError) -> int:
+    """Print an expected error as one line on stderr, and return its exit code."""
+    line = printable(" ".join(str(error).splitlines()))
+    if isinstance(error, OSError):
+        remedy = "" if code_for(error) == STOPPED else "free disk space or fix the path, then "
+        line = f"{line}; {remedy}run the same command again"
+    print(f"error: {line}", file=sys.stderr)
+    return code_for(error)
+
+
+def code_for(error: BaseException) -> int:
+    """Return the exit code for an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if may_pass(error):
+        return STOPPED
+    return next((code for code, kind in _CLASSES.items() if isinstance(error, kind)), FAILED)
+
+
+def error_of(exit_code: int, message: str) -> UserError:
+    """Return an error that has this exit code, to raise it for another process."""
+    return _CLASSES.get(exit_code, RunFailed)(message)

@@ -1,0 +1,377 @@
+"""Atomic files on disks and object stores, retries, and errors of both in one class.
+
+A file or folder is written as a draft next to its destination and renamed when complete, so a killed process leaves the
+old version and a draft. An object store needs no draft: an object appears once all of it is uploaded.
+"""
+
+import contextlib
+import errno
+import glob
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, TypeVar
+
+import tenacity
+from etils import epath
+from etils.epath.backend import fsspec_backend
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
+
+T = TypeVar("T")
+
+# Waits between attempts grow from 0.5 s to 16 s and take at most a minute together. They are random, so that many hosts
+# that fail at the same moment do not retry at the same moment (exponential backoff with jitter).
+_ATTEMPTS = 8
+_WAIT = tenacity.wait_random_exponential(multiplier=0.5, max=16)
+
+# Errors from which a network, an NFS server or a disk may recover. s3fs reports 500 as EREMOTEIO and 503 as EBUSY.
+_TRANSIENT = {
+    getattr(errno, name)
+    for name in (
+        "EAGAIN EBUSY ECONNABORTED ECONNREFUSED ECONNRESET EHOSTDOWN EHOSTUNREACH EINTR EIO ENETDOWN ENETRESET "
+        "ENETUNREACH EPIPE EREMOTEIO ESTALE ETIMEDOUT"
+    ).split()
+}
+# Object store libraries often leave out the errno.
+_ERRNO_OF_CLASS = {
+    FileNotFoundError: errno.ENOENT,
+    PermissionError: errno.EACCES,
+    FileExistsError: errno.EEXIST,
+    IsADirectoryError: errno.EISDIR,
+    NotADirectoryError: errno.ENOTDIR,
+    ConnectionError: errno.ECONNRESET,
+    TimeoutError: errno.ETIMEDOUT,
+    # Wrong addresses, missing packages and bugs are not network failures: a retry would not help.
+    **dict.fromkeys((ValueError, TypeError, LookupError, AttributeError, NotImplementedError), errno.EINVAL),
+    ImportError: errno.EINVAL,
+}
+_ERRNO_OF_STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 408: errno.ETIMEDOUT, 429: errno.EAGAIN}
+# `<class>: <message>` of errors without a status that mean missing rights, from google.auth, botocore and gcsfs (403).
+_MISSING_RIGHTS = re.compile(r"\w*(Credentials|Reauth)\w*:|\w+: Forbidden|.*(invalid_grant|Anonymous caller)")
+# Packages in which unknown errors are network or server failures.
+_NETWORK_PACKAGES = ("aiohttp", "botocore", "gcsfs", "google.api_core", "google.auth", "httpx", "requests", "urllib3")
+
+
+class StorageError(OSError):
+    """A disk, an object store, or its client library failed."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same action may succeed later; not if rights, space or the file are missing."""
+        return self.errno in _TRANSIENT
+
+
+class MissingFile(StorageError, FileNotFoundError):
+    """A file or folder does not exist."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the same command may succeed later after this error."""
+    return isinstance(error, Unavailable) or (isinstance(error, StorageError) and error.transient)
+
+
+def retry(action: Callable[[], T], path: epath.PathLike) -> T:
+    """Run an action on `path`, and repeat it with growing waits after transient errors.
+
+    Raises:
+      Unavailable: all attempts had transient errors.
+      StorageError: another error.
+    """
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(lambda error: isinstance(error, StorageError) and error.transient),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=_WAIT,
+        reraise=True,
+    )
+
+    def guarded() -> T:
+        with storage_errors(path):
+            return action()
+
+    try:
+        return attempts(guarded)
+    except StorageError as error:
+        if error.transient:
+            raise Unavailable(f"{error} after {_ATTEMPTS} attempts; run the same command again later") from error
+        raise
+
+
+@contextlib.contextmanager
+def storage_errors(path: epath.PathLike) -> Iterator[None]:
+    """Convert errors about `path` from a file system or fsspec to `StorageError`."""
+    try:
+        yield
+    except (UserError, StorageError):
+        raise
+    except Exception as error:
+        # On a disk, other errors are bugs. Libraries for object stores raise classes of their own.
+        if not is_remote(path) and not isinstance(error, OSError):
+            raise
+        number = _errno_of(error)
+        kind = MissingFile if number == errno.ENOENT else StorageError
+        raise kind(number, reason_of(error), os.fspath(path)) from error
+
+
+def user_error(error: Exception, what: str, remedy: str) -> UserError:
+    """Convert a storage error to the error that ends a command, which determines the exit code.
+
+    Args:
+      what: what failed, the start of the message.
+      remedy: end of the message, unless a retry or free disk space is the remedy.
+
+    Returns:
+      Unavailable for transient errors, RunFailed if the disk is full, UserError otherwise.
+    """
+    number = error.errno if isinstance(error, StorageError) else _errno_of(error, unknown=errno.EINVAL)
+    message = f"{what}: {reason_of(error)}"
+    if number in _TRANSIENT:
+        return Unavailable(f"{message}; run the same command again later")
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return RunFailed(f"{message}; free disk space, then run the same command again")
+    return UserError(f"{message}; {remedy}" if remedy else message)
+
+
+def _errno_of(error: Exception, unknown: int = errno.EIO) -> int:
+    """Return the errno of a file system error (local or fsspec).
+
+    Args:
+      unknown: errno to use if the error has no errno, no HTTP status, and no known class or package.
+    """
+    # `socket.gaierror`, a host name that cannot be resolved, is an OSError with a negative errno.
+    if isinstance(error, OSError) and (error.errno or 0) > 0:
+        return error.errno
+    holders = (error, getattr(error, "response", None))
+    fields = (getattr(holder, name, None) for holder in holders for name in ("status", "code", "status_code"))
+    status = next((int(field) for field in map(str, fields) if field.isdecimal()), None)
+    if status is not None:
+        return errno.EIO if status >= 500 else _ERRNO_OF_STATUS.get(status, errno.EINVAL)
+    if _MISSING_RIGHTS.match(f"{type(error).__name__}: {error}"):
+        return errno.EACCES
+    for kind, number in _ERRNO_OF_CLASS.items():
+        if isinstance(error, kind):
+            return number
+    return errno.EIO if type(error).__module__.startswith(_NETWORK_PACKAGES) else unknown
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error's message and its causes' messages in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    return f"{reason} ({reason_of(error.__cause__)})" if error.__cause__ else reason
+
+
+def is_remote(path: epath.PathLike) -> bool:
+    """Return whether a path is a URL (`gs://...`). Objects cannot be appended to, renamed or locked."""
+    return "://" in os.fspath(path)
+
+
+def forget_listings(path: epath.PathLike) -> None:
+    """Drop epath's cached listings of an object store, since other processes may have changed it."""
+    if is_remote(path):
+        fsspec_backend.fs(path).invalidate_cache()
+
+
+def write_text(path: epath.PathLike, text: str) -> None:
+    """Write a local or remote UTF-8 file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: epath.PathLike, content: bytes) -> None:
+    """Write a local or remote file atomically.
+
+    Raises:
+      StorageError: the file cannot be written; an existing one is unchanged.
+    """
+    with storage_errors(path):
+        if is_remote(path):
+            epath.Path(path).write_bytes(content)
+            return
+        with whole_file(Path(path)) as file:
+            file.write(content)
+
+
+def read_bytes(path: epath.PathLike) -> bytes:
+    """Read a local or remote file.
+
+    Raises:
+      Unavailable: it could not be read for a minute.
+      MissingFile: it does not exist.
+      StorageError: it cannot be read.
+    """
+    return retry(epath.Path(path).read_bytes, path)
+
+
+def exists(path: epath.PathLike) -> bool:
+    """Return whether a local or remote file or folder exists; see `read_bytes` for errors."""
+    return retry(epath.Path(path).exists, path)
+
+
+def names_in(folder: epath.PathLike) -> list[str]:
+    """Return the current names in a local or remote folder, sorted; empty if the folder does not exist.
+
+    Raises:
+      Unavailable: it could not be listed for a minute.
+      StorageError: it cannot be listed.
+    """
+    return retry(lambda: list_names(folder), folder)
+
+
+def list_names(folder: epath.PathLike) -> list[str]:
+    """Like `names_in`, but with a single attempt; raises the file system's own errors."""
+    try:
+        if not is_remote(folder):
+            return sorted(os.listdir(folder))
+        store, place = _store_of(folder)
+        if store is None:
+            return sorted(path.name for path in epath.Path(folder).iterdir())
+        store.invalidate_cache()  # gcsfs caches listings without expiry
+        return sorted(PurePosixPath(path).name for path in store.ls(place, detail=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def create(path: epath.PathLike, content: bytes) -> bool:
+    """Write a remote file unless it exists; atomic on stores with conditional writes (S3, Google Cloud Storage).
+
+    Returns:
+      Whether the file was written.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    with storage_errors(path):
+        store, place = _store_of(path)
+        if store is None:
+            write_bytes(path, content)
+            return True
+        try:
+            store.pipe_file(place, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
+def read_now(path: epath.PathLike) -> bytes:
+    """Return a remote file's current content, without caches; empty if it does not exist."""
+    with storage_errors(path):
+        store, place = _store_of(path)
+        try:
+            if store is None:
+                return epath.Path(path).read_bytes()
+            store.invalidate_cache()
+            return store.cat_file(place)
+        except FileNotFoundError:
+            return b""
+
+
+def modified(path: epath.PathLike) -> float | None:
+    """Return when a remote file was written, in seconds by the store's clock; None if unknown."""
+    with storage_errors(path):
+        store, place = _store_of(path)
+        if store is None:
+            return None
+        store.invalidate_cache()
+        try:
+            return store.modified(place).timestamp()
+        except (NotImplementedError, AttributeError, KeyError):
+            return None
+
+
+def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
+    """Return (fsspec file system, path in it) for a URL; the file system is None if only TensorFlow can open it."""
+    try:
+        return url_to_fs(os.fspath(path))
+    except ImportError:
+        return None, ""
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a draft of a local file; it replaces `path` when the block ends, unless the block fails.
+
+    After a power failure, `path` is the old file or the complete new one.
+    """
+    # Flush before the rename: file systems may put the new name on disk before the content.
+    draft = _draft(path)
+    with storage_errors(path):
+        file = open(draft, "wb")
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        flush(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Create an empty local folder; it becomes `path` when the block ends without an error.
+
+    `path` must not exist, or be an empty folder. An empty folder is filled in place, since it may be the current
+    folder, a link or a mount point; if the block fails, it is emptied.
+    """
+    if path.is_dir() and not any(path.iterdir()):
+        try:
+            yield path
+            flush_folder(path)
+        except BaseException:
+            for entry in path.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            raise
+        return
+    draft = _draft(path)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        publish(draft, path)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def publish(folder: Path, path: Path) -> None:
+    """Flush a complete local folder to disk and rename it to `path`, so that `path` survives a power failure."""
+    flush_folder(folder)
+    os.rename(folder, path)
+    flush(path.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush all files in a local folder to disk."""
+    for path in (*folder.rglob("*"), folder):
+        flush(path)
+
+
+def remove_drafts(folder: Path, name: str = "") -> None:
+    """Remove drafts that killed processes left in a folder, or only drafts of one name; the caller holds a lock."""
+    for draft in folder.glob(f".{glob.escape(name) or '*'}.*.draft"):
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+
+
+def _draft(path: Path) -> Path:
+    """Return a unique draft path, so that two processes that write the same file do not mix their content."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.draft")
+
+
+def flush(path: Path) -> None:
+    """Flush a file, or a folder's list of files, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

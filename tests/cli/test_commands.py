@@ -1,0 +1,130 @@
+"""The commands in bertjax's messages exist."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertjax.runtime import command_line, errors
+from bertjax.runtime.command_line import command
+
+
+def test_the_shell_runs_it(monkeypatch, tmp_path):
+    shell = command("prepare", "--help", "a b").replace(" 'a b'", "")
+    assert subprocess.run(shell, shell=True, capture_output=True).returncode == 0
+    assert command("evaluate", "runs/a b").endswith(" -m bertjax evaluate 'runs/a b'")
+
+
+def test_the_name_is_as_short_as_the_shell_allows(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    Path(sys.executable).touch(mode=0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command("train").split()[0] == sys.executable
+    monkeypatch.chdir(tmp_path)
+    assert command("train") == ".venv/bin/python -m bertjax.train"
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert command("train") == "python -m bertjax.train"
+
+
+def test_a_signal_that_ends_the_process_prints_the_stack():
+    """As SIGBUS does, if a page of a mapped file has gone."""
+    ended = "command_line.exit_code_of(lambda: os.kill(os.getpid(), signal.SIGBUS))"
+    code = f"import os, signal; from bertjax.runtime import command_line; {ended}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr
+
+
+def test_the_first_of_several_unknown_flags_has_the_nearest_one():
+    parser = command_line.ArgumentParser("some")
+    parser.add_argument("--json", action="store_true")
+    with pytest.raises(errors.UserError, match="^unrecognized arguments: --jsn --labels=y; did you mean --json[?]$"):
+        parser.parse_args(["--jsn", "--labels=y"])
+
+
+@pytest.mark.parametrize("flags", [[""], ["--json", ""], ["", ""]])
+def test_an_empty_argument_is_named_as_such(flags):
+    parser = command_line.ArgumentParser("some")
+    parser.add_argument("--json", action="store_true")
+    with pytest.raises(errors.UserError, match="^an argument is empty; remove it"):
+        parser.parse_args(flags)
+
+
+def test_only_help_ends_a_command_with_0_before_its_end(capsys):
+    """A launcher takes 0 for the end of a run, and an objective of the user may call `sys.exit`."""
+    assert (
+        command_line.exit_code_of(lambda: command_line.ArgumentParser("some").parse_args(["--help"]))
+        == command_line.FINISHED
+    )
+    assert "usage: python -m bertjax some" in capsys.readouterr().out
+    for code in (None, 0, 3, "text"):
+        assert command_line.exit_code_of(lambda: sys.exit(code)) == command_line.FAILED  # noqa: B023
+        error = capsys.readouterr().err
+        assert error.startswith("error: user code ended the process") and error.count("\n") == 1
+
+
+def ended(body: str, stdout) -> tuple[int, str]:
+    """Run a command whose entry point has this body; return its exit code and what it printed on stderr."""
+    code = f"import argparse, os, sys\nfrom bertjax.runtime import command_line, errors\ndef main():\n    {body}\n"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", f"{code}sys.exit(command_line.exit_code_of(main))"]
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader has left, as in `... | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "print('a line')",
+        "print('a line', flush=True)",
+        "argparse.ArgumentParser().parse_args(['--help'])",
+    ],
+)
+def test_a_command_whose_reader_has_left_ends_quietly(body, unread):
+    """The exit code is that of SIGPIPE, as of other commands."""
+    assert ended(body, unread) == (command_line.UNREAD, "")
+
+
+@pytest.mark.parametrize(
+    "raised, code",
+    [
+        ("UserError('bad')", command_line.BAD_INPUT),
+        ("FailedAgain('bad')", command_line.FAILED_AGAIN),
+        ("Unavailable('bad')", command_line.STOPPED),
+    ],
+)
+def test_an_error_is_printed_and_keeps_its_code_where_nobody_reads_the_output(raised, code, unread):
+    assert ended(f"print('a line'); raise errors.{raised}", unread) == (code, "error: bad\n")
+
+
+def test_another_broken_pipe_is_an_error():
+    code, error = ended("raise BrokenPipeError(32, 'Broken pipe')", subprocess.PIPE)
+    assert code == command_line.FAILED and error.startswith("error: [Errno 32] Broken pipe; ")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_an_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        code, error = ended("print('a line')", full)
+    assert code == command_line.FAILED and "No space left on device" in error and error.count("\n") == 1
+
+
+def test_a_closed_output_changes_nothing():
+    for body, expected in (
+        ("pass", (0, "")),
+        ("raise errors.UserError('bad')", (command_line.BAD_INPUT, "error: bad\n")),
+    ):
+        assert ended(f"os.close(1) if sys.stdout else None; sys.stdout = None; {body}", subprocess.PIPE) == expected

@@ -1,0 +1,255 @@
+"""The command that compares runs."""
+
+import csv
+import json
+
+import pytest
+from scipy import stats
+
+from bertjax.cli import compare
+from bertjax.comparison import tables
+from bertjax.comparison.effects import Effect
+from bertjax.comparison.numbers import Numbers, Spread
+from bertjax.comparison.runs import Entry
+from bertjax.runtime import command_line
+from bertjax.training.run.tables import csv_cells
+from tests.comparison.workdirs import STEPS, record, write
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """`runs/` with a finished run, one under way with other settings, and a folder of three seeds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    records = [record(10, 6.0, 5.5), record(STEPS, 4.0, 4.25)]
+    write(tmp_path / "runs/first", records, baseline={"unigram_loss": 6.5})
+    write(tmp_path / "runs/second", records[:1], {"optimizer": {"warmup_steps": 2, "learning_rate": 1e-3}})
+    for seed, loss in enumerate((3.0, 4.0, 5.0)):
+        last = record(STEPS, 4.0, loss)
+        write(tmp_path / f"runs/many/seed={seed}", [records[0], last], {"seed": seed}, baseline={"unigram_loss": 6.5})
+    return tmp_path
+
+
+def call(*arguments: str) -> int:
+    return command_line.exit_code_of(lambda: compare.main(list(arguments)))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.replace("┃", "│").split("│")[1:-1]]
+
+
+def test_tables_a_picture_and_what_to_do_next(here, capsys):
+    assert call("runs/first", "runs/second", "runs/many") == 0
+    output = capsys.readouterr().out
+    rows = {row[0]: row[1:] for line in output.splitlines() if (row := cells(line))}
+    assert rows["optimizer.learning_rate"] == ["0.0001", "0.001", "0.0001"]
+    assert rows["seed"] == ["0", "0", "0, 1, 2"]
+    assert not [name for name in rows if name.startswith(("model.", "stages.", "runtime.", "optimizer.w"))]
+    assert rows["held out: mlm_loss"] == ["4.2500", "5.5000", "4.0000 ± 1.0000 [1.5159, 6.4841] n=3"]
+    assert "[95% interval]: with several seeds, of the mean over other seeds" in " ".join(output.split())
+    assert rows["parameters"] == ["1,000", "-", "1,000"]
+    assert rows["baseline: unigram_loss"] == ["6.5000", "-", "6.5000"], "the same for all seeds"
+    assert rows["finished"] == ["yes", "no, of 20 steps", "3 of 3 seeds"]
+    assert rows["steps"] == ["20", "10", "20"] and rows["seconds"] == ["50.0", "20.0", "50.0"]
+    assert rows["useful FLOPs"][0] == "2.000e+04"
+    assert rows["mlm_loss"] == ["+1.2500", "-0.2500 n=1 and 3"], "one run of the first: nothing was repeated"
+    *_, curves, following = output.splitlines()
+    assert curves == "curves    compare.png" and (here / "compare.png").stat().st_size
+    assert following.endswith("-m bertjax compare runs/first runs/second runs/many --x=flops --out=compare.png")
+
+
+def test_runs_that_differ_in_nothing(here, capsys):
+    write(here / "runs/again", [record(10, 6.0)])
+    assert call("runs/first", "runs/again") == 0
+    output = capsys.readouterr().out
+    assert "no setting differs" in output and "settings that differ" not in output
+
+
+def test_json_has_all_differences_and_numbers(here, capsys):
+    assert call("runs/first", "runs/many", "--json", "--x=seconds", "--metric=mlm_accuracy", "--out=new/a.png") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"]["many"] == {"path": "runs/many", "runs": 3, "finished": 3, "planned_steps": STEPS}
+    assert printed["differences"] == {
+        "identity": {"seed": {"first": 0, "many": {"each": [0, 1, 2]}}},
+        "execution": {},
+        "content": {},
+    }
+    assert printed["numbers"]["many"]["heldout"]["mlm_loss"] == {
+        "values": [3.0, 4.0, 5.0],
+        "mean": 4.0,
+        "deviation": 1.0,
+        "interval": pytest.approx([1.5158623, 6.4841377]),
+    }
+    assert printed["numbers"]["first"]["spent"]["tokens_per_second"]["values"] == [40.0]
+    assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()
+
+
+def test_one_run_is_drawn_and_has_no_differences(here, capsys):
+    label = r"cost $\foo$ & theirs"  # not a formula
+    assert call(f"{label}=runs/first", "--out=one.svg", "--smooth=3", "--log=xy") == 0
+    output = capsys.readouterr().out
+    assert "differ" not in output and "held out: mlm_loss" in output and r"cost $\foo$ & theirs" in output
+    svg = (here / "one.svg").read_text()
+    assert "<svg" in svg and r"cost $\foo$ &amp; theirs" in svg and "training step" in svg
+
+
+def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
+    """Against SciPy's paired t-test; losses of the seeds are 3, 4, 5 and 3.1, 4.3, 5.2."""
+    for seed, loss in enumerate((3.1, 4.3, 5.2)):
+        write(here / f"runs/other/seed={seed}", [record(STEPS, 4.0, loss)], {"seed": seed}, baseline={})
+    for name in ("table.csv", "new/table.tex"):
+        assert call("runs/many", "runs/other", "--json", f"--table={name}") == 0
+    effect = json.loads(capsys.readouterr().out.split("\n}\n")[1] + "}")["effects"]["other"]["mlm_loss"]
+    expected = stats.ttest_rel((3.1, 4.3, 5.2), (3.0, 4.0, 5.0))
+    assert (effect["paired"], effect["covers"]) == (True, "seeds")
+    assert effect["p"] == pytest.approx(expected.pvalue) and effect["value"] == pytest.approx(0.2)
+    assert (effect["low"], effect["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    with open(here / "table.csv") as file:
+        first, second = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
+    assert (first["run"], first["n"], first["p"], second["covers"]) == ("many", "3", "", "seeds")
+    assert (second["parameters"], second["n_first"], second["other_task"]) == ("1000.0", "3", "")
+    assert float(second["difference"]) == effect["value"] and float(second["p"]) == effect["p"]
+    lines = (here / "new/table.tex").read_text().splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrr}" and lines[2].startswith(r" & parameters & mlm\_loss & ")
+    assert lines[4].startswith(r"many & 1,000 & $4.0000 \pm 1.0000\;(n=3)$ & ") and f"p={effect['p']:.3f}" in lines[5]
+    assert "p: paired t test over seeds against many." in lines[8], "what p is stands in the table itself"
+
+
+def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
+    for number, step in enumerate((10, 12)):
+        for seed in (0, 1):
+            lines = [record(step, 4.0, 3.0 + number + seed / 10)]
+            write(here / f"runs/early{number}/seed={seed}", lines, {"seed": seed}, baseline={}, finished=False)
+    runs_of = [f"{name}={path}" for name, path in (("+2-3", "runs/early0"), ("@x", "runs/early1"), ("ok", "runs/many"))]
+    assert call(*runs_of, "--table=a.csv") == 0
+    output = " ".join(capsys.readouterr().out.split())
+    assert "+2-3 has not finished: last evaluation at step 10 of 20, 0 of 2 seeds" in output
+    with open(here / "a.csv") as file:
+        rows = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
+    assert [row["run"] for row in rows] == ["'+2-3", "'@x", "ok"]
+    assert [row["unfinished"].partition(" of")[0] for row in rows] == [
+        "last evaluation at step 10", "last evaluation at step 12", ""
+    ]  # fmt: skip
+    assert [row["p"] for row in rows] == ["", "", ""] and [row["covers"] for row in rows] == ["", "", ""]
+    assert float(rows[2]["difference"]) < 1.0 and rows[1]["deviation"][0] != "'"
+    assert call(*runs_of, "--table=a.tex") == 0
+    table = (here / "a.tex").read_text()
+    assert "@x has not finished: last evaluation at step 12 of 20, 0 of 2 seeds." in table and "p:" not in table
+
+
+def test_negative_numbers_are_numbers_and_text_is_not_a_formula():
+    row = ["=1+1", "+1", "-1", "@a", "\t=1", "a=b", "", -1.5, 3, None, True]
+    assert csv_cells(row) == ["'=1+1", "'+1", "'-1", "'@a", "'\t=1", "a=b", "", -1.5, 3, None, True]
+
+
+def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
+    names = ("accuracy", "f1_score", "loss")
+    numbers = [Numbers({name: Spread((value,)) for name in names}, {}, {}) for value in (0.5, 0.75)]
+    effects = [{name: Effect(0.25, 0.1, 0.4, 0.01, "examples") for name in names}]
+    entries = [Entry(name, name, ()) for name in ("a_b", "c")]
+    begin, _, head, _, size, first, second, *_ = tables.as_latex(entries, numbers, effects).splitlines()
+    assert begin == r"\begin{tabular}{lrr}" and head == r" & a\_b & c \\" and size == r"parameters & -- & -- \\"
+    assert first == r"accuracy & $0.5000$ & $0.7500\;(p=0.010)$ \\" and second.startswith(r"f1\_score & ")
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        ([], "the following arguments are required: RUN; see python -m bertjax compare --help"),
+        (["runs/first", "runs/first/"], "runs/first/ is named twice; name each run once"),
+        (["runs/first", "runs/none"], "'runs/none' does not exist; name a workdir"),
+        (["runs/first", "runs"], "'runs' is not a run: it has neither config.json nor folders seed=N with one"),
+        (
+            ["runs/first", "runs/begun"],
+            "'runs/begun' has no line in metrics.jsonl yet; a run writes the first at step 10",
+        ),
+        (["runs/first", "runs/torn"], "runs/torn/metrics.jsonl:2 is damaged ("),
+        (["runs/first", "runs/odd"], "runs/odd/metrics.jsonl:2 is damaged (it is not a JSON object); delete the line"),
+        (["runs/first", "runs/unread"], "runs/unread/config.json is damaged ("),
+        (["runs/first", "runs/short"], "runs/short/summary.json is damaged (it has no eval, baseline"),
+        (
+            ["runs/first", "runs/second", "--x=hours"],
+            "--x=hours is not an axis; choose one of steps, tokens, flops, seconds",
+        ),
+        (
+            ["runs/first", "runs/second", "--metric=f1"],
+            "--metric=f1 is in no record; choose one of mlm_accuracy, mlm_loss\n",
+        ),
+        (["runs/first", "runs/second", "--out=a.jpg"], "--out=a.jpg must end in .png, .svg or .pdf"),
+        (["runs/new", "--table=a.csv"], "--table=a.csv would be empty: no run has an evaluation yet"),
+        (["runs/first", "--table=a.xls"], "--table=a.xls must end in .csv or .tex"),
+        (["runs/first", "--log=z"], "--log=z must be x, y or xy"),
+        (["runs/first", "--smooth=0"], "--smooth=0 must be at least 1"),
+        (["=runs/first"], "'=runs/first' has an empty name or path; write NAME=WORKDIR"),
+        (["a=runs/first", "a=runs/second"], "the runs of a differ in more than the seed (optimizer.learning_rate: "),
+        (["a=runs/first", "a=runs/many"], "a has two runs of seed 0; name one run for each seed"),
+        (["first=runs/second", "runs/first"], "runs/first has the name first of another run; write NAME=runs/first"),
+        (["runs/first", "runs/scored"], "runs/scored/scores.npz is damaged ("),
+    ],
+)
+def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
+    lines = {"begun": "", "torn": '{"step": 1}\n{"step": \n', "odd": '{"step": 1}\n3\n'}
+    for name in (*lines, "new", "unread", "short"):
+        root = write(here / "runs" / name, [record(1, 1.0)])
+        if name in lines:
+            (root / "metrics.jsonl").write_text(lines[name])
+    scored = write(here / "runs/scored", [record(STEPS, 1.0)], baseline={})
+    (scored / "scores.npz").write_bytes(b"no archive")
+    (here / "runs/unread/config.json").write_text("{")
+    (here / "runs/short/summary.json").write_text("{}")
+    assert call(*arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == "" and output.err.count("\n") == 1
+    assert output.err.startswith("error: ") and complaint in output.err
+    assert not list(here.rglob("*.png"))
+
+
+def test_a_name_belongs_to_its_run_in_every_table(here, capsys):
+    """The shell may sort folders in another order than the names that a user has in mind."""
+    arguments = ("ours=runs/many", "MLM=runs/first", "--table=a.tex", "--out=a.svg")
+    assert call(*arguments) == 0
+    rows = {row[0]: row[1:] for line in capsys.readouterr().out.splitlines() if (row := cells(line))}
+    assert rows["seed"] == ["0, 1, 2", "0"] and rows["mlm_loss"] == ["+0.2500 n=3 and 1"]
+    tex, svg = (here / "a.tex").read_text(), (here / "a.svg").read_text()
+    assert "ours & 1,000 & $4.0000" in tex and "MLM & 1,000 & $4.2500$" in tex and "<!-- MLM -->" in svg
+    assert "<!-- ours, 3 seeds -->" in svg
+    assert call(*reversed(arguments[:2]), "--json") == 0
+    effect = json.loads(capsys.readouterr().out)["effects"]["ours"]["mlm_loss"]
+    assert (effect["value"], effect["seeds"]) == (-0.25, [1, 3])
+
+
+def test_runs_of_one_name_are_the_seeds_of_one_side(here, capsys):
+    paths = [f"runs/many/seed={seed}" for seed in (1, 0, 2)]
+    assert call(*(f"ours={path}" for path in paths), "--json") == 0
+    of_folders = json.loads(capsys.readouterr().out)
+    assert call("ours=runs/many", "--json") == 0
+    assert of_folders["numbers"] == json.loads(capsys.readouterr().out)["numbers"]
+
+
+def test_runs_of_one_name_are_scored_on_the_same_rows(here, capsys):
+    for seed, rows in enumerate((0, 8)):
+        write(here / f"runs/rows{rows}", [record(STEPS, 4.0, 3.0)], {"seed": seed, "eval": {"rows": rows}}, baseline={})
+    assert call("A=runs/rows0", "A=runs/rows8") == 2
+    assert "the runs of A differ in more than the seed (eval.rows: 0 -> 8); give them two" in capsys.readouterr().err
+
+
+def test_numbers_of_another_held_out_task_are_neither_subtracted_nor_left_unmarked(here, capsys):
+    objective = {"kind": "bert", "masking": {"kind": "tokens", "rate": 0.4}}
+    write(
+        here / "runs/rate", [record(STEPS, 4.0, 4.0)], {"tasks": {"bert": {"objective": objective}}}, {}, store="b" * 64
+    )
+    reason = "objective.masking.rate: 0.15 -> 0.4"
+    assert call("runs/many", "runs/rate", "--table=a.csv", "--out=a.svg") == 0
+    output = capsys.readouterr().out
+    rows = {row[0]: row[1:] for line in output.splitlines() if (row := cells(line))}
+    assert rows["held out: mlm_loss"][1] == "4.0000*" and rows["mlm_loss"] == ["*"]
+    assert "* mlm_loss, mlm_accuracy: rate is not compared with many" in output and reason in " ".join(output.split())
+    with open(here / "a.csv") as file:
+        _, row = [row for row in csv.DictReader(file) if row["metric"] == "mlm_loss"]
+    assert (row["difference"], row["p"], row["other_task"]) == ("", "", reason)
+    assert "<!-- rate* -->" in (here / "a.svg").read_text()
+    assert call("runs/many", "runs/rate", "--table=a.tex") == 0
+    assert (
+        "$4.0000^{*}$" in (here / "a.tex").read_text()
+        and r"rate: 0.15 -\textgreater{} 0.4" in (here / "a.tex").read_text()
+    )

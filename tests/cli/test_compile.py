@@ -1,0 +1,255 @@
+"""Compiling for a TPU that is not there, through the function and the command line."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import compile_calibration
+from bertjax.cli import compile
+from bertjax.config import config, config_file
+from bertjax.config.config import Config
+from bertjax.forecast import calibration, report, search, topologies
+from bertjax.forecast.forecast import Memory
+from bertjax.forecast.projection import duration, project
+from bertjax.models.vocabulary import count_parameters
+from bertjax.runtime import command_line
+from bertjax.training.config import NO_EFFECT_ON_COST, Stage
+from bertjax.training.flops import StepFlops
+from bertjax.training.parallel.sharding import put_batches
+from bertjax.training.program import Program
+from bertjax.training.stage_flops import of_stage
+from tests import runs
+
+pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
+
+FLAGS = [f"--config={runs.CONFIG}"]
+
+
+def load(*overrides: str) -> config.Config:
+    return config_file.load(str(runs.CONFIG), list(overrides))
+
+
+@pytest.fixture(scope="module")
+def forecast():
+    [forecast] = compile.run(load(), "v5e:2x2")
+    return forecast
+
+
+def test_the_compiled_step_is_the_one_that_training_runs():
+    """Shapes lower to the same program as a state and batches."""
+    program = Program(load(), 400, tuple(jax.devices()[:1]))
+    stage = program.config.stages[0]
+    batches = program.task.abstract_batches(stage, 1)
+    chunk = program.task.chunk
+    abstract = chunk.lower(program.abstract_state, program.task.abstract_frozen, batches)
+    batch = {name: np.zeros(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
+    real = chunk.lower(program.init_state(), program.task.frozen, put_batches([batch], program.mesh))
+    assert abstract.as_text() == real.as_text()
+
+
+def test_a_small_run_fits(forecast):
+    memory = forecast.memory
+    assert memory.fits and 0 < memory.needed < memory.usable
+    assert memory.free == memory.usable - memory.needed
+    assert memory.arguments > 3 * 4 * forecast.parameters / 4  # weights and two moments on four chips
+    assert (forecast.topology.chips, forecast.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
+
+
+def test_figures(forecast):
+    program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
+    assert forecast.parameters == count_parameters(program.abstract_state["params"], program.encoder)
+    batches = program.task.abstract_batches(program.config.stages[0], 1)
+    assert forecast.model_flops == of_stage(program.task, 0).executed(batches)
+    padded = dataclasses.replace(program.encoder, vocab_size=program.encoder.padded_vocab_size)
+    products = StepFlops(program.task.objective.flops_parts(padded)).executed(batches)
+    assert forecast.executed_flops == pytest.approx(products, rel=0.05)
+    floor = forecast.floor
+    assert floor.compute == pytest.approx(forecast.executed_flops / (4 * 197e12))
+    assert 0 < floor.synchronous <= floor.interconnect and floor.network == 0.0
+    assert 0 < floor.vector == pytest.approx(forecast.vector_operations / (4 * 4 * 8 * 128 * 1.5e9))
+    busiest = max(floor.compute, floor.vector, floor.memory)
+    assert floor.seconds == max(busiest + floor.synchronous, floor.interconnect)
+
+
+def test_collectives_of_gathered_weights(forecast):
+    """Gathered once and scattered once, in bfloat16."""
+    kinds = {(row.kind, row.dtype) for row in forecast.collectives}
+    assert ("all-gather", "bf16") in kinds
+    assert {"reduce-scatter", "all-reduce"} & {kind for kind, dtype in kinds if dtype == "bf16"}
+
+
+def test_json(forecast):
+    plain = json.loads(json.dumps(report.as_dict(forecast)))
+    assert plain["predicted"] is True and plain["memory"]["fits"] is True
+    assert plain["topology"]["name"] == "v5e:2x2" and plain["floor"]["binds"] == forecast.floor.binds
+    assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in forecast.collectives)
+
+
+def test_the_text_states_that_nothing_was_measured(forecast):
+    text = report.as_text(forecast)
+    assert text.startswith("FORECAST for v5e:2x2 (4 chips)") and "nothing ran on a TPU" in text
+    assert "fits         yes" in text and "floor " in text and "synchronous" in text
+
+
+def test_epochs_and_days(forecast):
+    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
+    projected = project([forecast], config, mfu=0.5, corpus_tokens=15_000 * 8 * 32 / 3)
+    seconds = 15_000 * forecast.model_flops / (4 * 197e12 * 0.5)
+    plain, text = projected.as_dict(), projected.as_text(whole=True)
+    assert plain["epochs"] == pytest.approx(3) and plain["days"] == pytest.approx(seconds / 86_400)
+    assert plain["chip_hours"] == pytest.approx(4 * seconds / 3600)
+    assert "whole run" in text and ", 3 epochs of" in text and "assumed MFU 50%" in text and "warning" not in text
+    last = project([forecast], config, mfu=0.5, corpus_tokens=4000 * 8 * 32 / 41, stages=[1])
+    assert last.seconds == pytest.approx(seconds * 4 / 15)
+    assert "stage 1" in last.as_text(whole=False) and "warning: 41 epochs" in last.as_text(whole=False)
+
+
+@pytest.mark.parametrize(
+    "seconds, text", [(30, "30 seconds"), (600, "10 minutes"), (1e5, "27.8 hours"), (86_400 * 10, "10 days")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
+    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
+    most = forecast.ideal_seconds / forecast.floor.seconds
+    below, above = (project([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
+    assert "is above it" not in below and "is above it" in above
+    assert f"at the floor, an MFU of {most:.0%}" in above
+
+
+def test_the_published_step_scales_the_floor(forecast):
+    """Its factors are those of the lines that `benchmarks.compile_calibration` wrote, rounded."""
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "compile_calibration.jsonl"
+    lines = {line["cell"]: line for line in map(json.loads, path.read_text().splitlines())}
+    for attention, cell in (("plain", "dense"), ("fused", "kernel")):
+        assert compile_calibration.cell_config(cell).runtime.attention == attention
+        assert lines[cell]["factor"] == lines[cell]["published_seconds"] / lines[cell]["floor"]["seconds"]
+        assert calibration.factor(attention) == pytest.approx(lines[cell]["factor"], abs=5e-4)
+    seconds = forecast.floor.seconds * calibration.factor(forecast.attention)
+    assert f"if as efficient as GPT-speedrun-TPU's published v4-8 step: {seconds * 1e3:.3g} ms (forecast: " in (
+        report.as_text(forecast)
+    )
+    assert json.loads(json.dumps(report.as_dict(forecast)))["floor"]["calibrated_seconds"] == seconds
+    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
+    projected = project([forecast], config, mfu=0.4)
+    assert projected.calibrated_seconds == pytest.approx(11_000 * seconds)
+    assert "published v4-8 step (forecast): " in projected.as_text(True)
+
+
+def test_a_utilization_above_one_is_an_internal_error(forecast):
+    """It is neither clamped nor printed; a program with parts that were not counted has none."""
+    wrong = dataclasses.replace(forecast, model_flops=1.1 * forecast.model_flops / forecast.most_mfu)
+    with pytest.raises(AssertionError, match=r"the floor of stage 0 allows an MFU of 1\.1.*, above 1"):
+        report.as_text(wrong)
+    with pytest.raises(AssertionError, match="above 1"):
+        project([wrong], Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),)), mfu=0.4)
+    partly = dataclasses.replace(wrong, unknown_kernels=1)
+    assert partly.most_mfu is None and "MFU of at most" not in report.as_text(partly)
+
+
+# field of a stage -> a value that changes the program of a step or its cost. A new field is put here or into
+# NO_EFFECT_ON_COST.
+CHANGES = {
+    "seq_len": 16,
+    "batch": 16,
+    "tasks": ("mlm",),
+    "layers": 1,
+    "frozen": ("^encoder/pooler/",),
+    "frozen_layers": 1,
+    "masking_rate": 0.3,
+}
+
+
+def test_stages_that_differ_in_cost_are_compiled_each():
+    fields = {field.name for field in dataclasses.fields(Stage)}
+    assert fields == CHANGES.keys() | set(NO_EFFECT_ON_COST) and not CHANGES.keys() & set(NO_EFFECT_ON_COST)
+    first = Stage(steps=10, seq_len=32, batch=8)
+    config = dataclasses.replace(load(), stages=(first, dataclasses.replace(first, steps=9, learning_rate=1e-3)))
+    assert compile._distinct(config) == [0]
+    tasks = {name: config.task for name in ("bert", "mlm")}
+    for name, value in CHANGES.items():
+        stages = (dataclasses.replace(first, **{name: value}), first, first)
+        assert compile._distinct(dataclasses.replace(config, stages=stages, tasks=tasks)) == [0, 1], name
+
+
+@pytest.fixture
+def refused(capsys):
+    def refuse(*flags: str) -> str:
+        code = command_line.exit_code_of(lambda: compile.main([*FLAGS, *flags]))
+        output = capsys.readouterr().err
+        assert code == 2 and output.startswith("error: ") and output.count("\n") == 1, output
+        return output
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    "flags, complaints",
+    [
+        (["--topology=v5e:3x3"], ["--topology=v5e:3x3 does not exist", "16x16"]),
+        (
+            ["--topology=v5e:2x2", "--config.stages.0.epochs=3"],
+            ["stages.0.epochs depends on the data, which compile does not read", "--config.stages.0.steps=N"],
+        ),
+        (
+            ["--topology=v5e:2x2", "--config.stages.0.examples=16", "--search"],
+            ["stages.0.examples depends on the data", "add --config.stages.0.examples=0 --config.stages.0.batch=N"],
+        ),
+        (
+            ["--topology=v5e:2x2", "--config.tasks.bert.weight=None"],
+            ["tasks.bert.weight depends on the data", "add --config.tasks.bert.weight=1"],
+        ),
+        (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
+        (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
+        (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),
+        ([], ["--topology"]),
+    ],
+)
+def test_bad_input(refused, flags, complaints):
+    error = refused(*flags)
+    assert all(complaint in error for complaint in complaints), error
+
+
+def test_without_libtpu(refused, monkeypatch):
+    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    assert "pip install '.[tpu]'" in refused("--topology=v5e:2x2")
+
+
+def test_settings_that_do_not_fit(capsys):
+    """The weights and moments of the vocabulary exceed the chip's memory."""
+    flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
+    assert command_line.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
+    output = capsys.readouterr().out
+    assert "fits         NO" in output and "RESOURCE_EXHAUSTED" in output
+    assert "--config.runtime.micro_tokens=128" in output and "--search" in output
+
+
+def test_unrolled_layers_are_named_if_memory_binds(forecast):
+    assert not forecast.unroll
+    for binds, unroll, is_named in (("memory", False, True), ("memory", True, False), ("compute", False, False)):
+        floor = dataclasses.replace(forecast.floor, **{binds: 1.0})
+        text = report.as_text(dataclasses.replace(forecast, floor=floor, unroll=unroll))
+        assert ("--config.runtime.unroll=True" in text) is is_named
+
+
+def test_the_best_is_the_lowest_floor_that_fits(forecast):
+    slow = dataclasses.replace(forecast, floor=dataclasses.replace(forecast.floor, compute=1.0))
+    large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"))
+    assert search.best([slow, large, forecast]) is forecast
+    assert search.best([large]) is None
+
+
+@pytest.mark.slow
+def test_search(capsys):
+    """On one chip strategies are the same, and so small a model reads nothing back from memory."""
+    assert compile.main([*FLAGS, "--topology=v5e:1x1", "--search"]) == 0
+    output = capsys.readouterr().out
+    settings = ("strategy=gathered", "remat=none", "micro_tokens=0", "mesh.data=0", "mesh.fsdp=1")
+    assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in output

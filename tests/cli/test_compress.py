@@ -1,0 +1,246 @@
+"""Smaller exports: what is left of a model, what it goes on with, and cuts that are refused."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.cli import compress, convert, evaluate
+from bertjax.cli.compress import Cuts
+from bertjax.config import config_file, export
+from bertjax.config.config import from_dict
+from bertjax.config.opening import SavedModel
+from bertjax.models.importance import Importance
+from bertjax.runtime import command_line
+from tests.interop import models
+
+TEXTS = ["ab ad ce afe cafe", "decade faced", "a"]
+DRAW = np.random.default_rng(0)
+
+
+def write_importance(path, encoder):
+    heads, neurons = (DRAW.uniform(size=(encoder.layers, width)) for width in (encoder.heads, encoder.feedforward))
+    path.write_bytes(Importance(heads, neurons).to_json())
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A BERT with both heads."""
+    folder = tmp_path_factory.mktemp("source")
+    model = models.make(models.PARTS["BertForPreTraining"], models.trained())
+    export.write(folder, model._replace(numbers={"steps": 9}))
+    write_importance(folder / "importance.json", model.encoder)
+    return folder
+
+
+@pytest.fixture
+def refused(source, tmp_path, capsys):
+    """refused(*flags) -> the line with which the command ends; it must not have written anything."""
+
+    def refuse(*flags: str, model=source) -> str:
+        code = command_line.exit_code_of(
+            lambda: compress.main([str(model), f"--to={tmp_path / 'new' / 'model'}", *flags])
+        )
+        error = capsys.readouterr().err
+        assert code == 2 and error.startswith("error: ") and error.count("\n") == 1, error
+        assert not (tmp_path / "new").exists() or not list((tmp_path / "new").iterdir())
+        return error
+
+    return refuse
+
+
+def hidden(folder):
+    module, params, tokens = bertjax.load(folder)
+    tokens_BT = tokens.rows(TEXTS, seq_len=18)
+    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=tokens_BT != tokens.pad_id)
+    return np.asarray(encoded.hidden)[tokens_BT != tokens.pad_id]
+
+
+def test_an_export_that_names_few_settings_is_cut(source, tmp_path):
+    """Whoever made it has left out what has its default."""
+    model = export.read(source)
+    few = {name: model.settings[name] for name in ("model", "tasks")}
+    smaller, _ = compress.compressed(model._replace(settings=few), compress.Cuts(layers=(0,)))
+    export.write(tmp_path / "small", smaller)
+    assert export.read(tmp_path / "small").encoder.layers == 1
+
+
+def test_every_cut_in_one_command(source, tmp_path, capsys):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(TEXTS))
+    target = tmp_path / "new" / "small"
+    flags = [f"--to={target}", "--layers=1", "--heads=1", "--mlp=10", f"--importance={source / 'importance.json'}"]
+    assert compress.main([str(source), *flags, f"--vocabulary={corpus}", "--quantize=int8"]) == 0
+    printed = capsys.readouterr().out
+    before, model = export.read(source), export.read(target)
+    encoder = model.encoder
+    assert (encoder.layers, encoder.heads, encoder.head_width, encoder.feedforward) == (1, 1, 8, 10)
+    assert encoder.vocab_size == model.tokenizer.vocab_size < before.encoder.vocab_size
+    assert model.numbers == {"before_compression": {"steps": 9}} and export.is_quantized(target)
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(bertjax.load(folder).params)) for folder in (source, target)]
+    assert sizes[1] < sizes[0]
+    kept = np.isin(
+        [before.tokenizer.piece(i) for i in range(before.encoder.vocab_size)],
+        [model.tokenizer.piece(i) for i in range(encoder.vocab_size)],
+    )
+    words = [m.params["encoder"]["embeddings"]["word"][: m.encoder.vocab_size] for m in (before, model)]
+    np.testing.assert_allclose(words[1], words[0][kept], atol=0.01)
+    for line in ("layers        2 -> 1", "heads         2 -> 1", "mlp           24 -> 10", f"export        {target}"):
+        assert line in printed.splitlines()
+    assert "do not fill the width 16" in printed and "configs/adapt.py" in printed.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["small"]
+    settings = SavedModel(target).config.model
+    assert dataclasses.replace(settings, execution=encoder.execution, vocab_size=encoder.vocab_size) == encoder
+    config_file.load(f"configs/adapt.py:{target}", ["data.corpus=embedded:en"])
+
+
+def test_a_trimmed_vocabulary_leaves_the_hidden_states_of_the_corpus(source, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS))
+    summary = compress.run(source, tmp_path / "small", Cuts(vocabulary=str(tmp_path / "corpus.txt")))
+    assert summary.encoders[1].vocab_size < summary.encoders[0].vocab_size
+    np.testing.assert_array_equal(hidden(tmp_path / "small"), hidden(source))
+    assert summary.parameters[1] < summary.parameters[0]
+
+
+def test_cut_heads_are_zeros_in_transformers_and_compute_the_same(source, tmp_path):
+    compress.run(source, tmp_path / "small", Cuts(heads=1, importance=str(source / "importance.json")))
+    summary = convert.run(tmp_path / "small", tmp_path / "theirs")
+    settings = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert settings["num_attention_heads"] == 2
+    [note] = [note for note in summary.notes if "zeros" in note]
+    assert note == "1 heads of width 8 do not fill the width 16, as transformers requires: 1 heads of zeros were added"
+    convert.run(tmp_path / "theirs", tmp_path / "back")
+    np.testing.assert_allclose(hidden(tmp_path / "back"), hidden(tmp_path / "small"), atol=1e-5)
+
+
+def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_path):
+    [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]
+    layers = SavedModel(undisturbed).export.encoder.layers
+    summary = compress.run(undisturbed, tmp_path / "small", Cuts(layers=tuple(range(layers - 1))), score=corpus)
+    before, after = summary.scores["mlm_loss"]
+    assert before == evaluate.run(str(undisturbed), corpus)["eval"]["mlm_loss"]
+    small = SavedModel(tmp_path / "small")
+    config = SavedModel(undisturbed).config_of(small.settings)
+    assert after == evaluate.score(small, config, corpus)["eval"]["mlm_loss"] != before
+    assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
+
+
+def test_an_export_is_scored_on_the_named_file_alone(tmp_path):
+    """Its baselines are those of this file: the training file that it names is not opened."""
+    rows = [json.dumps({"sentence": text, "label": label}) for text in TEXTS for label in ("bad", "good", "ü, so-so")]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    model = models.fine_tuned("classification", models.trained())
+    [task] = model.settings["tasks"].values()
+    task["examples"] |= {"train": str(tmp_path / "train.jsonl"), "heldout": str(tmp_path / "dev.jsonl")}
+    export.write(tmp_path / "run" / "export", model)
+    summary = compress.run(
+        tmp_path / "run" / "export", tmp_path / "small", quantized=True, score=str(tmp_path / "dev.jsonl")
+    )
+    assert summary.baselines["majority_accuracy"] == pytest.approx((1 / 3, 1 / 3)) and "accuracy" in summary.scores
+    assert str(tmp_path) not in (tmp_path / "small" / "bertjax.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ([], "nothing to compress; give --layers, --heads, --mlp, --vocabulary or --quantize"),
+        (["--layers=0,2"], "--layers=0,2 does not fit a model of 2 layers; list different layers from 0 to 1"),
+        (["--layers=1,0"], "--layers=1,0 does not fit"),
+        (["--layers=one"], "--layers=one is not a list of numbers"),
+        (["--heads=1"], "--heads=1 needs --importance=FILE to order heads; make one with"),
+        (["--heads=2", "--importance=x"], "--heads=2 is not a cut of 2 heads; give a number from 1 to 1"),
+        (["--mlp=0"], "--mlp=0 must be at least 1"),
+        (["--mlp=24", "--importance=x"], "--mlp=24 is not a cut of 24 feed-forward neurons"),
+        (["--mlp=2", "--importance=missing.json"], "missing.json is not an importance.json"),
+        (["--layers=0", "--importance=x"], "--importance=x orders heads and neurons; add --heads or --mlp"),
+        (["--vocabulary=missing.txt"], "missing.txt"),
+        (["--text-field=body"], "nothing to compress"),
+        (["--layers=0", "--text-field=body"], "--text-field=body is a field of the corpus of --vocabulary; add"),
+        (["--quantize=int4"], "argument --quantize: invalid choice: 'int4'"),
+    ],
+)
+def test_cuts_that_are_refused(refused, flags, message):
+    assert message in refused(*flags)
+
+
+def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
+    albert = models.make(frozenset({"pooler", "mlm"}), models.trained(), "albert")
+    export.write(tmp_path / "albert", albert)
+    message = refused("--layers=0,1", model=tmp_path / "albert")
+    assert "--layers=0,1 has no effect on a model whose layers share parameters (model.sharing=all)" in message
+    mobile = models.make(frozenset({"mlm"}), models.trained(), "mobilebert")
+    export.write(tmp_path / "mobile", mobile)
+    message = refused("--mlp=7", "--importance=importance.json", model=tmp_path / "mobile")
+    assert "--mlp=7 cuts one feed-forward network of a layer, and the model has model.feedforwards=2; cut" in message
+    export.write(tmp_path / "int8", export.read(source), quantized=True)
+    assert "int8 has int8 weights already; leave out --quantize" in refused("--quantize=int8", model=tmp_path / "int8")
+    (tmp_path / "empty.txt").write_text("\n\n")
+    assert "empty.txt" in refused(f"--vocabulary={tmp_path / 'empty.txt'}")
+    manifest = source / "bertjax.json"
+    assert f"{manifest} is not an importance.json" in refused("--mlp=2", f"--importance={manifest}")
+
+
+def test_layers_keep_the_pattern_of_local_and_global_ones(source):
+    encoder = dataclasses.replace(
+        export.read(source).encoder, layers=6, positions="rotary", window=2, global_every=3, segments=0
+    )
+    compress._check(encoder, Cuts(layers=(0, 1, 2, 3)))
+    with pytest.raises(compress.UserError, match="moves layer 3 between places of local and global layers"):
+        compress._check(encoder, Cuts(layers=(0, 3)))
+
+
+def test_a_mix_of_layers_keeps_the_weights_of_the_layers_that_stay(source):
+    model = export.read(source)
+    mix = {"weights": np.arange(3.0), "gamma": np.ones(1)}
+    model.params["heads"] = {"mix": mix, "task": {"mix": mix, "classifier": {"bias": np.zeros(3)}}}
+    smaller, _ = compress.compressed(model, Cuts(layers=(1,)))
+    for heads in (smaller.params["heads"], smaller.params["heads"]["task"]):
+        np.testing.assert_array_equal(heads["mix"]["weights"], [0.0, 2.0])
+        assert heads["mix"]["gamma"].shape == (1,)
+    assert smaller.params["heads"]["task"]["classifier"]["bias"].shape == (3,)
+
+
+def test_the_settings_have_the_depth_of_a_shallow_stage(source, tmp_path):
+    model = export.read(source)
+    stages = [stage | {"layers": 2} for stage in model.settings["stages"]] * 2
+    model.settings["stages"], model.settings["model"]["layers"] = stages, 4
+    path = write_importance(tmp_path / "importance.json", model.encoder)
+    smaller, _ = compress.compressed(model, Cuts(mlp=7, importance=path))
+    export.write(tmp_path / "small", smaller)
+    settings = SavedModel(tmp_path / "small").config
+    assert (settings.model.layers, settings.model.feedforward) == (2, 7)
+    assert [settings.layers_at(stage) for stage in range(2)] == [2, 2]
+
+
+def test_settings_by_layer_are_those_of_the_layers_that_stay(source, tmp_path):
+    model = export.read(source)
+    assert model.encoder.layers == 2
+    model.settings["quantization"] = {"bits": 8, "layer_bits": [4, 3]}
+    model.settings["optimizer"]["multipliers"] = [{"path": "^encoder/layers/", "factor": 1.0, "by_layer": [0.5, 1.0]}]
+    smaller, _ = compress.compressed(model, Cuts(layers=(1,)))
+    export.write(tmp_path / "small", smaller)
+    config = from_dict(SavedModel(tmp_path / "small").settings)
+    assert config.quantization.layer_bits == (3,)
+    assert [multiplier.by_layer for multiplier in config.optimizer.multipliers] == [(1.0,)]
+
+
+def test_a_cut_electra_is_not_scored(refused, tmp_path):
+    model = models.make(models.CLASSES["electra"]["ElectraForPreTraining"], models.trained(), "electra")
+    model.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
+    export.write(tmp_path / "electra", model)
+    message = refused("--layers=0", "--score=embedded:en", model=tmp_path / "electra")
+    assert "--score=embedded:en cannot score the cut model: its generator" in message
+
+
+def test_shared_layers_are_cut_in_width(tmp_path):
+    model = models.make(frozenset({"pooler", "mlm"}), models.trained(), "albert")
+    export.write(tmp_path / "albert", model)
+    path = write_importance(tmp_path / "importance.json", model.encoder)
+    summary = compress.run(tmp_path / "albert", tmp_path / "small", Cuts(heads=1, mlp=7, importance=path))
+    assert (summary.encoders[1].heads, summary.encoders[1].feedforward) == (1, 7)
+    assert np.isfinite(hidden(tmp_path / "small")).all()

@@ -1,0 +1,76 @@
+"""Scoring: a run, its checkpoint and its export give the figures of the run."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+from bertjax.cli import evaluate
+from bertjax.config.opening import SavedModel
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
+from tests import runs
+
+
+@pytest.mark.parametrize("name", ["run", "run@100", "run/export"])
+def test_the_figures_are_those_of_the_run(undisturbed, name):
+    is_export = name.endswith("export")
+    figures = runs.score_export(undisturbed) if is_export else evaluate.run(f"{undisturbed.parent}/{name}")
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
+    assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
+
+
+def test_an_earlier_checkpoint_scores_differently(undisturbed):
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    assert evaluate.run(f"{undisturbed}@80")["eval"]["mlm_loss"] != summary["eval"]["mlm_loss"]
+
+
+@pytest.mark.parametrize("name, is_named", [("{run}", True), ("{run}@100", False), ("{run}/export", False)])
+def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp_path, capsys, name, is_named):
+    copy = tmp_path / "run"
+    shutil.copytree(undisturbed, copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    (copy / "summary.json").write_text(json.dumps(summary | {"finished": False}))
+    with pytest.raises(UserError, match="nowhere"):  # the note comes first, and nothing is computed
+        evaluate.run(name.format(run=copy), corpus=str(tmp_path / "nowhere"))
+    assert ("is not finished; its newest checkpoint is scored" in capsys.readouterr().err) == is_named
+
+
+def test_where_a_run_was_trained_does_not_matter(undisturbed):
+    config = SavedModel(undisturbed).config
+    elsewhere = dataclasses.replace(
+        config.runtime, attention="splash", strategy="fsdp", mesh=dataclasses.replace(config.runtime.mesh, fsdp=16)
+    )
+    elsewhere = dataclasses.replace(config, runtime=elsewhere)
+    assert evaluate.score(SavedModel(undisturbed), elsewhere) == evaluate.run(str(undisturbed))
+
+
+def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
+    corpus = tmp_path / "other.txt"
+    corpus.write_text("\n\n".join(f"Jed gaf {i} had. Bed cab {i} fed. Ice age {i} did." for i in range(80)))
+    figures = evaluate.run(str(undisturbed / "export"), corpus=str(corpus))
+    assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == evaluate.run(str(undisturbed))["eval"].keys()
+
+
+def test_the_command_prints_json(undisturbed):
+    done = runs.finish(runs.start(str(undisturbed), "--json", module="evaluate"))
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout)) == {"eval", "baseline"}
+
+
+@pytest.mark.parametrize(
+    "name, complaint",
+    [
+        ("{run}/nowhere", "does not exist"),
+        ("{run}/events", "holds neither an export"),
+        ("{run}@7", "has no checkpoint 7; it has 40, 80, 90, 100"),
+        ("{run}@last", "has no checkpoint last"),
+    ],
+)
+def test_a_missing_model_is_reported_in_one_line(undisturbed, capsys, name, complaint):
+    code = command_line.exit_code_of(lambda: evaluate.main([name.format(run=undisturbed), "--platform=cpu"]))
+    error = capsys.readouterr().err
+    assert code == 2 and error.startswith("error: ") and error.count("\n") == 1 and complaint in error

@@ -1,0 +1,160 @@
+"""Configurations: what settings default to and become, and which of them identify a run."""
+
+import dataclasses
+import json
+
+import pytest
+
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.config_file import load
+from bertjax.config.typed import differences
+from bertjax.data.config import SourceConfig
+from bertjax.data.masking import KINDS, MASKINGS
+from bertjax.models.config import Execution
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
+
+
+def test_steps_and_rows_that_depend_on_the_data_are_not_known():
+    config = from_dict({"stages": [{"epochs": 3.0, "examples": 16}, {"steps": 20_000, "batch": 8}]})
+    assert config.open_settings == ("stages.0.epochs", "stages.0.examples")
+    assert (config.stages[0].steps, config.stages[0].batch) == (None, None)
+    resolved = dataclasses.replace(config.stages[0], steps=20_000, batch=15)
+    config = dataclasses.replace(config, stages=(resolved, config.stages[1]))
+    assert config.open_settings == () and config.identity("abc")["stages"][0]["epochs"] == 3.0
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_classes_are_open_until_the_training_file_is_read():
+    examples = {"kind": "labeled_text", "train": "a.tsv", "heldout": "b.tsv"}
+    task = {"objective": {"kind": "classification"}, "examples": examples}
+    assert from_dict({"tasks": {"a": task}}).open_settings == ("tasks.a.objective.classes",)
+    task["objective"]["classes"] = ["bad", "good"]
+    assert from_dict({"tasks": {"a": task}}).open_settings == ()
+
+
+def test_an_empty_mapping_is_all_defaults():
+    config = from_dict({})
+    assert config == from_dict(to_dict(config))
+    assert (config.model.width, config.task_name, config.stages[0].seq_len) == (768, "bert", 128)
+
+
+def test_runs_whose_tasks_have_another_order_are_different():
+    config = load("configs/ernie2.py:smoke")
+    reordered = dataclasses.replace(config, tasks=dict(sorted(config.tasks.items())))
+    changed = differences(config.identity("abc"), reordered.identity("abc"))
+    assert changed[0] == "task_order.0: 'knowledge' -> 'capitals'"
+    assert "task_order" not in load("configs/tiny.py").identity("abc")
+
+
+def test_the_masking_is_chosen_by_its_kind():
+    for kind in KINDS:
+        config = from_dict({"tasks": {"bert": {"objective": {"masking": {"kind": kind, "rate": 0.3}}}}})
+        masking = config.task.objective.masking
+        assert type(masking) is MASKINGS.class_of(kind) and (masking.kind, masking.rate) == (kind, 0.3)
+        assert from_dict(to_dict(config)) == config
+
+
+def test_the_objective_is_chosen_by_its_kind():
+    config = from_dict({"tasks": {"words": {"objective": {"kind": "mlm", "masking": {"rate": 0.3}}}}})
+    assert type(config.task.objective) is MaskedLM and config.task.objective.masking.rate == 0.3
+    assert to_dict(config)["tasks"]["words"]["objective"]["kind"] == "mlm"
+    assert from_dict(to_dict(config)) == config
+
+
+def _choices(seq_len: int, **settings) -> dict:
+    examples = {"kind": "choices", "choices": ["a", "b", "c", "d"]} | settings
+    task = {"objective": {"kind": "multiple_choice"}, "examples": examples}
+    return {"tasks": {"race": task}, "stages": [{"seq_len": seq_len}]}
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        _choices(2048),
+        _choices(4096, max_tokens=512),
+        _choices(2048, choices=["options"], max_tokens=512),
+        {"tasks": {"mlm": {"examples": {"max_tokens": 512}}}, "stages": [{"seq_len": 4096}]},
+    ],
+)
+def test_a_row_may_be_longer_than_the_position_table(mapping):
+    config = from_dict(mapping)
+    assert config.model.max_positions == 512 and from_dict(to_dict(config)) == config
+
+
+@pytest.mark.parametrize(
+    "mapping, longest",
+    [(_choices(2052), 513), (_choices(2048, choices=["options"]), 1024), (_choices(4096, max_tokens=600), 600)],
+)
+def test_examples_longer_than_the_position_table(mapping, longest):
+    with pytest.raises(UserError) as caught:
+        from_dict(mapping)
+    assert str(caught.value) == (
+        f"stages.0.seq_len={mapping['stages'][0]['seq_len']} allows examples of {longest} tokens in tasks.race, and "
+        "model.max_positions=512; set tasks.race.examples.max_tokens=512, or lower stages.0.seq_len"
+    )
+
+
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+def test_encoders_without_a_position_table_have_no_longest_example(positions):
+    """What leaves the run states how long its examples were."""
+    config = from_dict({"model": {"positions": positions}, "stages": [{"seq_len": 1024}]})
+    assert config.model.max_positions == 1024
+    assert from_dict({"model": {"positions": positions}}).model.max_positions == 512
+
+
+def test_the_identity_leaves_out_how_and_where_a_run_is_executed():
+    config = load("configs/tiny.py:smoke")
+
+    def identity(overrides):
+        return load("configs/tiny.py:smoke", overrides).identity("f00d")
+
+    for free in ("data.store=/x", "data.corpus=/copy/of/it", "data.heldout=/y", "runtime.micro_tokens=64",
+                 "runtime.keep=9", "eval.rows=10"):  # fmt: skip
+        assert identity([free]) == config.identity("f00d"), free
+    for bound in ("seed=1", "model.width=256", "data.splitter=line", "tasks.bert.objective.masking.rate=0.2",
+                  "optimizer.b1=0.8", "stages.0.steps=61"):  # fmt: skip
+        assert identity([bound]) != config.identity("f00d"), bound
+    assert config.identity("other") != config.identity("f00d")
+    assert json.loads(json.dumps(config.identity("f00d"))) == config.identity("f00d")
+
+
+def test_sources_are_identified_by_content_and_not_by_path():
+    def identity(**book):
+        return from_dict({"data": {"sources": {"law": {"corpus": "law"}, "book": book}}}).identity("f00d")
+
+    first = identity(corpus="books")
+    assert identity(corpus="copy/of/books") == first
+    assert identity(corpus="books", weight=2) != first and identity(corpus="books", text_field="body") != first
+
+
+def test_sources_have_names():
+    config = from_dict({"data": {"sources": {"law": {"corpus": "b"}, "book": {"corpus": "a", "weight": 2}}}})
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert list(config.data.named_sources.items()) == [
+        ("book", SourceConfig("a", "text", 2.0)),
+        ("law", SourceConfig("b")),
+    ]
+    one = from_dict({"data": {"corpus": "a", "text_field": "body"}}).data
+    assert one.named_sources == {"corpus": SourceConfig("a", "body")}
+
+
+def test_the_encoder_is_executed_as_backend_and_user_choose():
+    config = from_dict({"model": {"preset": "mini"}})
+    encoder = config.encoder(100, "cpu")
+    assert encoder.execution == Execution("float32") and encoder.vocab_size == 100
+    assert config.encoder(100, "tpu").execution.dtype == config.encoder(100, "gpu").execution.dtype == "bfloat16"
+    configured = from_dict({"runtime": {"dtype": "float32", "unroll": True, "remat": "dots"}})
+    assert configured.encoder(100, "tpu").execution == Execution("float32", True, "dots")
+    fixed = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=99))
+    with pytest.raises(
+        UserError, match="model.vocab_size=99 does not match the 100 ids of the tokenizer; set model.vocab_size=0"
+    ):
+        fixed.encoder(100, "cpu")
+
+
+@pytest.mark.parametrize("model", [{}, {"preset": "fixed_tiny"}])
+def test_a_configuration_survives_json(model):
+    """A run compares its configuration with the one in `config.json`: a tuple would differ from a list."""
+    settings = to_dict(from_dict({"model": model}))
+    assert json.loads(json.dumps(settings)) == settings

@@ -1,0 +1,322 @@
+"""Settings that are refused, with their messages; tests/config/test_bad_config.py does so through the command line."""
+
+import dataclasses
+import re
+
+import pytest
+
+from bertjax import objectives
+from bertjax.config.config import from_dict
+from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
+
+
+def test_a_text_needs_a_column():
+    with pytest.raises(UserError, match="examples.text is empty; name the column of the text"):
+        from_dict(
+            {
+                "tasks": {
+                    "a": {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "text": ""}}
+                }
+            }
+        )
+
+
+def test_chosen_layers_need_a_source():
+    with pytest.raises(
+        UserError, match=r"init_layers=\[0\] selects layers of init_from, which is empty; set init_from"
+    ):
+        from_dict({"init_layers": [0], "model": {"layers": 1}})
+
+
+LOCAL = {"layers": 6, "window": 8, "global_every": 2, "positions": "rotary"}
+MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples": {"kind": "labeled_text"}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 1, 3]},
+            "init_layers=[0, 1, 3] puts layer 3 of init_from in place 2, and model.global_every=2 makes one of them "
+            "local and the other global; list a multiple of 2 in place 2",
+        ),
+        (
+            {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 4, 2]},
+            "puts layer 4 of init_from in place 1, .*; list a number that is not a multiple of 2 in place 1",
+        ),
+        (
+            {"model": LOCAL, "stages": [{"layers": 3}, {}]},
+            "stages.1 stacks 3 layers to 6, and model.global_every=2 makes one of layer 0 and its copy 3 local and the "
+            "other global; set stages.0.layers=6",
+        ),
+        (
+            {"model": {"layers": 8, "sharing": "attention", "sharing_groups": 2}, "stages": [{"layers": 4}, {}]},
+            "stages.1 stacks 4 layers to 8, and model.sharing_groups=2 would give them the parameters of other groups; "
+            "set model.sharing_groups=1, or stages.0.layers=8",
+        ),
+        (
+            {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 2}, {}]},
+            "tasks.a.objective reads a mix of all layers, which has a weight for each, and stages.0.layers=2 starts "
+            "with fewer than model.layers=4; set tasks.a.objective.reads=last",
+        ),
+    ],
+)
+def test_layers_that_would_not_compute_what_they_were_trained_for(settings, message):
+    with pytest.raises(UserError, match=re.escape(message).replace(r"\.\*", ".*")):
+        from_dict(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 3, 4]},
+        {"model": LOCAL | {"layers": 4}, "stages": [{"layers": 2}, {}]},
+        {"model": LOCAL, "stages": [{}, {}]},
+        {"model": {"layers": 8, "sharing": "attention"}, "stages": [{"layers": 4}, {}]},
+        {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 4}, {}]},
+    ],
+)
+def test_layers_that_keep_what_they_compute(settings):
+    assert from_dict(settings)
+
+
+def test_bits_of_layers_need_the_same_layers_in_all_stages():
+    config = {"model": {"layers": 2}, "quantization": {"bits": 8, "layer_bits": [4, 2]}}
+    assert from_dict(config | {"stages": [{"layers": 2}, {}]})
+    with pytest.raises(UserError, match=r"layer_bits=\[4, 2\] does not fit stages.0.layers=1; leave one of them out"):
+        from_dict(config | {"stages": [{"layers": 1}, {}]})
+
+
+def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
+    config = from_dict({"stages": [{"epochs": 3.0}], "optimizer": {"warmup_steps": 2_000_000}})
+    with pytest.raises(UserError, match="optimizer.warmup_steps=2000000 must be below the 300 steps"):
+        dataclasses.replace(config, stages=(dataclasses.replace(config.stages[0], steps=300),))
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "message"),
+    [
+        ({}, {"task_type": 1}, "tasks.a.task_type=1 exceeds model.task_types=0; raise model.task_types to 2 or more"),
+        (
+            {"task_types": 2},
+            {"task_type": 2},
+            "tasks.a.task_type=2 exceeds model.task_types=2; raise model.task_types to 3",
+        ),
+        ({"task_types": 2}, {"task_type": -1}, "task_type=-1 must not be negative"),
+        (
+            {"task_types": 2},
+            {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
+            "tasks.a.task_type=1 applies to pretraining only; .* set tasks.a.task_type=0$",
+        ),
+        ({"task_types": -1}, {}, "model.task_types=-1 must not be negative; 0 has no table of task embeddings"),
+        ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
+    ],
+)
+def test_bad_task_embeddings(model, task, message):
+    with pytest.raises(UserError, match=message):
+        from_dict({"model": model, "tasks": {"a": task}})
+
+
+@pytest.mark.parametrize(
+    "objective, kind, label, remedy",
+    [
+        ("bert", "full_sentences", "is_random", "segment_pairs or sentence_pairs"),
+        ("bert", "sentence_order", "is_random", "segment_pairs or sentence_pairs"),
+        ("sentence_order", "segment_pairs", "is_swapped", "sentence_order"),
+        ("sentence_structure", "doc_sentences", "order", "sentence_structure"),
+    ],
+)
+def test_examples_without_the_label_that_an_objective_learns(objective, kind, label, remedy):
+    with pytest.raises(UserError) as caught:
+        from_dict({"tasks": {"a": {"objective": {"kind": objective}, "examples": {"kind": kind}}}})
+    assert str(caught.value) == (
+        f"objective.kind={objective} learns the label {label}, which examples.kind={kind} does not have; "
+        f"use examples.kind={remedy}, or another objective"
+    )
+
+
+@pytest.mark.parametrize(
+    "mapping, message",
+    [
+        ({"sead": 1}, "unknown configuration key 'sead'; did you mean 'seed'?"),
+        ({"model": {"widht": 1}}, "unknown configuration key 'model.widht'; did you mean 'width'?"),
+        ({"stages": [{"batchs": 1}]}, "unknown configuration key 'stages.0.batchs'; did you mean 'batch'?"),
+        ({"seed": "x"}, "seed='x' is str; it must be an integer"),
+        ({"runtime": {"mesh": {"data": 1.0}}}, "runtime.mesh.data=1.0 is float; it must be an integer"),
+        ({"model": {"width": 30}}, "model.width=30 is not divisible by model.heads=12"),
+        (
+            {"stages": [{"seq_len": 1024}]},
+            "stages.0.seq_len=1024 exceeds model.max_positions=512; lower stages.0.seq_len or raise "
+            "model.max_positions, or pack shorter examples: tasks.bert.examples.max_tokens=512",
+        ),
+        (
+            {"model": {"preset": "tinny"}},
+            f"model.preset='tinny' is unknown; choose one of {', '.join(PRESETS)} or init_from",
+        ),
+        (
+            {"model": {"execution": {}}},
+            "model.execution is not a setting; use runtime.dtype, runtime.unroll and runtime.remat",
+        ),
+        (
+            {"model": {"layers": 5}, "stages": [{"layers": 2}, {}]},
+            "stages.1 has 5 layers and the stage before has 2; set stages.1.layers to 2 or 4",
+        ),
+        (
+            {"model": {"layers": 4}, "stages": [{"layers": 2}]},
+            "stages.0.layers=2 must equal model.layers=4: the last stage trains the whole model",
+        ),
+        ({"tasks": {}}, "tasks is empty; give at least one, with an objective and examples"),
+        (
+            {"tasks": {"a": {"weight": 0.0}}},
+            "weight=0.0 must be a number above 0; to train without a task, remove it from stages.N.tasks",
+        ),
+        (
+            {"tasks": {"a": {}, "b": {"weight": 1e-5}}},
+            "tasks.b.weight=1e-05 gives it 0.001% of the steps of stages.0; the smallest share is 0.012%: raise "
+            "its weight",
+        ),
+        ({"stages": [{"tasks": ["a"]}]}, "stages.N.tasks has 'a', which is not in tasks; choose among bert"),
+        (
+            {"tasks": {"a": {}, "b": {}}, "stages": [{"tasks": ["a"]}]},
+            "tasks.b is in no stage; add it to stages.N.tasks, or remove it from tasks",
+        ),
+        (
+            {"optimizer": {"layer_decay_offset": 2}},
+            "optimizer.layer_decay_offset=2 has no effect without optimizer.layer_decay; set both, such as "
+            "layer_decay=0.8",
+        ),
+        ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
+        ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
+        ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),
+        (
+            {"stages": [{}, {"seq_len": 1024}]},
+            "stages.1.seq_len=1024 exceeds model.max_positions=512; lower stages.1.seq_len or raise "
+            "model.max_positions, or pack shorter examples: tasks.bert.examples.max_tokens=512",
+        ),
+        ({"stages": [{}, {"learning_rate": -1}]}, "stages.1.learning_rate=-1.0 must not be negative"),
+        (
+            {"stages": [{}, {"warmup_steps": 5}]},
+            "stages.1.warmup_steps=5 has no effect without stages.1.learning_rate; set both, or "
+            "optimizer.warmup_steps for the warm-up of the run",
+        ),
+        (
+            {"stages": [{"learning_rate": 1}]},
+            "stages.0.learning_rate=1.0 has no effect in the first stage; set optimizer.learning_rate and "
+            "optimizer.warmup_steps instead",
+        ),
+        (
+            {"stages": [{"steps": 500}]},
+            "optimizer.warmup_steps=10000 must be below the 500 steps that the learning rate has to rise and fall; "
+            "lower it, or train longer",
+        ),
+        (
+            {"stages": [{}, {"steps": 50, "learning_rate": 1e-4, "warmup_steps": 50}]},
+            "stages.1.warmup_steps=50 must be below the 50 steps that the learning rate has to rise and fall; "
+            "lower it, or train longer",
+        ),
+        ({"optimizer": {"kind": "adam"}}, "optimizer.kind='adam' is unknown; choose one of adamw, lamb"),
+        ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
+        (
+            {"optimizer": {"schedule": {"kind": "step"}}},
+            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, inverse_sqrt",
+        ),
+        (
+            {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": 0}}},
+            "optimizer.schedule.decay_steps=0 must be at least 1",
+        ),
+        (
+            {"optimizer": {"schedule": {"kind": "linear", "decay_steps": 9}}},
+            "unknown configuration key 'optimizer.schedule.decay_steps'; known are kind",
+        ),
+        (
+            {"optimizer": {"multipliers": [{"factor": 2.0}]}},
+            "optimizer.multipliers.0.path is empty and would match every parameter; write .* if that is intended",
+        ),
+        (
+            {"optimizer": {"multipliers": [{"path": "heads", "factor": 0.0}]}},
+            "optimizer.multipliers.0.factor=0.0 must be above 0; to freeze parameters use optimizer.frozen",
+        ),
+        (
+            {"optimizer": {"multipliers": [{"path": "layers/", "by_layer": [1, -1]}]}},
+            "optimizer.multipliers.0.by_layer=[1.0, -1.0] must not be negative",
+        ),
+        (
+            {"optimizer": {"frozen": ["layers/("]}},
+            "optimizer.frozen.0='layers/(' is not a regular expression: missing ), unterminated subpattern at "
+            "position 7",
+        ),
+        ({"eval": {"rows": -1}}, "eval.rows=-1 must not be negative"),
+        ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
+        ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
+        (
+            {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
+            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases",
+        ),
+        (
+            {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},
+            "unknown configuration key 'tasks.a.objective.masking.lexicon'; known are kind, mask, random, rate, static",
+        ),
+        (
+            {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
+            "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind, max_tokens",
+        ),
+        ({"tasks": {"a": {"examples": {"kind": 5}}}}, """tasks.a.examples.kind=5 is int; it must be text, as "'5'\""""),
+        ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
+        (
+            {"tasks": {"a": {"objective": {"kind": "nope"}}}},
+            f"objective.kind='nope' is unknown; choose one of {', '.join(objectives.KINDS)}, or name module:Class",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(mapping, message):
+    with pytest.raises(UserError) as error:
+        from_dict(mapping)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("runtime", [{"dtype": "float8"}, {"remat": "some"}])
+def test_bad_execution_settings(runtime):
+    [value] = runtime.values()
+    with pytest.raises(UserError, match=f"={value!r} is unknown; choose one of "):
+        from_dict({"runtime": runtime}).encoder(100, "cpu")
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"on_bad_document": "ignore"}, "data.on_bad_document='ignore' is unknown; choose one of stop, skip"),
+        ({"corpus": "a", "sources": {"b": {"corpus": "b"}}}, "data.corpus='a' and data.sources (b) are both set"),
+        ({"sources": {"b": {}}}, "data.sources.b.corpus is not set"),
+        ({"sources": {"b": {"corpus": "b", "weight": 0}}}, "data.sources.b.weight=0.0 must be above 0"),
+        (
+            {"sources": {"b": {"corpus": "b", "weight": float("nan")}}},
+            "data.sources.b.weight=nan is not a finite number",
+        ),
+        ({"smoothing": 1.5}, "data.smoothing=1.5 must be between 0 and 1"),
+        ({"smoothing": float("nan")}, "data.smoothing=nan is not a finite number"),
+        ({"smoothing": 0.7, "sources": {"a": {"corpus": "a"}}}, "data.smoothing=0.7 has no effect on one corpus"),
+        (
+            {"smoothing": 0.7, "sources": {"a": {"corpus": "a"}, "b": {"corpus": "b", "weight": 2.0}}},
+            "data.smoothing=0.7 and data.sources.b.weight=2.0 both set how often a source is drawn",
+        ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b"}}},
+            "data.sources.b.token_share=0.0 must be above 0 and at most 1, as others have one",
+        ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b", "token_share": 0.4}}},
+            "data.sources have a token_share of 0.9 together; make them sum to 1",
+        ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 1.0, "weight": 2.0}}},
+            "data.sources.a.weight=2.0 and data.sources.a.token_share=1.0 both set how often a source is drawn",
+        ),
+        ({"share": float("nan")}, "data.share=nan is not a finite number"),
+        ({"sources": {"../b": {"corpus": "b"}}}, "data.sources has the name '../b'"),
+        ({"sources": {"b": {"corpse": "b"}}}, "unknown configuration key 'data.sources.b.corpse'; did you mean"),
+    ],
+)
+def test_bad_sources(data, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_dict({"data": data})

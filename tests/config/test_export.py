@@ -1,0 +1,189 @@
+"""The export folder: written and read, damaged, of another format, and opened with few imports."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import bertjax
+from bertjax.cli import convert
+from bertjax.config import export
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.opening import SavedModel
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
+from bertjax.models import vocabulary
+from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.runtime.errors import Untrusted, UserError
+from tests import batches
+
+
+@pytest.fixture(scope="module")
+def original(store) -> export.Export:
+    config = from_dict(
+        {
+            "model": {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16},
+            "stages": [{"seq_len": 16}],
+        }
+    )
+    encoder = config.encoder(store.tokenizer.vocab_size, "cpu")
+    shapes = batches.param_shapes(BERT(), encoder)
+    return export.Export(to_dict(config), encoder, batches.filled(shapes), store.tokenizer, {"eval": {"mlm_loss": 1.5}})
+
+
+@pytest.fixture
+def folder(original, tmp_path) -> Path:
+    export.write(tmp_path / "export", original)
+    return tmp_path / "export"
+
+
+def test_an_export_is_read_as_it_was_written(original, folder):
+    read = export.read(folder)
+    assert (read.settings, read.encoder, read.numbers) == (original.settings, original.encoder, original.numbers)
+    assert read.tokenizer.fingerprint == original.tokenizer.fingerprint
+    rows = original.encoder.vocab_size
+    assert original.encoder.padded_vocab_size > rows  # otherwise nothing is cut
+
+    def compare(path, written, read):
+        assert written.shape == read.shape and read.dtype == np.float32
+        real = slice(rows) if path[-1].key.startswith("word") else slice(None)
+        np.testing.assert_array_equal(written[real], read[real])
+
+    jax.tree_util.tree_map_with_path(compare, original.params, read.params)
+
+
+def test_the_file_has_flat_paths_and_the_real_vocabulary_only(original, folder):
+    flat = load_file(folder / "model.safetensors")
+    rows = original.encoder.vocab_size
+    assert flat["encoder/embeddings/word"].shape == (rows, 16) and flat["heads/mlm/word_bias"].shape == (rows,)
+    assert flat["encoder/layers/attention/query/kernel"].shape == (2, 16, 16)
+    assert json.loads((folder / "bertjax.json").read_text())["vocab_size"] == rows
+
+
+def test_a_manifest_without_its_version_is_damaged(folder):
+    record = json.loads((folder / "bertjax.json").read_text())
+    del record["format_version"]
+    (folder / "bertjax.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="the export .* is damaged"):
+        export.read(folder)
+
+
+def test_an_export_is_replaced_by_a_newer_one(original, folder):
+    export.write(folder, original._replace(numbers={"steps": 2}))
+    assert export.read(folder).numbers == {"steps": 2}
+    assert sorted(path.name for path in folder.iterdir()) == ["bertjax.json", "model.safetensors", "tokenizer"]
+
+
+@pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
+def test_a_missing_file_is_reported(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(UserError, match=f"^{folder} is not an export: {name} is missing$"):
+        export.read(folder)
+
+
+@pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
+def test_a_file_that_was_cut_short_is_damaged(folder, name):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError) as error:
+        export.read(folder)
+    assert str(error.value).startswith(f"the export {folder} is damaged (")
+    assert str(error.value).endswith("); export it again from its run") and "\n" not in str(error.value)
+
+
+def test_an_export_of_another_format_is_refused(folder):
+    record = json.loads((folder / "bertjax.json").read_text())
+    (folder / "bertjax.json").write_text(json.dumps(record | {"format_version": 9}))
+    with pytest.raises(UserError, match=f"^the export {folder} has format 9, .*; use the version that wrote it$"):
+        export.read(folder)
+
+
+def test_opening_an_export_needs_little_and_starts_no_backend(folder):
+    script = (
+        "import sys, bertjax\n"
+        "module, params, tokenizer = bertjax.load(sys.argv[1])\n"
+        "heavy = {'grain', 'orbax', 'tensorflow_datasets', 'tensorflow', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge.backends_are_initialized()\n"
+        "hidden = module.apply({'params': params}, tokenizer.rows(['Abc abc.'], 8)).hidden\n"
+        "assert hidden.shape == (1, 8, 16)\n"
+        "assert xla_bridge.backends_are_initialized()\n"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+_MOST_MODULES = 56
+
+
+def test_opening_an_export_imports_few_modules(folder):
+    script = (
+        "import sys, bertjax\n"
+        "bertjax.load(sys.argv[1])\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] == 'bertjax'), sep='\\n')\n"
+    )
+    command = [sys.executable, "-c", script, str(folder)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    modules = ended.stdout.split()
+    assert len(modules) <= _MOST_MODULES, modules
+    assert {name.split(".")[1] for name in modules if "." in name} == {"config", "data", "models", "runtime"}
+
+
+@pytest.fixture
+def foreign(folder, tmp_path, monkeypatch) -> Path:
+    """The same export, of an objective and of examples whose modules must not be imported."""
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    manifest = json.loads((folder / "bertjax.json").read_text())
+    manifest["config"]["tasks"]["bert"]["objective"] = {"kind": "evil:X", "share": 0.5}
+    (folder / "bertjax.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_opening_an_encoder_imports_no_class_that_the_export_names(foreign, original):
+    module, params, tokenizer = bertjax.load(foreign)
+    assert module.config == original.encoder and tokenizer.fingerprint == original.tokenizer.fingerprint
+    np.testing.assert_array_equal(params["pooler"]["kernel"], original.params["encoder"]["pooler"]["kernel"])
+    model = export.read(foreign)
+    assert model.encoder == original.encoder and set(model.params) == {"encoder", "heads"}
+    assert "evil" not in sys.modules
+
+
+def test_a_model_of_a_foreign_objective_is_used_and_converted(foreign, tmp_path):
+    model = bertjax.predictor(foreign)
+    assert model.default == "fill"
+    assert len(model.fill(["Abc [MASK] abc."])) == 1 and model.embed(["Abc abc."]).shape == (1, 16)
+    assert convert.run(foreign, tmp_path / "hf").has_heads
+    assert SavedModel(foreign).settings["tasks"]["bert"]["objective"]["kind"] == "evil:X"
+    assert "evil" not in sys.modules
+    with pytest.raises(Untrusted):
+        _ = SavedModel(foreign).config
+
+
+@pytest.mark.parametrize(
+    "kind, choices, library",
+    [("char", {"byte_fallback": False}, "sentencepiece"), ("wordpiece", {}, "tokenizers")],
+)
+def test_an_export_needs_the_library_of_its_own_tokenizer(original, tmp_path, kind, choices, library):
+    words = ["abc abd abe abf", "bcd bce bcf bcg"] * 9
+    trained = tokenizer.train(words, TokenizerConfig(kind=kind, vocab_size=24, **choices))
+    encoder = dataclasses.replace(original.encoder, vocab_size=trained.vocab_size)
+    params = vocabulary.cut(original.params, encoder)
+    export.write(tmp_path / "export", original._replace(tokenizer=trained, encoder=encoder, params=params))
+    script = (
+        "import sys, bertjax\n"
+        "rows = bertjax.load(sys.argv[1]).tokenizer.rows(['abc bcd'], 8)\n"
+        "print(rows.tolist(), *sorted({'sentencepiece', 'tokenizers'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "export")]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ended.stdout.strip() == f"{trained.rows(['abc bcd'], 8).tolist()} {library}", ended.stderr

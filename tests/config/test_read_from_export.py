@@ -1,0 +1,300 @@
+"""An export decides nothing that this machine reads, writes, matches or runs: few of its settings are read."""
+
+import ast
+import dataclasses
+import functools
+import json
+import shutil
+import types
+import typing
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from bertjax import analysis
+from bertjax.analysis.subject import open_subjects
+from bertjax.cli import compress, evaluate
+from bertjax.cli.compress import Cuts
+from bertjax.config import export, private_paths
+from bertjax.config.config import _UNIONS, Config, from_dict, to_dict
+from bertjax.config.opening import SavedModel
+from bertjax.config.registry import Union
+from bertjax.data import places
+from bertjax.data.config import DataConfig
+from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.inference.base import config_of
+from bertjax.objectives.teacher import Teacher
+from bertjax.runtime.errors import UserError
+from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig
+from tests import runs
+from tests.interop import models
+from tests.object_store import ObjectStore
+
+# Every setting of a run. A new one must be put into one of the two lists: what would it do in the file of a stranger?
+READ = """
+data.filters.*.at_least data.filters.*.at_most data.filters.*.email data.filters.*.fewest_alphabetic
+data.filters.*.fewest_characters data.filters.*.fewest_letters data.filters.*.fewest_sentences
+data.filters.*.fewest_stop_words data.filters.*.fewest_words data.filters.*.ip data.filters.*.kind
+data.filters.*.longest_mean_word data.filters.*.most_bullets data.filters.*.most_characters
+data.filters.*.most_ellipses data.filters.*.most_symbols data.filters.*.most_words data.filters.*.ngram
+data.filters.*.shortest_mean_word data.filters.*.stop_words data.filters.*.text_field
+data.heldout_share data.splitter
+model.activation model.activation_bits model.attention_dropout model.biases model.bottlenecked model.direction
+model.dropout model.embedding_width model.feedforward model.feedforwards model.fixed_heads model.global_every
+model.head_width model.heads model.init_stddev model.inner_width model.layer_type model.layers model.max_positions
+model.norm model.norm_epsilon model.normalization model.pairs model.pooler_activation model.position_offset
+model.positions model.rotary_base model.segments model.sharing model.sharing_groups model.task_types
+model.vocab_size model.width model.window model.words
+stages.*.masking_rate stages.*.seq_len stages.*.tasks
+tasks.*.examples.choices tasks.*.examples.comment tasks.*.examples.conllu tasks.*.examples.context
+tasks.*.examples.cut tasks.*.examples.fewest tasks.*.examples.kind tasks.*.examples.label
+tasks.*.examples.label_columns tasks.*.examples.limit tasks.*.examples.limit_seed tasks.*.examples.max_question
+tasks.*.examples.max_tokens tasks.*.examples.on_bad_record tasks.*.examples.pair tasks.*.examples.question
+tasks.*.examples.quoted tasks.*.examples.random_next tasks.*.examples.reach tasks.*.examples.separator
+tasks.*.examples.short_seq_prob tasks.*.examples.skip_missing_labels tasks.*.examples.stride tasks.*.examples.tag
+tasks.*.examples.tag_field tasks.*.examples.text tasks.*.examples.units
+tasks.*.examples.trim tasks.*.examples.word
+tasks.*.objective.activation tasks.*.objective.balanced tasks.*.objective.both_directions
+tasks.*.objective.class_weights tasks.*.objective.classes tasks.*.objective.cosine_coefficient
+tasks.*.objective.full_score tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
+tasks.*.objective.longest tasks.*.objective.masking.kind tasks.*.objective.masking.lexicon_size
+tasks.*.objective.masking.longest tasks.*.objective.masking.mask tasks.*.objective.masking.random
+tasks.*.objective.masking.rate tasks.*.objective.masking.static tasks.*.objective.memory
+tasks.*.objective.metric tasks.*.objective.mlm_coefficient tasks.*.objective.nbest tasks.*.objective.pooling
+tasks.*.objective.reads tasks.*.objective.rtd_coefficient tasks.*.objective.shuffle_rate
+tasks.*.objective.soft_coefficient tasks.*.objective.soft_on tasks.*.objective.temperature
+tasks.*.objective.threshold
+tasks.*.plans tasks.*.row_examples tasks.*.task_type tasks.*.weight
+"""
+LOCAL = """
+data.cache_dir data.corpus data.filters.*.against data.heldout data.near_duplicates.buckets data.near_duplicates.drop
+data.near_duplicates.hashes data.near_duplicates.ngram data.on_bad_document data.overfit data.share data.smoothing
+data.sources.*.corpus data.sources.*.group_field data.sources.*.text_field data.sources.*.token_share
+data.sources.*.weight data.store data.text_field data.tokenizer.byte_fallback data.tokenizer.character_coverage
+data.tokenizer.keep data.tokenizer.keep_file data.tokenizer.kind data.tokenizer.lowercase data.tokenizer.model
+data.tokenizer.normalizer data.tokenizer.sample_characters data.tokenizer.vocab_size data.workers
+eval.every eval.rows eval.samples eval.seed
+init_from init_layers
+lora.alpha lora.kernels lora.rank
+optimizer.b1 optimizer.b2 optimizer.bias_correction optimizer.clip_norm optimizer.epsilon optimizer.frozen
+optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_decay_offset optimizer.learning_rate
+optimizer.multipliers.*.by_layer optimizer.multipliers.*.factor optimizer.multipliers.*.path
+optimizer.schedule.decay_steps optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps
+optimizer.weight_decay
+pruning.end_share pruning.kind pruning.remaining pruning.start_share
+quantization.bits quantization.layer_bits
+runtime.attention runtime.dtype runtime.gradient_norms runtime.hang_timeout runtime.heartbeat_timeout runtime.keep
+runtime.keep_at runtime.keep_best runtime.keep_every runtime.log_every runtime.max_skipped runtime.mesh.data
+runtime.mesh.fsdp runtime.mesh.tensor runtime.micro_tokens runtime.reduction runtime.remat runtime.save_every
+runtime.save_seconds runtime.skip_rows runtime.steps_per_call runtime.strategy runtime.trackers runtime.unroll
+runtime.workers
+seed
+stages.*.batch stages.*.epochs stages.*.examples stages.*.flops stages.*.frozen stages.*.frozen_layers
+stages.*.layers stages.*.learning_rate stages.*.min_steps stages.*.steps stages.*.warmup_steps
+tasks.*.examples.further_heldout tasks.*.examples.heldout tasks.*.examples.train tasks.*.examples.unlabeled
+tasks.*.objective.masking.lexicon tasks.*.objective.own_factor
+tasks.*.objective.replacing.first tasks.*.objective.replacing.steps
+tasks.*.objective.teacher tasks.*.objective.teacher_losses.*.compare tasks.*.objective.teacher_losses.*.direction
+tasks.*.objective.teacher_losses.*.factor tasks.*.objective.teacher_losses.*.heads
+tasks.*.objective.teacher_losses.*.kind tasks.*.objective.teacher_losses.*.layer_map
+tasks.*.objective.teacher_losses.*.on tasks.*.objective.teacher_losses.*.pairs_of_layers
+tasks.*.objective.teacher_losses.*.projection tasks.*.objective.teacher_losses.*.student_layer
+tasks.*.objective.teacher_losses.*.teacher_layer tasks.*.objective.teacher_losses.*.temperature
+"""
+_PACKAGE = Path(private_paths.__file__).parents[1]
+# An expression that takes 2^28 steps on a path of 28 characters (Cox, 2007, "Regular expression matching can be simple
+# and fast").
+_SLOW = r"^((\w|/)+)+!$"
+_BUCKET = "stranger"
+
+
+def settings_of(hint, path: str = "") -> set[str]:
+    """The names of all settings in a type, those of every class of a union included."""
+    unions: dict[type, Union] = {union.base: union for union in _UNIONS}
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType:
+        [hint] = (option for option in typing.get_args(hint) if option is not types.NoneType)
+    if origin in (tuple, dict):
+        inner = typing.get_args(hint)[0 if origin is tuple else 1]
+        return settings_of(inner, f"{path}.*") if dataclasses.is_dataclass(inner) else {path}
+    if not dataclasses.is_dataclass(hint):
+        return {path}
+    classes = [unions[hint].class_of(kind) for kind in unions[hint].kinds] if hint in unions else [hint]
+    names = {f"{path}.kind"} if hint in unions else set()
+    for each in classes:
+        hints = typing.get_type_hints(each)
+        for field in dataclasses.fields(each):
+            if field.init and not field.metadata.get("is_derived"):
+                names |= settings_of(hints[field.name], f"{path}.{field.name}".lstrip("."))
+    return names
+
+
+def is_read(name: str) -> bool:
+    """Return whether the setting of this name is kept if it is the only one."""
+    setting = object()
+    nested = functools.reduce(lambda inner, key: {key: inner}, reversed(name.split(".")), setting)
+    value = private_paths.read_from_export(nested)
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value is setting
+
+
+def test_every_setting_is_read_from_exports_or_local():
+    read, local, names = set(READ.split()), set(LOCAL.split()), settings_of(Config)
+    assert not read & local and names - read - local == set(), "choose: is it read from an export?"
+    assert read | local == names, "the lists have settings that a run does not have"
+    assert {name for name in names if is_read(name)} == read
+
+
+def test_only_who_reads_a_run_builds_all_of_its_settings():
+    """Everything else takes `inference.base.config_of` or `SavedModel.config`, which read an export as one."""
+    importers = set()
+    for path in _PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module == "bertjax.config.config":
+                importers |= {
+                    path.relative_to(_PACKAGE).as_posix() for alias in node.names if alias.name == "from_dict"
+                }
+    assert importers == {
+        "config/config_file.py",  # what the user writes
+        "inference/base.py",
+        "interop/huggingface.py",  # settings that it makes
+        "interop/outputs.py",  # of `read_settings`, as `inference.base.config_of`
+        "config/opening.py",
+        "training/run/record.py",  # workdirs
+    }
+
+
+@pytest.fixture
+def hostile(undisturbed, tmp_path, monkeypatch):
+    """An export by a stranger: its settings name a bucket, files of this machine, and a slow expression."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "strange" / "export"
+    shutil.copytree(undisturbed / "export", folder)
+    # A record of a run around it would be the stranger's too.
+    shutil.copy(undisturbed / "config.json", folder.parent)
+    manifest = json.loads((folder / "bertjax.json").read_text())
+    config = manifest["config"]
+    config["data"] |= {
+        "store": f"gs://{_BUCKET}/stores",
+        "cache_dir": f"gs://{_BUCKET}/cache",
+        "workers": 1000,
+        "filters": {
+            "ours": {"kind": "decontamination", "against": ["/etc/passwd"]},
+            "theirs": {"kind": "strange.module:Filter"},
+            "length": {"kind": "length", "fewest_words": 2},
+        },
+    }
+    config["data"]["tokenizer"]["model"] = "/etc/passwd"
+    config["optimizer"] |= {"frozen": [_SLOW], "multipliers": [{"path": _SLOW}]}
+    config["stages"][0] |= {"frozen": [_SLOW], "batch": 1 << 20}
+    config["runtime"] |= {"trackers": ["strange.module:Tracker"], "dtype": "bfloat16", "attention": "splash"}
+    config["lora"] = {"rank": 2, "kernels": _SLOW}
+    config["init_from"] = "/etc"
+    [task] = config["tasks"].values()
+    task["objective"] |= {"teacher": "/etc", "teacher_losses": {"soft": {"kind": "logits"}}}
+    (folder / "bertjax.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_what_is_local_has_its_default(hostile):
+    saved = SavedModel(hostile)
+    for config in (saved.config, config_of(saved.export)):
+        data = config.data
+        assert (data.store, data.cache_dir, data.workers) == (places.STORE, places.CACHE_DIR, None)
+        assert list(data.filters) == ["length"] and data.heldout_share == 0.2
+        assert data.corpus == private_paths.EMBEDDED and "passwd" not in repr(config)
+        assert (config.optimizer, config.runtime, config.eval) == (OptimizerConfig(), RuntimeConfig(), EvalConfig())
+        assert config.frozen == () and not config.init_from and not config.task.objective.teacher_losses
+        [stage] = config.stages
+        assert (stage.seq_len, stage.batch, stage.frozen) == (32, 32, ())
+    assert saved.config.data.tokenizer == TokenizerConfig(model=str(hostile / "tokenizer"))
+    assert saved.export.encoder.execution == SavedModel(hostile).export.encoder.execution
+    assert saved.export.encoder.execution.dtype == "float32"
+    assert Teacher.read(hostile).config.execution.dtype == "float32"
+
+
+@pytest.mark.parametrize("use", ["evaluate", "analyze", pytest.param("compress", marks=pytest.mark.slow)])
+def test_text_of_this_machine_stays_on_it(hostile, tmp_path, monkeypatch, use):
+    """The token store of a private text is made here, and not in the bucket that an export names."""
+    private = runs.write_corpus(tmp_path / "private.txt", documents=30)
+    with ObjectStore().running() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+        if use == "evaluate":
+            assert evaluate.run(str(hostile), corpus=str(private))["eval"]["mlm_loss"] > 0
+        elif use == "analyze":
+            assert analysis.run("patterns", hostile, corpus=str(private), examples=4)
+        else:
+            compress.run(hostile, tmp_path / "small", Cuts(layers=(0,)), score=str(private))
+        assert server.names() == [] and not server.calls
+    assert list((tmp_path / ".cache" / "bertjax" / "stores").glob("*/manifest.json"))
+
+
+@pytest.mark.parametrize(
+    "data, shown",
+    [
+        ({"corpus": "gs://stranger/mails"}, "'gs://stranger/mails'"),
+        ({"corpus": "/etc/\x1b[2J"}, r"'/etc/\x1b[2J'"),
+        ({"corpus": "embedded:en", "sources": {"a": {"corpus": "embedded:en"}, "b": {"corpus": "hf:a/b"}}}, "'hf:a/b'"),
+        ({"corpus": "embedded:en", "heldout": "/etc/passwd"}, "'/etc/passwd'"),
+    ],
+)
+def test_data_that_an_export_names_is_printed_and_not_opened(hostile, data, shown):
+    _set_data(hostile, data)
+    for use in (lambda: evaluate.run(str(hostile)), lambda: analysis.run("patterns", hostile)):
+        with pytest.raises(UserError, match="that it names is not opened .*or name the run itself$") as caught:
+            use()
+        assert shown in str(caught.value) and "--corpus=CORPUS" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data", [{"corpus": "embedded:ko"}, {"sources": {"a": {"corpus": "embedded:en"}, "b": {"corpus": "embedded:ko"}}}]
+)
+def test_a_corpus_that_comes_with_bertjax_needs_no_name(hostile, data):
+    _set_data(hostile, {"corpus": "embedded:en"} | data)
+    saved = SavedModel(hostile)
+    saved.check_data("--corpus=CORPUS")
+    names = [source.corpus for source in saved.config.data.named_sources.values()]
+    assert names == [source.corpus for source in from_dict({"data": data}).data.named_sources.values()]
+
+
+def test_a_labeled_file_that_an_export_names_is_not_opened(tmp_path):
+    model = models.fine_tuned("classification", models.trained())
+    [task] = model.settings["tasks"].values()
+    task["examples"] |= {"train": "/etc/train", "heldout": "/etc/passwd", "further_heldout": {"a": "/etc/a"}}
+    export.write(tmp_path / "export", model)
+    manifest = json.loads((tmp_path / "export" / "bertjax.json").read_text())
+    [task] = manifest["config"]["tasks"].values()
+    task["examples"] |= {"train": "/etc/train", "heldout": "/etc/passwd", "further_heldout": {"a": "/etc/a"}}
+    (tmp_path / "export" / "bertjax.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match=r"that it names is not opened \('/etc/passwd'\); add --corpus=CORPUS"):
+        evaluate.run(str(tmp_path / "export"))
+    with pytest.raises(UserError, match="that it names is not opened .*--labeled=FILE"):
+        analysis.run("layers", tmp_path / "export")
+    [subject] = open_subjects([str(tmp_path / "export")])
+    examples = subject.finetuned.examples
+    assert not (examples.train or examples.heldout or examples.further_heldout) and examples.label
+
+
+def test_a_checkpoint_beside_a_manifest_is_that_of_the_run(undisturbed, tmp_path):
+    """A workdir is read by its own record, whatever else is in it."""
+    shutil.copytree(undisturbed, tmp_path / "run", ignore=shutil.ignore_patterns("export", "events"))
+    shutil.copy(undisturbed / "export" / "bertjax.json", tmp_path / "run")
+    saved = SavedModel(f"{tmp_path / 'run'}@100")
+    assert not saved.is_export and saved.config == SavedModel(undisturbed).config
+
+
+def test_a_run_of_one_s_own_keeps_all_of_its_settings(undisturbed):
+    config = SavedModel(undisturbed).config
+    assert config.data.store != DataConfig.store and config.eval != EvalConfig()
+    assert to_dict(config) == SavedModel(undisturbed).settings
+
+
+def _set_data(folder: Path, data: dict) -> None:
+    manifest = json.loads((folder / "bertjax.json").read_text())
+    manifest["config"]["data"] |= data
+    (folder / "bertjax.json").write_text(json.dumps(manifest))

@@ -1,0 +1,290 @@
+"""Storage: files appear whole or not at all, locks hold between processes, and all failures have one class."""
+
+import errno
+import gzip
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import aiohttp
+import fsspec
+import google.auth.exceptions
+import pytest
+import requests
+import tenacity
+from etils import epath
+from gcsfs import retry
+
+from bertjax.runtime import command_line, locks, storage
+from bertjax.runtime.errors import Busy, FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.runtime.storage import StorageError
+from tests.data.test_remote import Bucket
+
+ROOT = Path(__file__).parents[2]
+
+
+def killed(code, *arguments):
+    """Run a program in which the rename at the end of a write kills the process."""
+    setup = "import os, signal, sys\nfrom pathlib import Path\nfrom bertjax.runtime import storage\n"
+    kill = "def kill(*_): os.kill(os.getpid(), signal.SIGKILL)\nos.rename = os.replace = kill\n"
+    program = subprocess.run([sys.executable, "-c", setup + kill + code, *map(str, arguments)], cwd=ROOT)
+    assert program.returncode == -signal.SIGKILL
+
+
+def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    storage.write_text(path, "old")
+    killed("storage.write_text(Path(sys.argv[1]), 'new')", path)
+    assert path.read_text() == "old"
+    storage.write_text(path, "한글")
+    assert path.read_bytes() == "한글".encode()
+
+
+def test_a_kill_before_the_rename_leaves_no_folder(tmp_path):
+    path = tmp_path / "folder[v2]"  # no pattern
+    killed("with storage.whole_folder(Path(sys.argv[1])) as draft: (draft / 'file').touch()", path)
+    assert not path.exists()
+    with storage.whole_folder(path) as draft:
+        (draft / "file").touch()
+    assert [file.name for file in path.iterdir()] == ["file"]
+    assert len(list(tmp_path.iterdir())) == 2
+    storage.remove_drafts(tmp_path, path.name)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_the_old_file_and_no_draft(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(KeyError):
+        with storage.whole_file(path) as file:
+            file.write(b"new")
+            raise KeyError
+    with pytest.raises(KeyError):
+        with storage.whole_folder(tmp_path / "folder"):
+            raise KeyError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
+    calls, fsync, replace = [], os.fsync, os.replace
+
+    def flush(number):
+        calls.append(os.path.basename(os.readlink(f"/proc/self/fd/{number}")))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", lambda *paths: (calls.append("replace"), replace(*paths)))
+    storage.write_text(tmp_path / "file", "new")
+    draft, *others = calls
+    assert draft.startswith(".file.") and others == ["replace", tmp_path.name]
+
+
+def test_a_folder_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    calls, fsync, rename = [], os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
+    monkeypatch.setattr(os, "rename", lambda *paths: (calls.append("rename"), rename(*paths)))
+    with storage.whole_folder(tmp_path / "folder") as draft:
+        (draft / "file").touch()
+    assert calls == ["fsync", "fsync", "rename", "fsync"]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from bertjax.runtime import locks
+
+with locks.lock_or_wait(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A lock file and another process that holds it."""
+    path = tmp_path / "folder" / "lock"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"held\n"
+    yield path, process
+    process.kill()
+    process.communicate()
+
+
+def test_a_lock_that_another_process_holds(holder):
+    path, process = holder
+    with pytest.raises(Busy, match="^in use$"):
+        with locks.lock_or_fail(path, "in use"):
+            pass
+    process.kill()
+    process.wait()
+    with locks.lock_or_fail(path, "in use"):
+        pass
+
+
+def test_waiting_for_a_lock(holder, monkeypatch, capsys):
+    path, process = holder
+    wait = locks.fcntl.flock
+
+    def flock(lock, operation):
+        if not operation & locks.fcntl.LOCK_NB:
+            process.kill()
+        wait(lock, operation)
+
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    with locks.lock_or_wait(path, "waiting"):
+        assert process.wait() == -signal.SIGKILL
+    assert capsys.readouterr().err == "waiting\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "message"),
+    [
+        (errno.EWOULDBLOCK, Busy, "^in use$"),
+        (errno.EACCES, Busy, "^in use$"),
+        (errno.ENOLCK, UserError, r"cannot be locked: the file system at /\S* \(\w+\) has no locks \(No locks"),
+        (errno.ENOTSUP, UserError, "has no locks .*Lustre: -o flock"),
+        (errno.ESTALE, StorageError, "Stale file handle"),
+    ],
+)
+def test_only_a_lock_that_is_held_is_busy(tmp_path, monkeypatch, number, kind, message):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    with pytest.raises(kind, match=message):
+        with locks.lock_or_fail(tmp_path / "lock", "in use"):
+            pass
+
+
+def test_errors_of_a_disk(tmp_path):
+    (tmp_path / "file").touch()
+    for below in (tmp_path / "file" / "x", tmp_path / "missing" / "x"):
+        with pytest.raises(StorageError, match=rf"^{below}: No.*directory$"):
+            storage.write_text(below, "")
+    with pytest.raises(StorageError, match="Not a directory|File exists"):
+        with locks.lock_or_wait(tmp_path / "file" / "lock"):
+            pass
+    with pytest.raises(KeyError):
+        with storage.storage_errors(tmp_path):
+            raise KeyError
+
+
+def test_errors_of_an_object_store(monkeypatch):
+    fsspec.register_implementation("s3", Bucket, clobber=True)
+    monkeypatch.setattr(Bucket, "store", {})
+    storage.write_text(epath.Path("s3://bucket/file"), "old")
+
+    def fail(*_, **__):
+        raise RuntimeError("no route\nto host")
+
+    monkeypatch.setattr(Bucket, "open", fail)
+    with pytest.raises(StorageError, match="^s3://bucket/file: no route$"):
+        storage.write_text(epath.Path("s3://bucket/file"), "new")
+    with pytest.raises(UserError, match="^mine$"):
+        with storage.storage_errors("s3://bucket/file"):
+            raise UserError("mine")
+
+
+def test_local_folders_are_not_urls(tmp_path):
+    assert not storage.is_remote(tmp_path) and storage.is_remote(epath.Path("gs://bucket/x"))
+
+
+class HttpError(Exception):
+    """As libraries for object stores raise it: no OSError, with the status of the answer."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.code = status
+
+
+@pytest.mark.parametrize(
+    ("error", "transient"),
+    [
+        (HttpError(429), True),
+        (HttpError(500), True),
+        (HttpError("503"), True),
+        (HttpError(None), True),
+        (retry.HttpError({"code": 503, "message": "Backend Error"}), True),
+        (retry.HttpError({"code": 401, "message": "Invalid Credentials"}), False),
+        (retry.ChecksumError("the content is not what was sent"), True),
+        (OSError("Forbidden: https://storage.googleapis.com/...\nno access to the bucket"), False),
+        (ValueError("Bad Request: https://storage.googleapis.com/..."), False),
+        (aiohttp.ServerDisconnectedError(), True),
+        (aiohttp.ClientPayloadError("Response payload is not completed"), True),
+        (aiohttp.ClientResponseError(SimpleNamespace(real_url="gs"), (), status=403), False),
+        (google.auth.exceptions.RefreshError("the metadata server does not answer"), True),
+        (google.auth.exceptions.RefreshError("invalid_grant: Token has been expired or revoked."), False),
+        (google.auth.exceptions.TransportError("connection refused"), True),
+        (google.auth.exceptions.DefaultCredentialsError("no credentials were found"), False),
+        (requests.exceptions.ProxyError(), True),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (OSError(errno.EBUSY, "Please reduce your request rate."), True),
+        (ImportError("Please install gcsfs to access Google Storage"), False),
+        (TimeoutError(), True),
+        (OSError(errno.ESTALE, "Stale file handle"), True),
+        (HttpError(400), False),
+        (HttpError(403), False),
+        (HttpError(404), False),
+        (FileNotFoundError("gs://bucket/file"), False),
+        (PermissionError(), False),
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+    ],
+)
+def test_only_errors_that_may_pass_are_retried(error, transient, monkeypatch):
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    calls = []
+
+    def action():
+        calls.append(1)
+        raise error
+
+    with pytest.raises(Unavailable if transient else StorageError, match="^gs://bucket/file: ") as raised:
+        storage.retry(action, "gs://bucket/file")
+    assert (len(calls) > 1) == transient == (command_line.code_for(raised.value) == command_line.STOPPED)
+
+
+def test_an_action_that_succeeds_later(monkeypatch):
+    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    outcomes = [HttpError(503), ConnectionResetError(), "read"]
+
+    def action():
+        if isinstance(outcome := outcomes.pop(0), Exception):
+            raise outcome
+        return outcome
+
+    assert storage.retry(action, "gs://bucket/file") == "read"
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(UserError, 2), (RunFailed, 1), (FailedAgain, 3), (Unavailable, 75), (Busy, 75), (KeyError, 1)]
+)
+def test_exit_codes_of_errors(kind, code):
+    assert command_line.code_for(kind("x")) == code == command_line.code_for(command_line.error_of(code, "x"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (TimeoutError(), Unavailable),
+        (aiohttp.ServerDisconnectedError(), Unavailable),
+        (requests.exceptions.ConnectionError("Max retries exceeded"), Unavailable),
+        (OSError(errno.ESTALE, "Stale file handle"), Unavailable),
+        (OSError(errno.ENOSPC, "No space left on device"), RunFailed),
+        (PermissionError(errno.EACCES, "Permission denied"), UserError),
+        (gzip.BadGzipFile("Not a gzipped file"), UserError),
+        (zlib.error("incorrect header check"), UserError),
+        (OSError("Corrupt snappy compressed data."), UserError),
+        (KeyError("no such table"), UserError),
+    ],
+)
+def test_what_a_library_raises_ends_a_command_with_the_code_of_its_kind(error, kind):
+    raised = storage.user_error(error, "a.txt cannot be read", "name another")
+    assert type(raised) is kind and str(raised).startswith("a.txt cannot be read: ")
