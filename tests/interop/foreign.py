@@ -258,7 +258,7 @@ def _span(foreign: Foreign, record: dict[str, str]) -> str:
 
 
 def _tags(foreign: Foreign, text: str) -> list[str]:
-    """Return the tag of the first token of each word."""
+    """Return the tag of the first token of each word: in SentencePiece that may be the sign of the space before it."""
     offsets = foreign.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
     inputs = rows(foreign.tokenizer, [text], None)
     with torch.no_grad():
@@ -266,9 +266,8 @@ def _tags(foreign: Foreign, text: str) -> list[str]:
     places = [place for place, part in enumerate(inputs.sequence_ids()) if part == 0]
     tags, end = [], 0
     for word in text.split():
-        start = text.index(word, end)
-        end = start + len(word)
-        place = next(place for place in places if offsets[place][0] <= start < offsets[place][1])
+        place = next(place for place in places if offsets[place][1] > end)
+        end = text.index(word, end) + len(word)
         tags.append(foreign.model.config.id2label[int(scores[place].argmax())])
     return tags
 
