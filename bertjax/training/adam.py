@@ -33,6 +33,7 @@ def scale_by_adam(
     def update(gradient: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
         mu = optax.tree.update_moment(gradient, state.mu, b1, 1)
         nu = optax.tree.update_moment(gradient, state.nu, b2, 2)
+        # `safe_increment` stops at the largest int32 instead of wrapping to a negative count.
         count = jax.tree.map(optax.safe_increment, state.count)
 
         def step(first: jax.Array, second: jax.Array, steps: jax.Array | None = None) -> jax.Array:
@@ -42,6 +43,7 @@ def scale_by_adam(
                 first, second = first / (1 - b1**steps), second / (1 - b2**steps)
             return first / (jnp.sqrt(second) + epsilon)
 
+        # Bias correction with a single count has returned above: here `count` is a tree like `mu`.
         updates = jax.tree.map(step, mu, nu, *([count] if bias_correction else []))
         return updates, optax.ScaleByAdamState(count, mu, nu)
 

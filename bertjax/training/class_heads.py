@@ -100,6 +100,7 @@ def _heads(settings: Mapping[str, Any], config: Config) -> Iterator[_Head]:
         if not isinstance(objective, (*_OUTPUT_FOR_EACH_CLASS, Regression)):
             continue
         place = (name, objective.term) if config.has_own_heads else (objective.term,)
+        # With a single task its name does not matter: the source may have called it differently.
         source = tasks.get(name, {}) if config.has_own_heads else next(iter(tasks.values()), {})
         yield _Head(place, objective, source.get("objective", {}))
 

@@ -42,8 +42,10 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
     def of_shard(params, frozen, batch, keys):
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
         own_params = with_heads_of(params, context.own_heads)
+        # An optional third value updates slots, which only training does.
         sums, metrics = objective.terms(context.model, own_params, frozen, batch, keys, False)[:2]
         weights = objective.all_weights(batch)
+        # Add sums and weights separately: a mean of per-device means overweights devices with few labels.
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
     # Slots are not exported. Fresh ones give a checkpoint and its export the same scores.
@@ -144,6 +146,7 @@ class Evaluator:
             for record in evaluation.predictions
         ]
         further = {
+            # A threshold tuned on the main set is applied here: tuning it on each set would flatter the scores.
             self._qualified(task, name): evaluate(params, evaluations[task].metrics)
             for (task, name), evaluate in self._further.items()
         }
@@ -168,6 +171,7 @@ class _TaskEvaluator:
           feed: the other rows.
           name: where they come from: a corpus source, or a further file of a labeled format.
         """
+        # A shallow copy shares the jitted functions, so that equal shapes are not compiled again.
         other = copy.copy(self)
         other._read_from(feed, name)
         return other
@@ -198,6 +202,7 @@ class _TaskEvaluator:
                 _add(baselines, objective.baselines(batch, self._counts))
             if _has_outputs(objective):
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
+                # Negative ids are empty slots.
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
             if not samples and self._program.config.eval.samples:
                 samples = self._samples(params, batch, arrays)
@@ -240,10 +245,12 @@ class _TaskEvaluator:
     def _batches(self):
         stage, shards = self._last_stage(), self._program.layout.shards
         # A batch is as large as one micro-batch of training, so it fits into memory if training does.
+        # Round up: a small held-out set still needs a row per shard.
         rows = -(-min(stage.batch, self._rows) // shards)
         batch = rows // count_micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
         for first in range(0, self._rows, batch):
             ordinals = np.arange(first, first + batch)
+            # All batches have the same shape: a shorter last one would be compiled separately.
             yield self._feed.batch(np.where(ordinals < self._rows, ordinals, -1))
 
     def _last_stage(self) -> Stage:
@@ -284,6 +291,7 @@ def tuned_config(config: Config, metrics: Mapping[str, float]) -> Config:
 def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:
     """Add each metric's sum (or sums over alternatives) and weight to its total; the weight comes last."""
     for name, part in parts.items():
+        # float64, because a float32 total stops growing by small amounts after many batches.
         totals[name] = totals.get(name, 0.0) + np.append(*part).astype(np.float64)
 
 
@@ -295,6 +303,7 @@ def _ratios(totals: dict[str, np.ndarray]) -> dict[str, float]:
 def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
     """Return `Evaluation.rank`; infinity if the metric is missing or not finite."""
     value = metrics.get(objective.best_metric, math.nan)
+    # Comparisons with NaN are always false; infinity ranks a diverged checkpoint last.
     if not math.isfinite(value):
         return math.inf
     return value if objective.best_metric.endswith("_loss") else -value
@@ -302,6 +311,7 @@ def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
 
 def _has_outputs(objective: Objective) -> bool:
     """Return whether an objective computes scores or predictions from its outputs."""
+    # Outputs cost a second forward pass and a gather over processes, so they need a method that reads them.
     kind = type(objective)
     return kind.score is not Objective.score or kind.predictions is not Objective.predictions
 

@@ -105,6 +105,7 @@ class Feeds:
         """{(task, T): feed} for every pair in the stages."""
         stages = self.config.stages
         pairs = ((task, stage.seq_len) for stage in stages for task in stage.among(self.config.tasks))
+        # `dict.fromkeys` drops duplicates and keeps the order of the stages; a set would not.
         return {(task, seq_len): self.feed("train", seq_len, task) for task, seq_len in dict.fromkeys(pairs)}
 
     @property
@@ -186,6 +187,7 @@ class Feeds:
         sources = self.config.data.named_sources
         if not isinstance(self.store, TokenStore) or len(sources) < 2:
             return [""]
+        # With equal weights, turns would be in proportion to the rows, which one common plan gives too.
         is_stated = self.config.data.smoothing < 1 or any(source.token_share for source in sources.values())
         return list(sources) if is_stated or len({source.weight for source in sources.values()}) > 1 else [""]
 

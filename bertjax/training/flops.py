@@ -34,6 +34,7 @@ class StepFlops:
         Every token attends to all T tokens in its row, and heads compute all K positions and N slots.
         """
         steps, rows, seq_len = batches["tokens_BT"].shape
+        # Every objective calls the weights of its predicted positions `*_weights_BK`; padded positions have weight 0.
         positions = sum(batches[name].shape[2] for name in batches if name.endswith("_weights_BK"))
         examples = batches["example_ids_BN"].shape[2]
         tokens = float(steps * rows * seq_len)
@@ -54,6 +55,7 @@ def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
     return {
         "tokens": jnp.sum(lengths_BN),
+        # float32: int32 would overflow at 8,192 rows of 512 tokens.
         "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),  # attention is quadratic within each example
         "predictions": jnp.asarray(sum(predicted)),
         "examples": jnp.sum(lengths_BN > 0),

@@ -31,4 +31,5 @@ def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
                 add(f"{stack[1]}/{(row + 1) * (max(layers, len(rows)) // len(rows)) - 1}", rows[row])
         else:
             add("/".join(path.split("/")[:2]), jnp.sum(jnp.square(leaf)))
+    # Squares add up and norms do not, so the root comes last.
     return {f"grad_norm/{group}": jnp.sqrt(square) for group, square in squares.items()}

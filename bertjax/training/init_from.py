@@ -56,6 +56,7 @@ def check(config: Config, resumed: RunRecord | None) -> None:
       UserError: `init_from` does not name a model, or no task trains the task embedding that finished models use.
     """
     if config.init_from and not resumed:
+        # Reading the settings checks the folder and is fast; weights are read after the data is prepared.
         _ = SavedModel(config.init_from).settings
     if config.model.task_types and not config.init_from and all(task.task_type for task in config.tasks.values()):
         raise UserError(
@@ -119,6 +120,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
+    # Heads that only the source has are left out without a warning: a new task does not need them.
     params = {path: leaf for path, leaf in _leaves(source) if path in ours and path not in new}
     _warn_of_pooler(program.config, params)
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())

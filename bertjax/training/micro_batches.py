@@ -31,7 +31,9 @@ def sum_over_micro_batches(differentiate: Callable, count: int, params: dict, ba
     """
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     keys = keys.reshape(count, -1)
+    # A scan needs initial totals. Their shapes come from an abstract evaluation, which computes nothing.
     gradient, (sums, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda x: x[0], parts), keys[0])
+    # Totals are float32: added in bfloat16, later parts would be rounded away.
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, jnp.float32)), (gradient, sums))
 
     def add(totals, part_and_key):

@@ -32,4 +32,5 @@ class ModelParams:
 
     def __call__(self, params: dict, step: jax.Array | int) -> dict:
         """Return the model's params after `step` steps."""
+        # Pruning must see the merged kernel. Rounding is last, so that the export stores its result; it keeps zeros.
         return rounded(self.quantization, pruned(self.pruning, merge(self.lora, params), step, self.steps))

@@ -50,6 +50,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         _check_returned(setting, returned)
         terms, metrics, *kept = returned
         updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
+        # An abstract step, as in the compiled step: Python code such as `if step < 100` fails here already.
         coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
         _check_outputs(setting, lambda: jax.eval_shape(functools.partial(objective.outputs, model), params, batch))
     # Slots are part of the scan's carry, so their shapes and dtypes must not change.

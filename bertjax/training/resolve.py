@@ -86,8 +86,10 @@ def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
     def found() -> str:
         return os.fspath(find(data, fingerprint) or "")
 
+    # A remote store has one path for all processes; each machine searches its own disk for a local one.
     agree = processes.from_writer if is_remote(data.store) else processes.together
     path = agree(found, "find-store")
+    # All processes take the same branch: otherwise those that prepare would wait for the others.
     if not all(processes.gather(bool(path), "has-store")):
         return None
     print(f"the token store of the run is {path}; {corpora(data)} is not read", flush=True)
@@ -217,6 +219,7 @@ def resolve(feeds: Feeds) -> Feeds:
         optimizer = dataclasses.replace(optimizer, learning_rate=fine_tuning_rate(config.model.width))
     evaluation = config.eval
     if not evaluation.every:
+        # `rows` is still that of the last stage: evaluate once per epoch.
         evaluation = dataclasses.replace(evaluation, every=math.ceil(rows / stages[-1].batch))
     resolved = dataclasses.replace(config, stages=tuple(stages), optimizer=optimizer, eval=evaluation)
     return dataclasses.replace(feeds, config=resolved)

@@ -75,6 +75,7 @@ class Cosine(Schedule):
     kind: str = dataclasses.field(init=False, default="cosine")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        # Beyond 1 the cosine would rise again.
         fallen = jnp.clip((step - warmup_steps) / (steps - warmup_steps), 0.0, 1.0)
         return jnp.minimum(_rise(step, warmup_steps), 0.5 * (1.0 + jnp.cos(jnp.pi * fallen)))
 

@@ -26,6 +26,7 @@ def of_stage(task: TaskProgram, stage: int) -> StepFlops:
     freezing, parts = task.freezing_at(stage), task.objective.all_flops_parts(task.program.encoder)
     if not freezing.patterns and not freezing.paths:
         return StepFlops(parts)
+    # Take only the ratio from traces, so that runs with and without freezing are counted by the same formula.
     return StepFlops(parts, _gradient_products(task, stage, freezing) / _gradient_products(task, stage, Freezing()))
 
 
@@ -41,6 +42,7 @@ def per_step(program: Program, stage: int) -> float:
     total = 0.0
     for name, weight in weights.items():
         shapes = tasks[name].batch_shapes(at)
+        # `executed` expects a leading axis of steps.
         batches = {key: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for key, leaf in shapes.items()}
         total += weight * of_stage(tasks[name], stage).executed(batches)
     return total / sum(weights.values())
@@ -73,6 +75,7 @@ def _products(jaxpr: Jaxpr) -> int:
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
+            # ((contracted axes of the left, of the right operand), (batch axes of both)).
             (contracted, _), _ = equation.params["dimension_numbers"]
             summed = [equation.invars[0].aval.shape[axis] for axis in contracted]
             total += math.prod(summed) * math.prod(equation.outvars[0].aval.shape)

@@ -97,6 +97,7 @@ class Timetable:
         index, within = stage_at(self.stages, step)
         left = self.stages[index].steps - within
         end = min((step // steps_per_call + 1) * steps_per_call, step + left, *(x for x in others if x > step))
+        # A dispatch is one compiled scan, over steps of one task and one batch shape.
         turns, _ = self._turns(index).at(within + np.arange(end - step))
         changes = np.flatnonzero(turns != turns[0])
         return step + int(changes[0]) if len(changes) else end

@@ -165,6 +165,7 @@ def run_all(
             try:
                 if not train(trial, workdir):
                     return None
+            # Another process holds this workdir's lock.
             except Busy:
                 busy.append(trial)
             except Exception as error:
@@ -208,6 +209,7 @@ def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str,
     config_of = {trial.folder: trial.config for trial in trials}
     for trial in trials:
         folder, _, seed = trial.folder.partition("/")
+        # Without seeds, trial folders have no second part.
         groups.setdefault(folder, []).append(f"{folder}/{seed}".rstrip("/"))
     results: list[Result] = []
     first_task = None

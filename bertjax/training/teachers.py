@@ -60,6 +60,7 @@ def _check(objective: Objective) -> None:
     named = f"objective.teacher_losses={shorten(list(losses))}"
     # `Objective.terms` adds the teacher's losses. An objective that overrides it must use the teacher by itself.
     has_own_terms = type(objective).terms is not Objective.terms
+    # NaN fails this comparison too; `own_factor < 0.0` would accept it.
     if not 0.0 <= objective.own_factor < math.inf:
         raise UserError(f"objective.own_factor={objective.own_factor} must be a number, not negative")
     if losses and objective.own_factor == 0.0 and not any(loss.factor for loss in losses.values()):

@@ -60,6 +60,7 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
         return reason_against_device(name) or reason_against(encoder, name)
 
     if requested == "auto":
+        # `plain` computes every encoder, so there is always one.
         return next(name for name in (FUSED, SPLASH, PLAIN) if not reason(name))
     if found := reason(requested):
         raise UserError(f"runtime.attention={requested} {found}; use runtime.attention=auto")

@@ -93,6 +93,7 @@ def fill_mesh(
         return dataclasses.replace(config, fsdp=1)
     if config.fsdp:
         return config
+    # fsdp must not cross slices, see `make_mesh`.
     available = len(devices) // count_slices(devices) // config.tensor
     if config.data:
         available = len(devices) // config.data // config.tensor
@@ -106,6 +107,7 @@ def fill_mesh(
         )
     ]
     # A shard must have the same size on every device, so fsdp divides every width that the rules shard.
+    # Without `max`, available = 0 would not limit the result: gcd(0, width) is the width.
     common = math.gcd(max(available, 1), *widths)
     return dataclasses.replace(config, fsdp=max(n for n in range(1, _LARGEST_FSDP + 1) if common % n == 0))
 

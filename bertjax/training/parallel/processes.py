@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import jax
+
+# Private: JAX has no public access to its coordination service.
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
@@ -31,6 +33,7 @@ _COORDINATOR, _PROCESSES, _PROCESS = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESS
 # Messages of Gloo, the library for collectives between CPUs, and of JAX's coordination service.
 _SIGNS_OF_A_LOST_PEER = ("Gloo", "Barrier failed", "heartbeat timeout", "UNAVAILABLE")
 
+# Number of exchanges so far, equal in all processes. It is part of each key and barrier, which must be unique.
 _gathered = 0
 # Key under which this process stored its last value.
 _stored = ""
@@ -67,6 +70,7 @@ def start(heartbeat_timeout: int) -> None:
         explicit = {
             "num_processes": _count(_PROCESSES),
             "process_id": _count(_PROCESS),
+            # The variables are complete, so JAX must not look for a cluster.
             "cluster_detection_method": "deactivate",
         }
     try:
@@ -116,9 +120,11 @@ def gather(value: Any, purpose: str) -> list[Any]:
     client, folder, before = global_state.client, f"bertjax/{_gathered}/", _stored
     _stored = f"{folder}{jax.process_index():08d}/{purpose}"
     client.key_value_set(_stored, json.dumps(value))
+    # After the barrier all values are stored, so that one read returns all of them.
     client.wait_at_barrier(f"bertjax-{_gathered}", _PATIENCE_MILLISECONDS)
     if before:  # every process has read the last value, or it would not have reached this barrier
         client.key_value_delete(before)
+    # Keys contain the process number with leading zeros: text order is process order.
     values = sorted(client.key_value_dir_get(folder))
     for other, (name, _) in enumerate(values):
         if name.rpartition("/")[2] != purpose:
@@ -146,9 +152,12 @@ def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserE
     except Exception as error:  # whatever it is, the others must not wait for this process
         own, failure = error, [_class_of(error).__name__, str(error) or type(error).__name__]
     failures = [_error_of(index, failure) for index, failure in enumerate(gather(failure, purpose))]
+    # Here the original error is at hand, with its traceback; other processes see a copy of its message.
     if isinstance(own, UserError):
         failures[jax.process_index()] = own
+    # Storage fails in ordinary ways, and its error stays in the list; any other error is a bug.
     elif own is not None and not isinstance(own, OSError):
+        # Every process sees both purposes, so all of them raise.
         _end_together()
         raise own
     return result, failures
@@ -242,6 +251,7 @@ class StopTogether:
     def _interrupted(self, signum: int, frame: Any) -> None:
         self._interrupts += 1
         if self._interrupts > 1:
+            # A second Ctrl-C: the user does not want to wait for the end of the chunk.
             raise KeyboardInterrupt
         os.kill(os.getpid(), signal.SIGTERM)  # JAX's notifier handles SIGTERM only
 
@@ -256,6 +266,7 @@ def leave(run: Callable[[], int]) -> int:
     try:
         exit_code = run()
     except Exception:
+        # A single process leaves no others behind: the caller handles the error.
         if global_state.client is None:
             raise
         traceback.print_exc()
@@ -265,6 +276,7 @@ def leave(run: Callable[[], int]) -> int:
         if exit_code == command_line.FINISHED or (exit_code == command_line.STOPPED and _all_stop) or _all_fail:
             jax.distributed.shutdown()
         else:
+            # `os._exit` does not flush Python's buffers.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(exit_code)

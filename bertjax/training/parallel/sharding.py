@@ -87,6 +87,7 @@ def batch_shards(mesh: Mesh) -> tuple[tuple[int, ...], int]:
     A mesh orders devices by their links, so the devices of one process need not be neighbors in it.
     """
     devices_ST = mesh.devices.reshape(-1, mesh.shape["tensor"])
+    # Devices along `tensor` hold the same rows, so a batch shard is one row of this array.
     is_local_S = [any(device.process_index == jax.process_index() for device in shard_T) for shard_T in devices_ST]
     return tuple(int(shard) for shard in np.flatnonzero(is_local_S)), len(is_local_S)
 
@@ -100,6 +101,7 @@ def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[st
     shards, count = batch_shards(mesh)
 
     def put(local: np.ndarray) -> jax.Array:
+        # All shards are equally large, so the global number of rows follows from the local one.
         rows = local.shape[1] // len(shards) * count
         return jax.make_array_from_process_local_data(sharding, local, (len(local), rows, *local.shape[2:]))
 
@@ -109,6 +111,7 @@ def put_batches(batches: Sequence[dict[str, np.ndarray]], mesh: Mesh) -> dict[st
 def put_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
     """Shard a batch's rows over the mesh. Every process must hold the whole global batch."""
     sharding = NamedSharding(mesh, P(BATCH_AXES))
+    # JAX asks only for slices on this process's own devices.
     return {
         name: jax.make_array_from_callback(values.shape, sharding, values.__getitem__) for name, values in batch.items()
     }
