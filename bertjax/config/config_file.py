@@ -63,6 +63,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
             directions.check(direction, trust_code=True)
         else:
             _check_direction(inherited)
+        # Settings beside the preset win over the inherited ones.
         mapping["model"] = inherited | model
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
@@ -85,6 +86,7 @@ def find(path: str) -> str:
         return path
     name = path.removeprefix("configs/").removesuffix(".py")
     for folder in _RECIPES:
+        # A name with `..` would leave the folder of recipes.
         if (folder / f"{name}.py").is_file() and ".." not in Path(name).parts:
             return str(folder / f"{name}.py")
     state = "is not a file" if Path(path).is_dir() else "does not exist"
@@ -98,6 +100,7 @@ def find(path: str) -> str:
 
 def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
     """Run a configuration file and return the settings from its `get_config` as plain dicts."""
+    # Load by path: the file need not be on PYTHONPATH, and its name need not be a valid module name.
     spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
     if spec is None:
         raise UserError(f"configuration file {path!r} is not Python; its name must end in .py")
@@ -131,6 +134,7 @@ def _check_tasks(mapping: dict[str, Any], names: list[str]) -> None:
         return
     for name, task in tasks.items() if names else ():
         objective = task.get("objective", {}) if isinstance(task, dict) else None
+        # A misspelled task name creates a second task with the default objective; a meant one names its kind.
         if name not in names and isinstance(objective, dict) and "kind" not in objective:
             known = ", ".join(f"tasks.{own}" for own in names)
             raise UserError(
@@ -185,6 +189,7 @@ def _in_file_order(value: Any) -> Any:
     The order of tasks is part of a run: the first task ranks checkpoints, and tasks take turns in this order.
     """
     if isinstance(value, ml_collections.ConfigDict):
+        # `_fields` is private to ConfigDict and has the order of assignment.
         return {key: _in_file_order(value[key]) for key in value._fields}
     if isinstance(value, dict):
         return {key: _in_file_order(entry) for key, entry in value.items()}
@@ -218,6 +223,7 @@ def _check_direction(inherited: dict[str, Any]) -> None:
 def _kinds_first(assignment: str) -> tuple[bool, int]:
     """Sort key: `kind` settings first, outer ones before inner ones."""
     path = assignment.partition("=")[0]
+    # False sorts before True.
     return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
 
 
@@ -282,11 +288,13 @@ def short_name(config_path: str, overrides: list[str]) -> str:
     """Return the default workdir name: `tiny-smoke-seed=1` for configs/tiny.py:smoke and seed=1."""
     path, _, variant = config_path.partition(":")
     parts = [Path(path).stem, variant, *(_short(assignment) for assignment in identifying(overrides))]
+    # Values may hold slashes, quotes and brackets, which do not belong in a folder name.
     return re.sub(r"[^\w.=,-]+", "_", "-".join(part for part in parts if part))
 
 
 def reference_name(config_path: str, overrides: list[str]) -> str:
     """Return the reference curve's name; empty if a run trains with other settings than the recipe's."""
+    # A reference curve covers several seeds, so another seed is still comparable with it.
     changed = [assignment for assignment in identifying(overrides) if not assignment.startswith("seed=")]
     return "" if changed else short_name(config_path, [])
 

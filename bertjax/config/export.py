@@ -69,6 +69,7 @@ class Export(NamedTuple):
             limit = task["examples"]["max_tokens"]
         except (KeyError, ValueError, TypeError, AttributeError):
             return 0
+        # `isinstance` would accept True as an integer.
         return limit if type(limit) is int and limit > 0 else 0
 
 
@@ -100,6 +101,7 @@ def read(folder: os.PathLike) -> Export:
     manifest = read_manifest(folder)
     encoder = _encoder_of(manifest, folder)
     tokens = read_tokenizer(folder)
+    # JAX raises no error for an id outside of the table, so check here.
     if tokens.vocab_size != encoder.vocab_size:
         ids = f"its tokenizer has {tokens.vocab_size} ids and {MANIFEST} {encoder.vocab_size}"
         raise _damaged(folder, ValueError(ids))
@@ -129,6 +131,7 @@ def read_manifest(folder: os.PathLike) -> dict[str, Any]:
     folder = Path(folder)
     try:
         manifest = untrusted.read_json(folder / MANIFEST)
+        # Check types before use: an untrusted manifest may hold anything.
         version = _checked(manifest, "format_version", int)
         _checked(manifest, "config", dict)
         _checked(manifest, "vocab_size", int)
@@ -148,6 +151,7 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
       UserError: they are missing or damaged.
     """
     try:
+        # safetensors holds arrays only: unlike pickle, reading it runs no code.
         flat = int8.dequantize(load_file(untrusted.regular_file(Path(folder) / WEIGHTS)))
         _check_params(flat, encoder)
     except FileNotFoundError as error:
@@ -183,6 +187,7 @@ def is_quantized(folder: os.PathLike) -> bool:
         return False
     try:
         with safe_open(untrusted.regular_file(Path(folder) / WEIGHTS), "numpy") as tensors:
+            # A slice reads the header only, not the weights.
             return any(tensors.get_slice(name).get_dtype() == "I8" for name in tensors.keys())
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, error) from error
@@ -257,6 +262,7 @@ def _checked(manifest: Any, key: str, expected: type) -> Any:
     """Return a manifest entry; raise ValueError if it is missing or has another type."""
     if not isinstance(manifest, dict) or key not in manifest:
         raise ValueError(f"{MANIFEST} has no {key}")
+    # `isinstance` would accept True as an integer.
     if type(manifest[key]) is not expected:
         kind = {int: "an integer", dict: "settings by name"}[expected]
         raise ValueError(f"{key}={quoted(manifest[key])} is not {kind}")
@@ -266,12 +272,14 @@ def _checked(manifest: Any, key: str, expected: type) -> Any:
 def _check_params(flat: Mapping[str, np.ndarray], encoder: EncoderConfig) -> None:
     """Raise ValueError unless these are exactly the encoder's parameters, plus heads with the same vocabulary."""
     paths = {path: path.split("/") for path in flat}
+    # `a` and `a/b` cannot both be arrays: unflattening would lose one of them.
     folders = {"/".join(parts[:length]) for parts in paths.values() for length in range(1, len(parts))}
     for path, parts in paths.items():
         if parts[0] not in _ROOTS or not all(parts) or path in folders:
             raise ValueError(f"{WEIGHTS} has the array {quoted(path)}, which no model has")
         if flat[path].dtype != np.float32:
             raise ValueError(f"the array {path} is {flat[path].dtype}, not float32")
+        # Heads and generator are not in `encoder_shapes`; their tables must fit the vocabulary too.
         if parts[-1].startswith("word") and flat[path].shape[:1] != (encoder.vocab_size,):
             raise ValueError(f"the array {path} has no row for each of the {encoder.vocab_size} tokens")
     expected = encoder_shapes(encoder)

@@ -73,6 +73,7 @@ class SavedModel:
     @property
     def is_export(self) -> bool:
         """Whether this is an export folder rather than a run."""
+        # `@STEP` names a checkpoint, even if the folder also holds an export.
         return not self.step and (self.folder / export.MANIFEST).exists()
 
     @functools.cached_property
@@ -105,6 +106,7 @@ class SavedModel:
 
     def config_of(self, settings: dict[str, Any]) -> "Config":
         """Build a configuration from other settings, with the same trust rules as for the model's own."""
+        # Imported here: it loads every objective and format, which reading weights does not need.
         from bertjax.config.config import from_dict
 
         if not self.is_export:
@@ -159,11 +161,13 @@ class SavedModel:
         if self.is_export:
             return export.read(self.folder)
         self._check_is_run()
+        # Imported here, because exports must open without Orbax.
         from bertjax.training.run.record import read_checkpoint
 
         return read_checkpoint(self.folder, self.step)
 
     def _check_is_run(self) -> None:
+        # Check this first: a folder of seeds has no record itself, and the general message would not help.
         if (self.folder / "seed=0" / RUN_RECORD).exists():
             raise UserError(f"{str(self.folder)!r} holds runs of several seeds; name one, such as {self.folder}/seed=0")
         if not (self.folder / RUN_RECORD).exists():
@@ -177,6 +181,7 @@ def _is_of_transformers(folder: Path) -> bool:
     """Return whether `config.json` is from transformers, which uses the same file name as our runs."""
     try:
         return "model_type" in untrusted.read_json(folder / RUN_RECORD)
+    # A damaged file is reported later, by the reader of runs.
     except (OSError, ValueError, TypeError):
         return False
 
@@ -187,6 +192,7 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
     if task not in tasks:
         raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
     stages = [stage for stage in settings.get("stages", []) if not stage.get("tasks") or task in stage["tasks"]]
+    # Stages must not name the tasks that are left out: the checks of `Config` would refuse them.
     return settings | {"tasks": {task: tasks[task]}, "stages": [stage | {"tasks": []} for stage in stages]}
 
 
@@ -201,6 +207,7 @@ def _is_labeled(task: dict[str, Any]) -> bool:
 def split_name(name: str | os.PathLike) -> tuple[str, str]:
     """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
     name = os.path.expanduser(os.fspath(name))
+    # The last @, since earlier ones may be part of a folder's name.
     path, at, step = name.rpartition("@")
     is_step = at and "/" not in step and not os.path.isdir(name)  # a folder name may contain @
     return (path, step) if is_step else (name, "")

@@ -80,6 +80,7 @@ def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     read = _kept(settings, ())
     data, stored = read.get("data", {}), settings.get("data", {})
+    # Other types stay as they are, and building the configuration reports them.
     if isinstance(data, Mapping) and isinstance(stored, Mapping):
         read["data"] = {**data, **_built_in_filters(stored), **_embedded(stored)}
     return read
@@ -108,6 +109,7 @@ def _kept(value: Any, path: tuple[str, ...]) -> Any:
 
 def _may_hold(path: tuple[str, ...]) -> bool:
     """Return whether a setting, or one below it, is used."""
+    # Parents of a used setting are kept, because the setting is reached through them.
     leads = any(_matches(".".join(pattern.split(".")[: len(path)]), path) for pattern in _READ)
     return (leads or _is_below(_READ, path)) and not _is_below(_OF_THE_MACHINE, path)
 
@@ -124,6 +126,7 @@ def _built_in_filters(data: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
     def is_built_in(rule: Any) -> bool:
+        # A colon marks `module:Class`, whose import runs code; `against` names files.
         return not isinstance(rule, Mapping) or (":" not in str(rule.get("kind", "")) and "against" not in rule)
 
     return {"filters": {name: rule for name, rule in filters.items() if is_built_in(rule)}}
@@ -133,6 +136,7 @@ def _embedded(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the corpora if all of them come with bertjax; otherwise a corpus that cannot be opened."""
     corpora = _corpora(data)
     are_embedded = corpora and all(isinstance(name, str) and name.startswith(EMBEDDED) for name in corpora)
+    # One corpus that is not here changes the mixture, so none is opened.
     if data.get("heldout") or not are_embedded:
         return {"corpus": EMBEDDED}
     if isinstance(sources := data.get("sources"), Mapping) and sources:
@@ -163,4 +167,5 @@ def _mapped(value: Any, change: Callable[[tuple[str, ...], str], str], path: tup
 
 def _matches(pattern: str, path: tuple[str, ...]) -> bool:
     parts = pattern.split(".")
+    # `zip` alone would let a pattern match a longer path.
     return len(parts) == len(path) and all(part in ("*", name) for part, name in zip(parts, path))

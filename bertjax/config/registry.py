@@ -51,6 +51,7 @@ class Union:
             elsewhere = ", or name module:Class" if self.is_open else ""
             raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}{elsewhere}")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
+        # Registered kinds are bertjax's own modules and always trusted.
         module = module_of(choice, module_name, trust_code or kind in self.kinds)
         registered = vars(module).get(class_name)  # not getattr: a module may import others when it is asked for a name
         if registered is None:
@@ -60,6 +61,7 @@ class Union:
         if not (isinstance(registered, type) and issubclass(registered, self.base)):
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
+        # A class whose own kind differs would be written to config.json under a name that does not load it.
         has_kind = any(field.name == "kind" for field in dataclasses.fields(self.base))
         if has_kind and (own := getattr(registered, "kind", None)) != kind:
             raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
@@ -105,6 +107,7 @@ def _import(choice: str, name: str) -> types.ModuleType:
 
 
 def _imported(choice: str, name: str) -> types.ModuleType:
+    # An imported module has run already, so looking up a class in it runs nothing new.
     if name not in sys.modules:
         raise Untrusted(
             f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "

@@ -37,6 +37,7 @@ def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapp
                     else f"{row}={stage.seq_len} allows examples of {tokens} tokens in tasks.{name}, and "
                     f"model.max_positions={limit}; set {bound}, or lower {row}"
                 )
+            # A row that cannot hold one example would give an empty plan.
             if tokens < (shortest := formats[name].shortest):
                 raise UserError(
                     f"stages.{index}.seq_len={stage.seq_len} leaves {tokens} tokens for an example of tasks.{name}, "
@@ -80,6 +81,7 @@ def fit(mapping: dict[str, Any], overridden: Container[str]) -> dict[str, Any]:
             # A row may be longer than the position table if its examples are short enough.
             if not isinstance(seq_len, int) or (longest := examples.longest(seq_len)) <= limit:
                 continue
+            # Lists of choices and pairs of texts put several examples into a row: scale it by its longest example.
             lower(stage, f"stages.{index}", "seq_len", seq_len, seq_len * limit // longest)
             if f"stages.{index}.seq_len" in lowered:
                 for field in examples.token_settings:

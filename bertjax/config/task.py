@@ -40,6 +40,7 @@ class Task:
 
     def __post_init__(self):
         if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
+            # Suggest a format only if it has the label.
             kinds = kinds_with(self.objective.labels) or ["module:Class"]
             remedy = f"use examples.kind={' or '.join(kinds)}"
             if self.examples.kind in kinds:
@@ -79,5 +80,6 @@ class Task:
     @property
     def has_classes(self) -> bool:
         """Whether the objective predicts classes and takes their names from the training file."""
+        # A registered or user objective opts in with a field of this name.
         is_set_by_data = "classes" in {field.name for field in dataclasses.fields(self.objective)}
         return is_set_by_data and isinstance(self.examples, LabeledFormat)

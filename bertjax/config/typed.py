@@ -31,12 +31,14 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
       UserError: an unknown key (with the nearest known one), a value with the wrong type, or a non-finite number.
     """
     origin = typing.get_origin(expected)
+    # The only union in settings is `X | None`, so one option remains.
     if origin is types.UnionType:  # X | None
         [expected] = (option for option in typing.get_args(expected) if option is not types.NoneType)
         return None if value is None else build(expected, value, path, unions)
     if expected in unions or dataclasses.is_dataclass(expected):
         return _build_dataclass(expected, value, path, unions)
     if origin is tuple:
+        # A string is iterable and would become a tuple of its characters.
         if isinstance(value, str) or not isinstance(value, (list, tuple)):
             is_bare = isinstance(value, str) and value.startswith("[")
             quoting = ', which a shell needs in single quotes: \'["a", "b"]\'' if is_bare else ""
@@ -61,6 +63,7 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
 def _finite(path: str, value: int | float) -> float:
     try:
         number = float(value)
+    # Python's integers are unbounded, floats are not.
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
@@ -73,6 +76,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
     is_union = expected in unions
     if is_union:
         expected = unions[expected](build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
+    # `init=False` fields such as `kind` are set by the class itself.
     known = {field.name for field in dataclasses.fields(expected) if field.init}
     if "kind" not in known:
         fields.pop("kind", None)
@@ -83,6 +87,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
             nameable = known | {"kind"} if is_union else known
             hint = f"; did you mean {' or '.join(map(repr, deeper))}?" if deeper else _nearest(key, nameable)
             raise UserError(f"unknown configuration key {quoted(_join(path, key))}{hint}")
+    # Not `field.type`, which is text if a module has `from __future__ import annotations`.
     hints = typing.get_type_hints(expected)
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
 
@@ -132,12 +137,14 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> li
     *parents, last = path.split(".")
     target: Any = mapping
     for key in parents:
+        # `setdefault` creates sections that the file leaves out, so that any setting can be a flag.
         target = target[_index(target, key, path)] if isinstance(target, list) else target.setdefault(key, {})
         if not isinstance(target, (dict, list)):
             raise UserError(
                 f"override {assignment!r}: {key!r} is a value and has no settings; see the names in config.json"
             )
     value, removed = _literal(text), []
+    # The old kind's settings belong to another class, which would refuse them as unknown.
     if last == "kind" and parents[-1:] and parents[-1] in unions and target.get("kind", value) != value:
         removed = [name for name in target if name != "kind"]
         target.clear()
@@ -156,6 +163,7 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def _join(path: str, key: str) -> str:
+    # A key from a file may hold control characters, which must not reach the terminal.
     key = key if key.isprintable() else repr(key)
     return f"{path}.{key}" if path else key
 
@@ -189,6 +197,8 @@ def _index(items: list, key: str, path: str) -> int:
 
 def _literal(text: str) -> Any:
     try:
+        # Only literals: a flag must not run code.
         return ast.literal_eval(text)
+    # Text without quotes, such as a path; deep nesting exhausts the parser.
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text

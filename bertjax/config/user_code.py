@@ -27,4 +27,5 @@ def line_of(error: BaseException) -> str:
 
 def _is_users(filename: str) -> bool:
     path = Path(filename)
+    # Frames such as `<string>` have no file that a user could open.
     return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _OTHERS)

@@ -71,6 +71,7 @@ class Stage:
 
     def among(self, tasks: Iterable[str]) -> tuple[str, ...]:
         """Return the tasks that take turns in this stage, in the run's task order."""
+        # The run's order, not the order in the setting: turns are numbered by it.
         return tuple(task for task in tasks if task in self.tasks or not self.tasks)
 
     def check(self, name: str) -> None:
@@ -82,6 +83,7 @@ class Stage:
         Raises:
           UserError: a number is out of range.
         """
+        # None is an open setting, which the data will determine.
         for field in ("steps", "seq_len", "batch"):
             value = getattr(self, field)
             if value is not None and value < 1:
@@ -188,6 +190,7 @@ class OptimizerConfig:
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
         for field in ("b1", "b2", "warmup_share"):
+            # A moment with decay rate 1 would stay 0; a warm-up over all steps would leave none for the decay.
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
         for field in ("warmup_steps", "weight_decay", "clip_norm", "layer_decay_offset"):
@@ -201,6 +204,7 @@ class OptimizerConfig:
         for index, multiplier in enumerate(self.multipliers):
             name = f"optimizer.multipliers.{index}"
             check_pattern(f"{name}.path", multiplier.path)
+            # A frozen parameter needs no gradient and no moments; with factor 0 it would still cost both.
             if not multiplier.factor > 0.0:
                 raise UserError(
                     f"{name}.factor={multiplier.factor} must be above 0; to freeze parameters use optimizer.frozen"
@@ -222,6 +226,7 @@ def matches_any(patterns: Iterable[str], path: str) -> bool:
 
 def check_pattern(name: str, pattern: str) -> None:
     """Raise UserError unless a setting is a non-empty regular expression."""
+    # `re.search` finds the empty pattern in every string.
     if not pattern:
         raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
     try:
@@ -377,6 +382,7 @@ class RuntimeConfig:
     @property
     def kept_every(self) -> int:
         """Interval in steps between checkpoints that are never deleted; 0 for none."""
+        # `or` would not do: 0 means that no checkpoint is kept for good.
         return 10 * self.save_every if self.keep_every is None else self.keep_every
 
     def skipped_before(self, step: int) -> list[list[int]]:

@@ -70,6 +70,7 @@ class Result:
     @property
     def held_out_task(self) -> tuple[str, ...]:
         """Key for comparable results: only results with equal keys are ranked together."""
+        # Metrics of different names are different questions too, even with equal settings.
         return (self.metric, *self.task_changes)
 
     @property
@@ -299,6 +300,7 @@ def _split(text: str) -> list[str]:
     parts, expected = [""], []
     for character in text:
         if expected and character == expected[-1]:
+            # A quote closes itself, so compare with the expected character before looking for an opening one.
             expected.pop()
         elif character in _PAIRS and not (expected and expected[-1] in "'\""):  # brackets in quotes are text
             expected.append(_PAIRS[character])
@@ -313,6 +315,7 @@ def _check_base(root: epath.Path, base: Config) -> None:
     """Write the configuration to `sweep.json`, or compare it with the one from an earlier start."""
     path = root / "sweep.json"
     # Several commands may extend one sweep, but only with the same base: otherwise results are not comparable.
+    # The round trip through JSON turns tuples into lists, as they are in the file.
     settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
     if not storage.exists(path):
         root.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     scores = {
         step: score
         for step, score in scores.items()
+        # Only steps with a checkpoint can be used; a score that was not finite is null in the log.
         if step in kept and score is not None and config.pruning.has_ended(step, end)
     }
     if last is None or not scores:

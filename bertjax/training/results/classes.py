@@ -53,6 +53,7 @@ class ClassReport:
         """Count (label, prediction) pairs."""
         number = {name: index for index, name in enumerate(classes)}
         confusion_CC = np.zeros((len(classes), len(classes)), np.int64)
+        # `confusion[rows, columns] += 1` would count equal pairs only once.
         np.add.at(confusion_CC, ([number[name] for name in labels], [number[name] for name in guesses]), 1)
         return cls(tuple(classes), confusion_CC)
 
@@ -70,11 +71,13 @@ class ClassReport:
         table = np.stack([precision, recall, _ratio(2 * precision * recall, precision + recall)])
         rows = [*zip(self.classes, table.T, support)]
         rows.append(("macro avg", table.mean(axis=1), support.sum()))
+        # [3, C] @ [C]: weight each class by its examples.
         rows.append(("weighted avg", table @ support / support.sum(), support.sum()))
         scores = {
             name: dict(zip(("precision", "recall", "f1"), map(float, values))) | {"support": int(count)}
             for name, values, count in rows
         }
+        # Without the diagonal, the largest number of a row is its most frequent error.
         for name, wrong_C in zip(self.classes, self.confusion_CC - np.diag(right)):
             scores[name]["taken_for"] = {self.classes[wrong_C.argmax()]: int(wrong_C.max())} if wrong_C.any() else {}
         return scores
@@ -153,6 +156,7 @@ class ClassReport:
 def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
     """Format `ClassReport.scores` as a table: lowest F1 first, averages last."""
     rows = [{"name": name, **row} for name, row in scores.items()]
+    # The last two entries are the averages.
     rows, means = sorted(rows[:-2], key=lambda row: row["f1"]), rows[-2:]
     table = Table(title="classes by F1, the lowest first", pad_edge=False)
     table.add_column("class")
@@ -165,6 +169,7 @@ def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
         table.add_row(row["name"], *numbers, f"{row['support']:,}", taken_for)
     if len(rows) > _SHOWN:
         table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
+    # Fixed width: the text goes to a file, not to this terminal.
     console = Console(file=io.StringIO(), width=100)
     console.print(table)
     return console.file.getvalue()
@@ -179,6 +184,7 @@ def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassR
             is_of_all = heldout == HELDOUT
             if several and not is_of_all and not heldout.startswith(f"{name}/"):
                 continue
+            # The main set merges the predictions of all tasks, so each record names its own.
             own = [record for record in part.predictions if not (several and is_of_all) or record["task"] == name]
             if report := report_of(task, own):
                 loss = f"{task.objective.term}_loss"

@@ -76,6 +76,7 @@ def figure_of(records: Sequence[dict], panels: Sequence[str], config_name: str, 
 
 def metrics_in(records: Iterable[dict]) -> list[str]:
     """Return the names of training and held-out metrics, in order of appearance."""
+    # A dict as an ordered set.
     names = {
         key.removeprefix(prefix): None
         for record in records
@@ -93,6 +94,7 @@ def losses_among(names: Iterable[str]) -> list[str]:
 
 def points_of(records: Iterable[dict], *keys: str) -> list[tuple[float, ...]]:
     """Return the values of the keys for each record that has them all; non-finite values (null) are left out."""
+    # JSON has no NaN: a value that was not finite is null in the log.
     points = (tuple(record.get(key) for key in keys) for record in records)
     return [values for values in points if None not in values]
 
@@ -105,6 +107,7 @@ def take_literally(figure: "Figure") -> None:
     from matplotlib.text import Text
 
     axes = [axis for each in figure.axes for axis in (each.xaxis, each.yaxis) if axis.get_scale() == "log"]
+    # An axis label is plain text, on a logarithmic axis too.
     formulas = {text for axis in axes for text in axis.findobj(Text) if text is not axis.label}
     for text in figure.findobj(Text):
         text.set_parse_math(text in formulas)

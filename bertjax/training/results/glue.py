@@ -81,6 +81,7 @@ def _scores_in(root: Path, metric: str) -> list[float | None]:
     if storage.exists(of_seeds):
         values = read_json(of_seeds, "metrics")["metrics"].get(metric, {"values": []})["values"]
         runs = [Workdir.at(root / f"seed={seed}") for seed in range(len(values))]
+        # An unfinished seed would make the mean change later, so none of the seeds counts until all have ended.
         return values if all(map(_has_ended, runs)) else []
     if storage.exists(files.summary) and _has_ended(files):
         summary = read_json(files.summary, "eval", "finished")
@@ -107,6 +108,7 @@ def as_dict(suite: Suite, scores: Scores) -> dict[str, dict[str, float]]:
                 "deviation": 100 * deviation(finite),
                 "seeds": len(finite),
             }
+    # An average over fewer tasks is not comparable with the paper's.
     if all(task in table for task in suite.averaged):
         table["average"] = {"mean": statistics.fmean(table[task]["mean"] for task in suite.averaged)}
     return table

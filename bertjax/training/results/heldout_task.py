@@ -51,9 +51,11 @@ class HeldoutTask:
     def changes(self, other: "HeldoutTask") -> list[str]:
         """List differences as `objective.masking.rate: 0.15 -> 0.4`; empty if the question is the same."""
         changes = differences(self.settings, other.settings)
+        # Equal data fingerprints prove equal text, whatever the files are called.
         if self.fingerprint == other.fingerprint:
             return changes
         moved = differences(self.places, other.places)
+        # Nothing explains the different data: name the fingerprints themselves.
         if not changes and not moved and self.training == other.training:
             return differences(self.fingerprint, other.fingerprint, "data.store_fingerprint")
         return changes + moved
@@ -71,6 +73,7 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     first, *rest = metric.split("/")
     task, name = (first, rest) if len(tasks) > 1 and first in tasks else (next(iter(tasks)), [first, *rest])
     objective, examples, data = tasks[task]["objective"], tasks[task]["examples"], settings["data"]
+    # Evaluations use the row length of the last stage that trains the task.
     last = next(stage for stage in reversed(settings["stages"]) if not stage["tasks"] or task in stage["tasks"])
     common = {"eval": {part: settings["eval"].get(part) for part in ("seed", "rows")}}
     fingerprint = identity.get("data", {}).get("store_fingerprint", "")
@@ -107,12 +110,14 @@ def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
     kind, masking = objective["kind"], objective.get("masking")
     if masking is not None:
         masking = _without(masking, _TRAINING_MASKING)
+    # These objectives may differ in all else: their `mlm_` metrics answer the same question.
     if kind in MASKED_TOKENS and metric.startswith("mlm_"):
         return {"masking": masking}
     own = {name: value for name, value in objective.items() if not name.endswith(_WEIGHTS)}
     own = _without(own, _TRAINING_OBJECTIVE) | ({"masking": masking} if masking is not None else {})
     term = metric.removesuffix("_loss")
     if term in (objective.get("teacher_losses") or {}) or (kind == "distillation" and term in ("soft", "cosine")):
+        # The loss of imitating a teacher depends on which teacher it is.
         own |= {name: objective[name] for name in ("teacher", "teacher_losses")}
     if metric.startswith("generator_"):  # the generator's size does not change what it must predict
         own.pop("generator_share", None)

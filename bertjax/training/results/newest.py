@@ -25,6 +25,7 @@ class NewestResults:
         self._workdir, self.path = workdir, workdir.summary
         self._figures: dict[str, Any] = {}
         self._due = math.inf
+        # Two locks: `add` in the training thread must not wait for a slow write.
         self._taking, self._writing = threading.Lock(), threading.Lock()
         self._ended = False
 
@@ -32,6 +33,7 @@ class NewestResults:
         """Queue an evaluation's figures, as in a finished run's summary."""
         with self._taking:
             self._figures = figures
+            # Keep an earlier date: frequent evaluations must not postpone the drawing forever.
             self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
 
     def write(self, everything: bool) -> None:
@@ -52,6 +54,7 @@ class NewestResults:
                     storage.write_text(self.path, json_text({"finished": False, **figures}, indent=2) + "\n")
                 except BaseException:
                     with self._taking:
+                        # Put them back for the next call, unless newer ones have arrived.
                         self._figures = self._figures or figures
                     raise
             if is_due:

@@ -36,6 +36,7 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
     folded: dict[str, list[tuple[str, Any]]] = {}
     for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         parts = path_of(key_path).split("/")
+        # At least the last part, the name of the array, stays outside the module.
         depth = min(_FOLDED_DEPTH, len(parts) - 1)
         folded.setdefault("/".join(parts[:depth]), []).append(("/".join(parts[depth:]), key_path, leaf))
     total = count_parameters(params, encoder)
@@ -68,6 +69,7 @@ def masked_sentence(samples: Sequence[Mapping[str, Any]]) -> str:
     """
     sentences = [part.strip() for sample in samples for part in re.split(r"\[CLS\]|\[SEP\]", sample["text"])]
     letters = filter(str.isalpha, "".join(sentences))
+    # ASCII letters suggest English, for which the default sentence will do.
     masked = [] if all(map(str.isascii, letters)) else [sentence for sentence in sentences if "[MASK]" in sentence]
     return min(masked, key=len, default="The [MASK] is old.")
 
@@ -112,6 +114,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
 
 def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
     """Return a metric's unigram and most-frequent baselines as text, each empty if there is none."""
+    # Several tasks or held-out sets put a prefix before metric and baseline.
     task, slash, metric = name.rpartition("/")
     if metric in ("mlm_loss", "plm_loss", "clm_loss", "generator_loss"):
         return _number(baseline.get(f"{task}{slash}unigram_loss")), ""
@@ -207,6 +210,7 @@ def plan_line(feed: Feed, task: str, label: str = "") -> str:
     else:
         lost, repeated = (total(name) / total("split_tokens") for name in ("lost_tokens", "repeated_tokens"))
         cost = f"{lost:.1%} of the text cut away, {repeated:.1%} repeated"
+        # Several plans already cut the text in different places.
         if lost > _MUCH_LOST and len(feed.sources[0].plans) == 1:
             cost += f"; --config.tasks.{task}.plans=8 cuts it in other places in other epochs"
     return (
@@ -250,6 +254,7 @@ def sources_line(shares: Mapping[str, Mapping[str, float]], task: str = "") -> s
 
 def heldout_line(feed: Feed, task: str = "") -> str:
     """Describe the held-out rows in one line."""
+    # Held-out feeds have one plan: rows that vary would make evaluations incomparable.
     (plan,) = feed.plans
     cost = f" ({notes_of(plan.examples)})" if isinstance(plan.examples, LabeledExamples) else ""
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"

@@ -37,6 +37,7 @@ class Scores(NamedTuple):
 
 def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]], by_record: bool = False) -> Scores:
     """Return scores sorted by id."""
+    # Sorted ids let two runs be aligned without regard to the order of their rows.
     ids = np.array(list(ids), np.int64)
     order = np.argsort(ids, kind="stable")
     return Scores(ids[order], np.array(list(sums), np.float64).reshape(-1, 2)[order], by_record)
@@ -47,6 +48,7 @@ def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
     seen: Counter[str] = Counter()
     ids, sums = [], []
     for record, total, weight in scored:
+        # Without the place in the file: a file in another order has the same records.
         content = json.dumps({key: value for key, value in record.items() if key != WHERE}, sort_keys=True)
         # Number equal records, so that duplicates in a file have different ids.
         seen[content] += 1
@@ -57,6 +59,7 @@ def scores_of_records(scored: Iterable[tuple[Record, float, float]]) -> Scores:
 
 def content_id(content: bytes) -> int:
     """Return a 64-bit hash."""
+    # Signed, to fit into the int64 array of ids.
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
@@ -78,6 +81,7 @@ def read_scores(path: epath.Path) -> dict[str, Scores]:
     if not path.exists():
         return {}
     try:
+        # `path` may be on an object store, and a zip file needs seeking: read it whole.
         with np.load(io.BytesIO(path.read_bytes())) as arrays:
             named = [(kind, name.removeprefix(kind)) for name in arrays.files for kind in (_IDS, _RECORDS)]
             return {

@@ -46,6 +46,7 @@ def interval_of_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy import stats  # slow to import
 
     values = np.asarray(values, np.float64)
+    # One seed gives no estimate of the deviation, so its interval is a point and not infinite.
     seeds, mean = len(values), values.mean(axis=0)
     if seeds < 2:
         return mean, mean
@@ -103,6 +104,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
       out.
     """
     metrics = {}
+    # A metric may be missing in the first run: collect the names of all, in order.
     for name in dict.fromkeys(name for summary in figures for name in summary["eval"]):
         values = [_finite(summary["eval"].get(name)) for summary in figures]
         numbers = [value for value in values if value is not None]

@@ -14,6 +14,7 @@ def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
     for (task, seq_len), feed in feeds.train.items():
         taken = feed.turns.taken(timetable.rows(task, seq_len)).tolist()
         read = [
+            # An epoch is one plan, so divide by the mean rows of a plan.
             rows * len(source.plans) / sum(plan.counts.rows for plan in source.plans)
             for rows, source in zip(taken, feed.sources, strict=True)
         ]
