@@ -60,6 +60,7 @@ def run(
     for note in filter(None, (material.note for material in materials)):
         say(note, file=sys.stderr)
     if parts:
+        # Parts that were named must fit a model; without names, those that do not fit are left out.
         running.check_served(chosen, subjects, materials)
 
     def on_part(part, is_run):
@@ -146,6 +147,7 @@ def main(argv: list[str] | None = None) -> int:
         if outcome.error:
             again = f"the other parts are written; run it alone with --parts={outcome.part.name}"
             say(f"error: {outcome.part.name} failed: {outcome.failure}; {again}", file=sys.stderr)
+    # The page is written, but a script must still notice that a part failed.
     return command_line.code_for(errors[0]) if errors else 0
 
 
@@ -161,6 +163,7 @@ def _texts(values: Sequence[str]) -> list[str]:
             if not (lines := read_file(value, ("text",))):
                 raise UserError(f"--texts={value} has no lines, so there is nothing to analyze; give at least one")
             texts += [record["text"] for record in lines]
+        # A mistyped file name would otherwise be analyzed as a sentence.
         elif _FILE.fullmatch(value):
             raise UserError(f"--texts={value} does not exist; check the path")
         else:

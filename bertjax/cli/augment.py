@@ -56,6 +56,7 @@ def run(
     if model:
         variants = _filled(variants, model, augmentation, candidates)
     lines = [json.dumps(dict(zip(fields, variant)), ensure_ascii=False) for variant in variants]
+    # Different draws may give the same variant; a set would also change the order.
     lines = list(dict.fromkeys(lines))
     if not lines:
         raise UserError(f"{source} has no text that changes; raise --copies, --mask or --ngrams")
@@ -74,6 +75,7 @@ def _filled(variants: list[list[str]], model: str, augmentation: Augmentation, c
         )
     predictor = Predictor(saved)
     pipeline = predictor.pipeline(Refill, top=candidates, augmentation=augmentation)
+    # After the pipeline is built: a model without a masked-LM head is refused in any case.
     if not places:
         return variants
     texts = [{"text": variants[row][column], "number": index} for index, (row, column) in enumerate(places)]

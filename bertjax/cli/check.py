@@ -20,6 +20,7 @@ from bertjax.runtime.errors import UserError
 
 # Platform -> matrix width, number of products, words of memory. Accelerators need more work to reach full load.
 _SIZES = {"cpu": (256, 8, 1 << 20)}
+# 2^28 words of 4 bytes fill 1 GiB of memory.
 _SIZES_OF_ACCELERATORS = (4096, 64, 1 << 28)
 # Columns of the results.
 PARTS = ("matrix products in float32", "matrix products in bfloat16", "memory")
@@ -60,6 +61,7 @@ def _work(width: int, products: int, words: int, seed: jax.Array) -> jax.Array:
 
 def _sum_of_bits(array: jax.Array) -> jax.Array:
     """Sum the elements as unsigned integers, modulo 2**32. Any single flipped bit changes the sum."""
+    # Bits and not values: in a sum of floats, rounding can hide a flipped bit.
     unsigned = jnp.uint16 if array.dtype == jnp.bfloat16 else jnp.uint32
     return jnp.sum(jax.lax.bitcast_convert_type(array, unsigned), dtype=jnp.uint32)
 
@@ -71,6 +73,7 @@ def wrong_rounds(results: np.ndarray) -> np.ndarray:
       results: uint32 [round, device, part].
     """
     parts = np.moveaxis(results, -1, 0)
+    # There is no reference: correct results depend on hardware and compiler, so the majority is taken for right.
     frequent = [collections.Counter(part.ravel().tolist()).most_common(1)[0][0] for part in parts]
     return (results != np.array(frequent)).sum(axis=0)
 

@@ -93,6 +93,7 @@ def _run_search(config: Config, args: argparse.Namespace) -> int:
         tried.append(forecast)
         log.info("%s", report.one_line(forecast))
     winner = best(tried)
+    # None if nothing fits.
     projected = winner and project([winner], config, args.mfu, args.corpus_tokens, [index])
     if args.json:
         chosen = None if winner is None else tried.index(winner)
@@ -158,6 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     args, overrides = config_file.parse(parser, argv)
     platform.configure_logging()
     for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
+        # NaN fails the comparison, so it is refused too.
         if value is not None and not 0 < value <= most:
             raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
     config = config_file.load(args.config, overrides)

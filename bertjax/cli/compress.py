@@ -126,6 +126,7 @@ def run(
         target,
         (model.encoder, smaller.encoder),
         (parameters[0], parameters[1]),
+        # A checkpoint has no weights file to measure, so the size before is computed.
         (parameters[0] * FLOAT32_BYTES, weights),
         _pairs(before, after, "eval"),
         _pairs(before, after, "baseline"),
@@ -165,6 +166,7 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
         params, encoder = cut.layers(params, encoder, cuts.layers)
     everything = model.params | {"encoder": params}
     if cuts.layers:
+        # A head that reads a mix of all layers has a weight for each of them.
         everything["heads"] = cut.mixes(everything.get("heads", {}), cuts.layers)
         model = model._replace(settings=_of_layers(model.settings, cuts.layers))
     # The widths of ELECTRA's generator are shares of the encoder's (`generator_share`), so it does not fit a cut one.
@@ -172,6 +174,7 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
         del everything["generator"]
         everything["heads"] = {name: head for name, head in everything["heads"].items() if name != "mlm"}
         notes.append("generator and its head not kept: continued pretraining draws a new one of the smaller size")
+    # Scores of the whole model must not pass for scores of the smaller one.
     numbers = {"before_compression": model.numbers} if model.numbers else {}
     return export.with_encoder(model, encoder, everything)._replace(numbers=numbers), notes
 
@@ -252,6 +255,7 @@ def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:
     for lines in _batches(corpus, text_field):
         for ids in _encoded(tokenizer, lines):
             used[ids] = True
+        # `ids` is now the whole batch in sequence, the last of the two encodings: count each token once.
         tokens += len(ids)
     if not tokens:
         raise UserError(f"--vocabulary={corpus} has no text; name a corpus with documents")
@@ -265,6 +269,7 @@ def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:
                     "without the unused pieces; leave out --vocabulary"
                 )
     encoder = dataclasses.replace(model.encoder, vocab_size=len(kept))
+    # Word tables and output biases lose the same rows.
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: leaf[kept] if vocabulary.has_vocabulary_axis(path) else leaf, model.params
     )

@@ -59,6 +59,7 @@ def run(
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
     if to_onnx or quantized:  # before a large model is read
         onnx.check_installed()
+    # `encoder_only` while reading: heads that have no counterpart here are not even looked at.
     model, notes = huggingface.read(path, encoder_only) if from_huggingface else (SavedModel(source).export, [])
     if encoder_only:
         model = huggingface.encoder_alone(model)

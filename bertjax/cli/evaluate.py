@@ -94,6 +94,7 @@ def score(
     config = _with_tuned(config, model.settings)
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
+        # The model's tokenizer and not one trained on the new corpus: its ids index the model's word table.
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         config = dataclasses.replace(config, data=data)
     elif config.data.tokenizer.model:  # the recorded path may exist only on the training machine
@@ -106,12 +107,14 @@ def score(
     # If the encoder grows during training, a checkpoint may have fewer layers than the finished model.
     program = Program(config, model.tokenizer.vocab_size, layers=model.encoder.layers)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
+    # Heads that the objectives read and the model does not have.
     if missing := set.difference(*map(set, heads)):
         raise UserError(
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
     store = _labeled(config, model.tokenizer, corpus, columns)
     if store is None:  # a run's record names its own store
+        # With another corpus, the recorded store would be the wrong one.
         has_record = not corpus and not saved.is_export
         store = open_store(config.data, read_record(Workdir.at(saved.folder)) if has_record else None)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
@@ -173,6 +176,7 @@ def _labeled(
             raise UserError(
                 f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
             )
+        # Without further files: only the named file is scored.
         examples = dataclasses.replace(task.examples.with_columns(columns), heldout=path, further_heldout={})
         records = examples.read(path)  # an error of this file names no setting, which the user has not typed
         if task.has_classes:
@@ -183,6 +187,7 @@ def _labeled(
     source = labeled_files(config, tokenizer, is_trained=True)
     train = config.task.examples.train
     if path:
+        # Hand over the records: read again, they would have their old labels.
         source.heldout = records
     # Baselines need class counts. Without a readable training file, the scored file has to do.
     if path and (columns or not (train and storage.exists(train))):
@@ -205,6 +210,7 @@ def _labeled(
 def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
     """Rename labels to the model's class names, such as `1` to `LABEL_1`, if the match is unambiguous."""
     names = list(examples.class_counts(records))
+    # Two labels that match one class would be merged, so such a file is left alone.
     new = labels.matched(names, classes)
     if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
         return records  # the labels that the model lacks are refused one by one
@@ -235,6 +241,7 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
       UserError: no such model or file, a line that is not a pair, or a model without a masked-LM or causal head.
     """
     target = epath.Path(scores).expanduser()
+    # Scoring takes long: an output that cannot be written must fail before it.
     if scores and not storage.is_remote(target) and not target.parent.exists():
         raise UserError(f"--scores={scores} is in a folder that does not exist; make it first")
     pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)

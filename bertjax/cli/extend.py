@@ -159,6 +159,7 @@ def _sample(corpus: str, text_field: str) -> list[str]:
 def _with_pieces(model: export.Export, extended: Extension) -> export.Export:
     params = resize.add_pieces(model.params, model.encoder, extended.parts)
     vocab_size = extended.tokenizer.vocab_size
+    # Settings first: the padding below follows from the new vocabulary size.
     model = _with_settings(model, vocab_size=vocab_size)
     return model._replace(params=vocabulary.pad(params, model.encoder), tokenizer=extended.tokenizer)
 
@@ -202,6 +203,7 @@ def main(argv: list[str] | None = None) -> int:
         "--max-positions", type=int, default=0, metavar="N", help="new number of rows of the position table"
     )
     args = parser.parse_args(argv)
+    # These defaults are None, to tell a flag that has no effect from one that was not given.
     if args.new_pieces is not None and not args.corpus:
         raise UserError(f"--new-pieces={args.new_pieces} counts words of a corpus; name it with --corpus")
     if args.share is not None and not args.mix:

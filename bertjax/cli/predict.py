@@ -99,6 +99,7 @@ def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) ->
 def _target(out: str) -> Iterator[IO[bytes]]:
     """Open stdout, or a file that appears only when it is complete."""
     if not out:
+        # Bytes: output is UTF-8 on every machine, whatever its locale.
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
@@ -119,6 +120,7 @@ def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
         if not records:
             raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
         return records
+    # Without this line, a command that waits for input seems to hang.
     if sys.stdin.isatty():
         say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
     return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
@@ -210,6 +212,7 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
     kind = PIPELINES[do]
     names = ("top", "normalize", "layers", "per_token")
+    # None: the flag was not given. An option that is passed on must be one of the pipeline's.
     options = {name: value for name in names if (value := getattr(args, name)) is not None}
     if columns := command_line.columns_of(args):
         if kind is not FineTuned:
@@ -224,6 +227,7 @@ def main(argv: list[str] | None = None) -> int:
             f"--out={args.out} can hold only embeddings, one for each text; add --do=embed without --per-token, or "
             "name a .jsonl file"
         )
+    # The depth is known only now that the model is open.
     if args.layers is not None:
         options["layers"] = _layers(args.layers, predictor.model.encoder.layers)
     pipeline = predictor.pipeline(kind, **options)

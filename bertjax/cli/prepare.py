@@ -94,10 +94,12 @@ def _runner(name: str, flags: list[str], kept: str, parser: ArgumentParser) -> R
       UserError: there is no such runner or flag, Apache Beam is not installed, or the folder cannot be written.
     """
     if name == "local":
+        # Only Beam's runners have flags of their own; here an unknown flag is a typo.
         config_file.refuse(flags, parser)
         return Local(_writable(kept)) if kept else LOCAL
     if kept:
         raise UserError(f"--keep-shards={kept} has no effect with --runner={name}, which has a work folder; remove it")
+    # Imported here, because Apache Beam is optional.
     from bertjax.data.preparation.beam import Beam
 
     return Beam(name, flags)
@@ -114,6 +116,7 @@ def _writable(kept: str) -> Path:
     folder = Path(kept).expanduser().absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Try it: permission bits do not show a full disk or a read-only mount.
         storage.write_bytes(folder / "writable", b"")
     except OSError as error:
         raise storage.user_error(error, f"cannot write --keep-shards={kept}", "name another folder") from error

@@ -149,6 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     platform.add_flag(parser)
     args = parser.parse_args(argv)
     for name in ("rank", "examples"):
+        # The comparison counts as 0 or 1: a rank is at least 1, and 0 examples mean all.
         if getattr(args, name) < (name == "rank"):
             raise UserError(f"--{name}={getattr(args, name)} must be at least 1")
     if args.heldout and len(args.labeled) > 1:
@@ -219,6 +220,7 @@ def _keep(
         for material, found in numbers[subject.label].items():
             if workdir and "probe" in found:
                 by_layer = {
+                    # One unit: `compare` reads scores by unit, and here there is only the accuracy of the file.
                     f"layer_{layer}/accuracy": scores_of([0], [(accuracy, 1.0)])
                     for layer, accuracy in enumerate(found["probe"]["accuracy"])
                 }
@@ -231,6 +233,7 @@ def _kept_name(name: str, files: Sequence[Path], *choices: str) -> str:
 
     The hash keeps files with equal names apart, and gives a file the same result name on every machine.
     """
+    # No argument can contain "\0", so that different choices never join to the same text.
     digest = hashlib.sha256("\0".join(choices).encode())
     for file in files:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -245,6 +248,7 @@ def _stem(path: str) -> str:
 def _workdir_of(subject: Subject) -> epath.Path | None:
     """Return a model's workdir if it is a run's newest state; None for `RUN@STEP` and exports."""
     saved = subject.saved
+    # Results of an older checkpoint would be taken for the run's.
     return None if saved is None or saved.is_export or saved.step else epath.Path(saved.folder)
 
 

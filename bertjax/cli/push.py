@@ -57,6 +57,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
       Unavailable: the Hub cannot be reached.
     """
     try:
+        # Optional: the other commands work without it.
         import huggingface_hub
     except ImportError as error:
         raise UserError("bertjax push needs huggingface_hub, which is not installed; pip install '.[hub]'") from error
@@ -72,6 +73,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
     about = dataclasses.replace(about, repository=target.repository, commit=_commit(Path(path)))
     hub, addresses = huggingface_hub.HfApi(library_name="bertjax"), []
     for name, to in pushed:
+        # The upload takes everything in its folder, so use one that holds nothing but the model.
         with tempfile.TemporaryDirectory() as folder:
             huggingface.write(folder, SavedModel(name).export, about)
             addresses.append(_upload(hub, Path(folder), to, public))
@@ -100,6 +102,7 @@ def _upload(hub, folder: Path, target: Target, public: bool) -> str:
             # Deleted in the same commit, unless a new file has the same name.
             delete_patterns=list(huggingface.MODEL_FILES),
         )
+    # Raised above, with its own remedy.
     except UserError:
         raise
     except Exception as error:  # of the library, its HTTP client or its own checks
@@ -110,6 +113,7 @@ def _upload(hub, folder: Path, target: Target, public: bool) -> str:
 
 def _commit(path: Path) -> str:
     """Return the bertjax commit at a run's last start, given its workdir or export; empty if unknown."""
+    # An export is a subfolder of its workdir.
     folder = next((folder for folder in (path, path.parent) if (folder / "starts.jsonl").exists()), None)
     starts = read_jsonl(Workdir.at(folder).starts) if folder else []
     return printable(str(starts[-1].get("versions", {}).get("bertjax", ""))) if starts else ""

@@ -35,6 +35,7 @@ def run(path: epath.PathLike, out: epath.PathLike = "", trust_code: bool = False
     if is_store:
         store = TokenStore.open(source)
         html = page(f"Token store {source.name}", store_report.sections_of(store))
+    # `data.store` is the parent of all stores, so this is an easy mistake.
     elif stores := [each for each in storage.names_in(source) if is_token_store(source / each)]:
         raise UserError(f"{name!r} is a folder of token stores; name one of them, such as {name}/{stores[0]}")
     else:

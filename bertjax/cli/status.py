@@ -28,6 +28,7 @@ def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserErro
         try:
             workdirs = _workdirs(Workdir.at(path).root)
         except (UserError, OSError) as error:
+            # Continue: a monitor must see the other runs.
             errors.append(error)
             continue
         for workdir in workdirs:
@@ -41,6 +42,7 @@ def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserErro
 def _workdirs(path: epath.Path) -> list[epath.Path]:
     with storage.storage_errors(path):
         seeds = [folder for folder in path.iterdir() if folder.name.startswith("seed=")] if path.is_dir() else []
+    # Without folders of seeds, the path itself is a run.
     return sorted(seeds) or [path]
 
 
@@ -71,6 +73,7 @@ def print_statuses(statuses: Sequence[RunStatus]) -> None:
             lines = [*row.items(), *_remarks(status)]
             console.print("\n" * (index > 0), end="")
         for name, text in lines:
+            # `Text` is not parsed for markup: a path may contain brackets.
             console.print(Text(printable(f"{name:<12}{text}")), soft_wrap=True)
 
 
@@ -108,6 +111,7 @@ def duration(seconds: float) -> str:
         count, rest = divmod(rest, length)
         if count or parts:
             parts.append(f"{count} {unit}")
+    # `2 h 0 min` is shortened to `2 h`.
     return " ".join(part for part in parts[:2] if not part.startswith("0 ")) or "0 s"
 
 

@@ -88,6 +88,7 @@ class Config:
         longest = row_lengths.longest_example(self.model, self.stages, formats)
         # Only an encoder without a position table gets here. It records the longest example that it was trained on.
         if longest > self.model.max_positions:
+            # The dataclass is frozen for everyone else.
             object.__setattr__(self, "model", dataclasses.replace(self.model, max_positions=longest))
         if self.stages[0].learning_rate:
             raise UserError(
@@ -143,6 +144,7 @@ class Config:
                 f"a mixture is trained on one corpus or on labeled files: fine-tune {labeled[0]} in its own run"
             )
         for name, task in self.tasks.items():
+            # Names become parts of metric names, parameter paths and file names.
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(f"tasks has the name {name!r}; use only letters, digits, -, _ and dots")
             if task.objective.needs_global_batch and self.runtime.micro_tokens:
@@ -185,10 +187,13 @@ class Config:
 
         for index, stage in enumerate(self.stages):
             for name in stage.among(self.tasks):
+                # For its check: a masking rate on a task without masking is refused.
                 self.task_at(index, name)
             weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
+            # A weight that depends on the data is checked when `resolve` builds the configuration again.
             if None in weights.values():
                 continue
+            # Turns repeat a table of fixed size (`bertjax.data.order.Turns`), in which a rarer task would have none.
             rarest = min(weights, key=weights.__getitem__)
             if (share := weights[rarest] / sum(weights.values())) < SMALLEST_SHARE:
                 raise UserError(
@@ -313,8 +318,10 @@ class Config:
                 task["examples"].pop(path, None)
             task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
+        # This part of `runtime` changes the result: it decides which rows a step reads.
         if self.runtime.skip_rows:
             identity["skip_rows"] = plain(self.runtime.skip_rows)
+        # Dicts are equal in any order, but the order of tasks changes the run.
         if len(self.tasks) > 1:
             identity["task_order"] = list(self.tasks)
         return identity

@@ -20,6 +20,7 @@ from bertjax.training.config import Multiplier, matches_any
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
 IS_STACKED = matches(r"(^|/)layers/")
+# Anchored: the layers of ELECTRA's generator (`generator/encoder/...`) are not the encoder's.
 IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
 # Prefix of a param's path in an optimizer state.
 _IN_STATE = re.compile(r"^.*?(^|/)(mu|nu|count)/")
@@ -85,6 +86,7 @@ def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
+        # Parameters that layers share have a shorter stack, so the longest one shows the depth.
         layers = max(leaf.shape[0] for path, leaf in _leaves(params).items() if IS_STACKED(path))
 
         def scaled(path: str, update: jax.Array) -> jax.Array:
@@ -172,5 +174,6 @@ def find_paths(name: str, pattern: str, params: dict) -> list[str]:
     paths = list(_leaves(params))
     if matching := [path for path in paths if re.search(pattern, path)]:
         return matching
+    # cutoff=0.0: name some paths even if none is similar.
     near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
     raise UserError(f"{name}={pattern!r} matches no parameter; the nearest paths are {', '.join(near)}")

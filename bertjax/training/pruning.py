@@ -66,6 +66,7 @@ class PruningConfig:
     def remaining_at(self, step: jax.Array | int, steps: int) -> jax.Array:
         """Return the share of remaining weights at a step, counted from 0, in a run with `steps` steps; float32 []."""
         start, end = self.start_share * steps, self.end_share * steps
+        # Clipped, the cubic gives 1 before pruning starts and `remaining` after it ends.
         progress = jnp.clip((jnp.asarray(step, jnp.float32) - start) / (end - start), 0.0, 1.0)
         return self.remaining + (1.0 - self.remaining) * (1.0 - progress) ** 3
 

@@ -60,5 +60,6 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
 def _bits(config: QuantizationConfig, path: str, leaf: jax.Array) -> np.ndarray:
     """Return the bits for an array: one number, or one per layer."""
     if config.layer_bits and path.startswith("encoder/layers/"):
+        # [L, 1, ...] broadcasts over the weights of each layer.
         return np.reshape(config.layer_bits, (-1, *[1] * (leaf.ndim - 1)))
     return np.array(config.bits)

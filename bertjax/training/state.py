@@ -77,6 +77,7 @@ def grow(state: State, abstract: State, moments: str = "copy") -> State:
         # Only stacked leaves change their shape. Stacking [1, 2, 3] gives [1, 2, 3, 1, 2, 3], as in the paper.
         if leaf.shape == target.shape:
             return leaf
+        # The layer axis comes first in every stacked leaf, in the moments too.
         return jnp.concatenate([leaf] * (target.shape[0] // leaf.shape[0]))
 
     def grown(state: State) -> State:
