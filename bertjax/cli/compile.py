@@ -93,7 +93,6 @@ def _run_search(config: Config, args: argparse.Namespace) -> int:
         tried.append(forecast)
         log.info("%s", report.one_line(forecast))
     winner = best(tried)
-    # None if nothing fits.
     projected = winner and project([winner], config, args.mfu, args.corpus_tokens, [index])
     if args.json:
         chosen = None if winner is None else tried.index(winner)

@@ -126,7 +126,7 @@ def run(
         target,
         (model.encoder, smaller.encoder),
         (parameters[0], parameters[1]),
-        # A checkpoint has no weights file to measure, so the size before is computed.
+        # Computed, because a run's checkpoint has no weights file to measure.
         (parameters[0] * FLOAT32_BYTES, weights),
         _pairs(before, after, "eval"),
         _pairs(before, after, "baseline"),

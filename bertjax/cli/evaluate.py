@@ -210,8 +210,8 @@ def _labeled(
 def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
     """Rename labels to the model's class names, such as `1` to `LABEL_1`, if the match is unambiguous."""
     names = list(examples.class_counts(records))
-    # Two labels that match one class would be merged, so such a file is left alone.
     new = labels.matched(names, classes)
+    # Two labels that match one class would be merged, so such a file is left alone.
     if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
         return records  # the labels that the model lacks are refused one by one
     changed = [f"{name} as {new[name]}" for name in labels.ordered(names) if name != new[name]]

@@ -88,7 +88,7 @@ class Config:
         longest = row_lengths.longest_example(self.model, self.stages, formats)
         # Only an encoder without a position table gets here. It records the longest example that it was trained on.
         if longest > self.model.max_positions:
-            # The dataclass is frozen for everyone else.
+            # A frozen dataclass refuses assignments, even in its own `__post_init__`.
             object.__setattr__(self, "model", dataclasses.replace(self.model, max_positions=longest))
         if self.stages[0].learning_rate:
             raise UserError(

@@ -40,7 +40,7 @@ class Task:
 
     def __post_init__(self):
         if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
-            # Suggest a format only if it has the label.
+            # If no registered format has the label, only a user's own class can.
             kinds = kinds_with(self.objective.labels) or ["module:Class"]
             remedy = f"use examples.kind={' or '.join(kinds)}"
             if self.examples.kind in kinds:

@@ -43,7 +43,7 @@ def scale_by_adam(
                 first, second = first / (1 - b1**steps), second / (1 - b2**steps)
             return first / (jnp.sqrt(second) + epsilon)
 
-        # Bias correction with a single count has returned above: here `count` is a tree like `mu`.
+        # A single count with bias correction has returned above: with correction, `count` is a tree like `mu` here.
         updates = jax.tree.map(step, mu, nu, *([count] if bias_correction else []))
         return updates, optax.ScaleByAdamState(count, mu, nu)
 

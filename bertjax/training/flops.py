@@ -55,7 +55,7 @@ def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
     return {
         "tokens": jnp.sum(lengths_BN),
-        # float32: int32 would overflow at 8,192 rows of 512 tokens.
+        # float32: int32 would overflow at 8,192 rows of one 512-token example each.
         "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),  # attention is quadratic within each example
         "predictions": jnp.asarray(sum(predicted)),
         "examples": jnp.sum(lengths_BN > 0),

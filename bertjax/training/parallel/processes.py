@@ -128,6 +128,7 @@ def gather(value: Any, purpose: str) -> list[Any]:
     values = sorted(client.key_value_dir_get(folder))
     for other, (name, _) in enumerate(values):
         if name.rpartition("/")[2] != purpose:
+            # Every process sees both purposes, so all of them raise.
             _end_together()
             raise RunFailed(
                 f"process {other} is at {name.rpartition('/')[2]} and this one at {purpose}; run the same command "
@@ -157,7 +158,7 @@ def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserE
         failures[jax.process_index()] = own
     # Storage fails in ordinary ways, and its error stays in the list; any other error is a bug.
     elif own is not None and not isinstance(own, OSError):
-        # Every process sees both purposes, so all of them raise.
+        # Every process has gathered this failure, so that none waits for another.
         _end_together()
         raise own
     return result, failures

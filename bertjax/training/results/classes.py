@@ -169,7 +169,7 @@ def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
         table.add_row(row["name"], *numbers, f"{row['support']:,}", taken_for)
     if len(rows) > _SHOWN:
         table.caption = f"{len(rows) - _SHOWN} classes with a higher F1 are not shown"
-    # Fixed width: the text goes to a file, not to this terminal.
+    # Fixed width: the same text goes to files and to terminals.
     console = Console(file=io.StringIO(), width=100)
     console.print(table)
     return console.file.getvalue()

@@ -46,8 +46,8 @@ def interval_of_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy import stats  # slow to import
 
     values = np.asarray(values, np.float64)
-    # One seed gives no estimate of the deviation, so its interval is a point and not infinite.
     seeds, mean = len(values), values.mean(axis=0)
+    # One seed gives no estimate of the deviation: show a point rather than an infinite interval.
     if seeds < 2:
         return mean, mean
     half = stats.t.ppf((1 + _CONFIDENCE) / 2, seeds - 1) * values.std(axis=0, ddof=1) / np.sqrt(seeds)
