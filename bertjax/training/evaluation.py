@@ -28,7 +28,7 @@ from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.parallel.sharding import put_global
 from bertjax.training.param_paths import with_heads_of
 from bertjax.training.program import Program, TaskProgram
-from bertjax.training.results.scores import Scores, content_id, scores_of, scores_of_records
+from bertjax.training.results.scores import Scores, content_id, is_lower_better, scores_of, scores_of_records
 from bertjax.training.step import StepContext, shard_keys
 
 # Name of the main held-out set, which every run has.
@@ -306,7 +306,7 @@ def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
     # Comparisons with NaN are always false; infinity ranks a diverged checkpoint last.
     if not math.isfinite(value):
         return math.inf
-    return value if objective.best_metric.endswith("_loss") else -value
+    return value if is_lower_better(objective.best_metric) else -value
 
 
 def _has_outputs(objective: Objective) -> bool:

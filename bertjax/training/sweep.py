@@ -23,6 +23,7 @@ from bertjax.config.typed import differences
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
 from bertjax.training.results.heldout_task import heldout_task
+from bertjax.training.results.scores import is_lower_better
 from bertjax.training.results.seeds import deviation, over_seeds
 from bertjax.training.run.record import read_settings
 from bertjax.training.run.tables import Table
@@ -83,7 +84,7 @@ class Result:
         """Sort key, lower is better; infinity if a seed has failed, since the mean of the others is biased."""
         if self.failures or not math.isfinite(self.mean):
             return math.inf
-        return self.mean if self.metric.endswith(("_loss", "_bits_per_byte")) else -self.mean
+        return self.mean if is_lower_better(self.metric) else -self.mean
 
 
 def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.training import evaluation as evaluation_of
 from bertjax.training.evaluation import Evaluator, has_baselines
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
@@ -160,6 +161,12 @@ def test_samples_show_the_first_rows(store, evaluation):
         assert list(sample.answers) == [store.tokenizer.piece(int(label)) for label in labels]
         assert [len(guesses) for guesses in sample.guesses] == [5] * len(labels)
         assert sample.text.startswith("[CLS]") and sample.text.endswith("[SEP]")
+
+
+@pytest.mark.parametrize("metric, rank", [("mlm_loss", 2.0), ("mlm_bits_per_byte", 2.0), ("accuracy", -2.0)])
+def test_losses_and_bits_per_byte_rank_from_the_lowest(metric, rank):
+    objective = dataclasses.make_dataclass("Ranked", [], bases=(BERT,), namespace={"best_metric": metric})()
+    assert evaluation_of._rank(objective, {metric: 2.0}) == rank
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from bertjax.config.config import Config
 from bertjax.training.evaluation import HELDOUT
+from bertjax.training.results.scores import is_lower_better
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
 
@@ -17,9 +18,8 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
       config: configuration of the run.
       metrics: metrics from the last evaluation.
     """
-    # Losses are better when lower, every other `best_metric` when higher.
     name = config.qualified(config.task_name, config.task.objective.best_metric)
-    sign, last = (1 if name.endswith("_loss") else -1), metrics.get(name)
+    sign, last = (1 if is_lower_better(name) else -1), metrics.get(name)
     kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"
     scores = {record["step"]: record[key] for record in read_jsonl(files.metrics) if key in record}

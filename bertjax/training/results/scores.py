@@ -35,6 +35,11 @@ class Scores(NamedTuple):
     by_record: bool = False
 
 
+def is_lower_better(metric: str) -> bool:
+    """Return whether smaller values of a metric are better: losses, and losses in bits per byte."""
+    return metric.endswith(("_loss", "_bits_per_byte"))
+
+
 def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]], by_record: bool = False) -> Scores:
     """Return scores sorted by id."""
     # Sorted ids let two runs be aligned without regard to the order of their rows.

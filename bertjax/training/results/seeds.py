@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
+from bertjax.training.results.scores import is_lower_better
 from bertjax.training.run.tables import Table
 
 # Relative differences between seeds below this are rounding errors.
@@ -113,7 +114,7 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "mean": statistics.fmean(numbers) if numbers else None,
             "deviation": deviation(numbers) if numbers else None,
             "median": statistics.median(numbers) if numbers else None,
-            "best": (min if name.endswith(("_loss", "_bits_per_byte")) else max)(numbers, default=None),
+            "best": (min if is_lower_better(name) else max)(numbers, default=None),
         }
     # Fine-tuning sometimes fails completely and stays at the majority class (Mosbach et al., 2021).
     failed = None
