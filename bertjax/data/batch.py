@@ -1,4 +1,4 @@
-"""Scatter ragged examples into the rows of a batch, and build the core arrays."""
+"""Scatter ragged examples into batch rows, and build the core arrays."""
 
 import dataclasses
 import functools
@@ -15,10 +15,10 @@ class Draw:
     """Everything beside the examples that randomness on the host depends on, and the step for schedules.
 
     Attributes:
-      seed: seed of the run.
-      epochs: int64 [M], epoch of each example; one batch may span two epochs.
-      step: number of the training step that reads the batch, from 0, for rates with a schedule; None outside training,
-        where schedules are at their end.
+      seed: the run's seed.
+      epochs: int64 [M], each example's epoch; one batch may span two epochs.
+      step: number of the training step that reads the batch, from 0, used by rates with a schedule; None outside
+        training, where schedules are at their end.
     """
 
     seed: int
@@ -28,14 +28,14 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class PlacedExamples:
-    """M ragged examples with their places in B rows of T tokens and N slots.
+    """M ragged examples placed in B rows with T tokens and N slots each.
 
     Attributes:
       ragged: the examples.
       shape: (B, T, N).
-      rows: int64 [M], row of each example.
-      slots: int64 [M], slot of each example within its row.
-      starts: int64 [M], column of each example's first token.
+      rows: int64 [M], each example's row.
+      slots: int64 [M], each example's slot within its row.
+      starts: int64 [M], first column that each example occupies.
     """
 
     ragged: Ragged
@@ -57,18 +57,18 @@ class PlacedExamples:
 
     @property
     def cls_columns(self) -> np.ndarray:
-        """Return the column of each example's [CLS]; int32 [M]."""
+        """Return the [CLS] column per example; int32 [M]."""
         return (self.starts + self.ragged.cls_index).astype(np.int32)
 
     def tokens_to_rows(self, flat: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Scatter per-token values [n] to [B, T], with `fill` at padding; dtype of `flat`."""
+        """Scatter per-token values [n] to [B, T], with `fill` at padding. The dtype stays."""
         rows, seq_len, _ = self.shape
         values = np.full(rows * seq_len, fill, flat.dtype)
         values[self.token_cells] = flat
         return values.reshape(rows, seq_len)
 
     def examples_to_rows(self, values: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Scatter per-example values [M, ...] to [B, N, ...], with `fill` in empty slots; dtype of `values`."""
+        """Scatter per-example values [M, ...] to [B, N, ...], with `fill` in empty slots. The dtype stays."""
         rows, _, slots = self.shape
         values_BN = np.full((rows, slots, *values.shape[1:]), fill, values.dtype)
         values_BN[self.rows, self.slots] = values
@@ -84,16 +84,18 @@ def place(ragged: Ragged, rows_BN: np.ndarray, seq_len: int, vocabulary: Vocabul
       seq_len: T.
 
     Raises:
-      ValueError: the examples of a row have more than T tokens.
+      ValueError: a row's examples have more than T tokens.
     """
     rows, slots = np.nonzero(rows_BN >= 0)
     members = rows_BN[rows, slots]
     lengths_BN = np.zeros(rows_BN.shape, np.int64)
     lengths_BN[rows, slots] = ragged.lengths[members]
+    # Empty slots count 0 tokens, so the running total puts every example right behind the previous filled slot.
     stops_BN = np.cumsum(lengths_BN, axis=1)
     if stops_BN.max(initial=0) > seq_len:
         raise ValueError(f"the examples of a row have {stops_BN.max()} tokens and the row has {seq_len}")
     starts = (stops_BN - lengths_BN)[rows, slots]
+    # `nonzero` lists slots row by row. Every per-example array follows the order of `ragged`, so sort back to it.
     order = np.argsort(members)
     shape = (len(rows_BN), seq_len, rows_BN.shape[1])
     return PlacedExamples(ragged, vocabulary, shape, rows[order], slots[order], starts[order])
@@ -107,7 +109,7 @@ def core(placed: PlacedExamples) -> dict[str, np.ndarray]:
     - `positions_BT`: restart in each example.
     - `examples_BT`: 0 = padding, else slot + 1.
     - `example_ids_BN`: -1 = empty slot.
-    - `summary_positions_BN`: column of [CLS]; 0 in an empty slot.
+    - `summary_positions_BN`: [CLS] column; 0 in an empty slot.
 
     Example ids have 64 bits on the host (`Ragged.ids`), where masking is drawn from them. The accelerator only checks
     whether a slot is empty, so its ids are cut to 31 bits. Plans can have more examples than that together, and a

@@ -24,11 +24,11 @@ class SourceConfig:
 
     Attributes:
       corpus: see `bertjax.data.sources.parts`.
-      text_field: field, column or feature with the text of a document.
-      weight: how much more often rows of this corpus are drawn than in proportion to their number.
-      token_share: share of all training tokens, instead of a weight; 0 if unset. The shares of all sources sum to 1.
-      group_field: field, column or feature, such as the book or site of a document. Documents with equal values are in
-        the same split. If empty, each document is assigned by itself.
+      text_field: field, column or feature with the document text.
+      weight: factor on how often this corpus is drawn, relative to its number of rows.
+      token_share: fraction of all training tokens, instead of a weight; 0 if unset. All token shares sum to 1.
+      group_field: field, column or feature that names a document's book, site or the like. Documents with equal values
+        are in the same split. If empty, each document is assigned by itself.
     """
 
     corpus: str = ""
@@ -48,7 +48,7 @@ class NearDuplicates:
     Attributes:
       drop: whether near-duplicates are dropped.
       ngram: words per n-gram; in scripts without spaces a character counts as a word.
-      buckets: number of hash groups; documents are near-duplicates if they share one.
+      buckets: hash groups per document; near-duplicates share at least one.
       hashes: hashes per group.
     """
 
@@ -62,6 +62,8 @@ class NearDuplicates:
             value = getattr(self, name)
             if not 1 <= value <= MOST_HASHES:
                 raise UserError(f"data.near_duplicates.{name}={value} must be between 1 and {MOST_HASHES}")
+            # A dataclass keeps its defaults as class attributes. A setting without effect probably means that `drop`
+            # was forgotten.
             if not self.drop and value != getattr(type(self), name):
                 raise UserError(
                     f"data.near_duplicates.{name}={value} has no effect with drop=False; set data.near_duplicates.drop"
@@ -73,26 +75,26 @@ class DataConfig:
     """A corpus, and how it is turned into a token store.
 
     Attributes:
-      corpus: `embedded:en`, `embedded:ko`; a file, folder or glob of .txt, .jsonl (each plain, .gz, .zst or .xz) and
+      corpus: `embedded:en`, `embedded:ko`; a file, folder or glob with .txt, .jsonl (each plain, .gz, .zst or .xz) and
         .parquet, local or `gs://...`; `tfds:NAME/CONFIG[:SPLIT]`; `hf:OWNER/NAME[/CONFIG][:SPLIT]` or
         `hf:FOLDER[:SPLIT]`.
-      text_field: field, column or feature with the text of a document; .txt has none.
+      text_field: field, column or feature with the document text; .txt has none.
       sources: several corpora by name, instead of `corpus` and `text_field`.
-      smoothing: exponent s, instead of weights: a source with n rows gets the share n^s / (sum of all n^s) of training
-        rows. 1 keeps the proportions, 0 makes all sources equal. Multilingual BERT used 0.7 (google-research/bert,
+      smoothing: exponent s, instead of weights: a source with n rows gets n^s / sum(n^s) of all training rows. 1
+        keeps the proportions, 0 makes all sources equal. Multilingual BERT used 0.7 (google-research/bert,
         multilingual.md), XLM-R 0.3 (Conneau et al. 2020, arXiv 1911.02116, section 3.1).
       on_bad_document: `stop` at a document that is unreadable or has no token, or `skip` and count it.
-      heldout: file of held-out documents; if empty, a share of the corpus is held out.
-      heldout_share: share of held-out documents, chosen by a threshold on their content hash.
-      share: share of training documents that are used, chosen by their content hash. A smaller share is a subset of a
-        larger one, and all shares have the same held-out documents and tokenizer.
-      filters: rules by name that drop or rewrite documents, in order of application; see `bertjax.data.filters`. Files
+      heldout: file with held-out documents; if empty, a part of the corpus is held out.
+      heldout_share: fraction to hold out; a document is held out if its content hash is below this threshold.
+      share: fraction of training documents to use, chosen by content hash. A smaller share selects a subset
+        of a larger one, and all shares have the same held-out documents and tokenizer.
+      filters: named rules that drop or rewrite documents, applied in this order; see `bertjax.data.filters`. Files
         in `heldout` are not filtered.
-      near_duplicates: settings of near-duplicate removal.
+      near_duplicates: near-duplicate removal.
       splitter: `punctuation` (sentences end at punctuation) or `line` (every line is a sentence).
-      store: folder or URL (`gs://...`) with the token stores of all runs, or a single store.
-      cache_dir: local folder for copies of remote stores, one copy per host.
-      workers: number of preparation processes; 0 works in the calling process, None starts one per core.
+      store: folder or URL (`gs://...`) that all runs use for their token stores, or a single store.
+      cache_dir: local folder for remote stores, one copy per host.
+      workers: preparation processes; 0 works in the calling process, None starts one per core.
       overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
@@ -129,6 +131,7 @@ class DataConfig:
             raise UserError(f"data.overfit={self.overfit} must be 1, which repeats the first batch, or 0")
         if self.workers is not None and self.workers < 0:
             raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process per core")
+        # A corpus that equals the default cannot be told from one that is unset, so it is not a conflict.
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
             raise UserError(f"data.corpus={self.corpus!r} and data.sources ({names}) are both set; remove one of them")
@@ -137,11 +140,13 @@ class DataConfig:
                 raise UserError(f"data.sources has the name {name!r}; use only letters, digits, - and _")
             if not source.corpus:
                 raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
+            # The chained comparison also rejects NaN, which compares False with everything.
             if not 0 < source.weight < float("inf"):
                 raise UserError(f"data.sources.{name}.weight={source.weight} must be above 0")
         for name in self.filters:
             if not re.fullmatch(r"[\w-]+", name):
                 raise UserError(f"data.filters has the name {name!r}; use only letters, digits, - and _")
+            # `dropped.jsonl.gz` uses these two as rules for documents that no filter dropped.
             if name in ("duplicate", "near-duplicate"):
                 raise UserError(
                     f"data.filters has the name {name!r}, by which other documents are listed; choose another"
@@ -149,7 +154,7 @@ class DataConfig:
         self._check_mixture()
 
     def _check_mixture(self) -> None:
-        """Raise UserError if more than one of weights, smoothing and token shares is set."""
+        """Raise UserError if weights, smoothing and token shares contradict each other or are invalid."""
         if not 0.0 <= self.smoothing <= 1.0:
             raise UserError(
                 f"data.smoothing={self.smoothing} must be between 0 and 1; 1 draws sources by size, 0 draws all equally"
@@ -161,6 +166,7 @@ class DataConfig:
                 for name, source in self.sources.items()
                 if getattr(source, field) != getattr(SourceConfig, field)
             }
+        # One entry per kind is enough for the message: the last source that sets it.
         by_kind = {name.rpartition(".")[2]: f"{name}={value}" for name, value in ways.items()}
         if len(by_kind) > 1:
             first, second, *_ = by_kind.values()
@@ -187,5 +193,6 @@ class DataConfig:
     def named_sources(self) -> dict[str, SourceConfig]:
         """The corpora, sorted by name. A single corpus is named `corpus`."""
         if self.sources:
+            # Sorted, because document keys number the sources: reordering the settings must not change the store.
             return dict(sorted(self.sources.items()))
         return {"corpus": SourceConfig(self.corpus, self.text_field)}

@@ -1,4 +1,4 @@
-"""Checks of a run's plans: whether sentence pairs can teach anything, and how much text no plan reads."""
+"""Plan checks at the start of a run: uninformative sentence pairs, and text that no plan reads."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,8 +19,9 @@ _COVERED_EXAMPLES = 1 << 16
 
 
 def check_documents(split: Split, examples: TextFormat, task: str) -> None:
-    """Raise UserError if most documents have a single sentence, for formats that compare sentences of one document."""
+    """Raise UserError if a format compares sentences within documents, but most documents have only one."""
     documents = split.documents
+    # n documents have n + 1 offsets, so each block reads one more.
     sizes = [np.diff(documents[part.start : part.stop + 1]) for part in _sample(len(documents) - 1)]
     count = sum(map(len, sizes))
     single = sum(int(np.count_nonzero(size == 1)) for size in sizes)
@@ -32,7 +33,7 @@ def check_documents(split: Split, examples: TextFormat, task: str) -> None:
 
 
 def check_labels(plan: Plan, examples: TextFormat, task: str) -> None:
-    """Raise UserError if all examples of a plan have the same label."""
+    """Raise UserError if a plan gives all examples the same label."""
     shares_L = label_shares(plan)
     if len(plan.examples) >= FEWEST_PAIRS and shares_L.max() == 1.0:
         raise UserError(
@@ -42,7 +43,7 @@ def check_labels(plan: Plan, examples: TextFormat, task: str) -> None:
 
 
 def unread_share(plans: Sequence[Plan]) -> float:
-    """Return the share of text that no plan has in an example, measured on the beginning of a large corpus.
+    """Return the fraction of text that is in no example. Of a large corpus, only the beginning is measured.
 
     All plans cover the same documents, but cut long sentences in different places.
     """
@@ -58,6 +59,8 @@ def unread_share(plans: Sequence[Plan]) -> float:
         # Segments A of the first examples cover a contiguous beginning of the text; partners come from anywhere.
         if len(each) > _COVERED_EXAMPLES:
             end = min(end, int(read[::2].max()))
+    # A difference array: +1 where a segment starts and -1 where it stops. Its running sum counts the segments over each
+    # token, and 0 means that no plan reads the token.
     edges = np.zeros(end - first + 1, np.int64)
     for read in segments:
         starts, stops = np.clip(read - first, 0, len(edges) - 1).T
@@ -66,8 +69,9 @@ def unread_share(plans: Sequence[Plan]) -> float:
 
 
 def label_shares(plan: Plan) -> np.ndarray:
-    """Return the share of examples with label 0, 1, ...; a large plan is sampled."""
+    """Return the relative frequency of label 0, 1, ...; a large plan is sampled."""
     counts = [plan.examples.label_counts(part) for part in _sample(len(plan.examples))]
+    # `bincount` stops at the highest label of its block, so blocks may differ in length.
     totals_L = sum(np.pad(count, (0, max(map(len, counts)) - len(count))) for count in counts)
     return totals_L / totals_L.sum()
 

@@ -1,4 +1,4 @@
-"""Examples: ragged `[CLS] ... [SEP]` sequences with random access, the common form of all data."""
+"""Examples: ragged `[CLS] ... [SEP]` sequences with random access, the common form for all data."""
 
 import dataclasses
 import functools
@@ -21,11 +21,11 @@ class Vocabulary:
 
     Attributes:
       size: number of ids.
-      pad_id, cls_id, sep_id, mask_id: ids of [PAD], [CLS], [SEP] and [MASK].
+      pad_id, cls_id, sep_id, mask_id: token ids for [PAD], [CLS], [SEP] and [MASK].
       special_ids: all ids without text, including these four.
       continuation_ids: ids that continue the previous token's word.
-      cls_last: whether [CLS] is the last token of an example, as in XLNet.
-      pair_separators: number of [SEP] between the two texts of a pair; two in RoBERTa.
+      cls_last: whether examples end with [CLS], as in XLNet.
+      pair_separators: number of [SEP] between two paired texts; two in RoBERTa.
     """
 
     size: int
@@ -74,6 +74,7 @@ class Vocabulary:
     @functools.cached_property
     def ordinary_before(self) -> np.ndarray:
         """Return how many ordinary ids are below each id; int64 [size]."""
+        # Minus its own entry: an exclusive sum, which is the rank of an ordinary id in `ordinary`.
         return np.cumsum(~self.is_special) - ~self.is_special
 
 
@@ -89,7 +90,7 @@ class Ragged:
       labels: name -> array [M, ...].
       token_labels: name -> array [n].
       ids: int64 [M]. An example has the same id in all runs with the same store, format, T and seed.
-      cls_last: whether [CLS] is the last token of an example instead of the first.
+      cls_last: whether examples end with [CLS] instead of starting with it.
     """
 
     tokens: np.ndarray
@@ -115,15 +116,16 @@ class Ragged:
         """Build examples from their layout and their text.
 
         Args:
-          frame: layout of special tokens and parts.
-          text: int, text tokens of all parts, concatenated.
-          vocabulary: ids of the special tokens and place of [CLS].
+          frame: layout: positions for special tokens and text.
+          text: int, concatenated text tokens from all parts.
+          vocabulary: special token ids, and whether [CLS] comes last.
           segments, labels, ids, token_labels: as in `Ragged`, with [CLS] at the front.
         """
         tokens, token_labels = frame.tokens(text, vocabulary.cls_id, vocabulary.sep_id), token_labels or {}
         if vocabulary.cls_last:
             places = framing.with_cls_last(frame.offsets)
             tokens, segments = tokens[places], segments[places]
+            # Indexing with an array has copied, so this does not change the segments of the caller.
             segments[frame.offsets[1:] - 1] = _SEGMENT_OF_LAST_CLS
             token_labels = {name: values[places] for name, values in token_labels.items()}
         # Also special ids that the text itself contains are never masked.
@@ -132,7 +134,7 @@ class Ragged:
 
     @classmethod
     def join(cls, parts: Sequence["Ragged"]) -> "Ragged":
-        """Concatenate at least one batch of examples. All have the same label names."""
+        """Concatenate one or more example batches. All have the same label names."""
         if len(parts) == 1:
             return parts[0]
         lengths = np.concatenate([part.lengths for part in parts])
@@ -150,7 +152,8 @@ class Ragged:
         )
 
     def token_lists(self) -> list[np.ndarray]:
-        """Return the tokens of each example, as views."""
+        """Return each example's tokens, as views."""
+        # Inner offsets only: `np.split` takes cut points and adds both ends itself.
         return np.split(self.tokens, self.offsets[1:-1])
 
     def take(self, indices: np.ndarray) -> "Ragged":
@@ -177,22 +180,22 @@ class Ragged:
 
     @functools.cached_property
     def token_examples(self) -> np.ndarray:
-        """Return the example index of each token; int64 [n]."""
+        """Return each token's example index; int64 [n]."""
         return self.spread(np.arange(len(self.ids)))
 
     @functools.cached_property
     def token_index(self) -> np.ndarray:
-        """Return the index of each token within its example; int64 [n]."""
+        """Return each token's index within its example; int64 [n]."""
         return np.arange(len(self.tokens)) - self.spread(self.offsets[:-1])
 
     @property
     def cls_index(self) -> np.ndarray:
-        """Return the index of [CLS] within each example; int64 [M]."""
+        """Return the [CLS] index within each example; int64 [M]."""
         return self.lengths - 1 if self.cls_last else np.zeros_like(self.lengths)
 
     @property
     def text_index(self) -> int:
-        """Return the index of the first text token within every example."""
+        """Return the index at which text starts in every example."""
         return 0 if self.cls_last else 1
 
     def spread(self, values: np.ndarray) -> np.ndarray:
@@ -219,17 +222,18 @@ def add_special_tokens(
     labels: dict[str, np.ndarray],
     token_labels: dict[str, tuple[np.ndarray, int]] | None = None,
 ) -> Ragged:
-    """Build M examples with ids 0..M-1 from the token ids of their segments.
+    """Build M examples with ids 0..M-1 from tokenized segments.
 
     Args:
       first: M segments A, without special tokens.
-      second: M segments B; None for examples of one segment.
-      vocabulary: the vocabulary of the ids.
+      second: M segments B; None for single-segment examples.
+      vocabulary: vocabulary that both segments use.
       labels: name -> array [M].
-      token_labels: name -> (values for the tokens of all last segments, concatenated; value for all other tokens).
+      token_labels: name -> (concatenated values for tokens in last segments; value for all other tokens).
     """
     frame, text = framing.frame(first, second, vocabulary.pair_separators)
     count = 1 if second is None else 2
+    # Parts alternate: A, B, A, B, ... Their lengths include the special tokens, which get the segment of their part.
     segments = np.repeat(np.tile(np.arange(count, dtype=np.int32), len(first)), frame.part_lengths)
     in_last = frame.is_text & (segments == count - 1)
     of_tokens = {}

@@ -18,11 +18,11 @@ Ids = Sequence[Sequence[int]]
 
 
 def special_tokens(parts: int, separators: int = 1) -> int:
-    """Return the number of special tokens in an example.
+    """Return how many special tokens an example has.
 
     Args:
-      parts: number of text parts. Each is followed by a [SEP].
-      separators: number of [SEP] between two parts.
+      parts: text parts per example. Each is followed by a [SEP].
+      separators: [SEP] tokens between two parts.
     """
     return 1 + parts + (parts - 1) * (separators - 1)
 
@@ -33,7 +33,7 @@ class Frame:
 
     Attributes:
       offsets: int64 [M + 1], example m has the positions offsets[m]:offsets[m + 1].
-      separators: int64, positions of [SEP]: one after each of the P parts, and the additional ones between parts.
+      separators: int64, [SEP] positions: one after each part, and the additional ones between parts.
       part_lengths: int64 [P], tokens per part, its [SEP] included. An example's first part also includes [CLS], the
         others the additional [SEP] in front of them.
     """
@@ -49,7 +49,7 @@ class Frame:
         Args:
           text_lengths: int64 [P], text tokens per part.
           parts: int64 [M], parts per example, at least 1.
-          separators: number of [SEP] between two parts.
+          separators: [SEP] tokens between two parts.
         """
         next_first = np.cumsum(parts)
         is_first = np.zeros(len(text_lengths), bool)
@@ -57,6 +57,7 @@ class Frame:
         # In front of its text, an example's first part has [CLS], and every other part the additional separators.
         part_lengths = text_lengths + 1 + np.where(is_first, 1, separators - 1)
         ends = np.cumsum(part_lengths)
+        # An example ends where its last part ends.
         offsets = np.concatenate([[0], ends[next_first - 1]]).astype(np.int64)
         starts = (ends - part_lengths)[~is_first]
         further = [starts + number for number in range(separators - 1)]
@@ -70,7 +71,7 @@ class Frame:
         return is_text
 
     def tokens(self, text: np.ndarray, cls_id: int, sep_id: int) -> np.ndarray:
-        """Insert [CLS] and [SEP] into the text tokens of all parts; int32 [n]."""
+        """Insert [CLS] and [SEP] into concatenated text tokens; int32 [n]."""
         tokens = np.empty(self.offsets[-1], np.int32)
         tokens[self.offsets[:-1]] = cls_id
         tokens[self.separators] = sep_id
@@ -79,23 +80,24 @@ class Frame:
 
 
 def with_cls_last(offsets: np.ndarray) -> np.ndarray:
-    """Return the permutation that moves [CLS] from the front of each example to its end: source positions, int64 [n].
+    """Return source positions that move every [CLS] from the front of its example to the end; int64 [n].
 
     Args:
       offsets: int64 [M + 1], see `Frame`.
     """
+    # Shift everything one to the left; the last position of each example then receives its [CLS].
     places = np.arange(1, offsets[-1] + 1)
     places[offsets[1:] - 1] = offsets[:-1]
     return places
 
 
 def frame(first: Ids, second: Ids | None = None, separators: int = 1) -> tuple[Frame, np.ndarray]:
-    """Return the frame of M examples and their concatenated text tokens, int32.
+    """Return the frame for M examples and their concatenated text tokens, int32.
 
     Args:
-      first: token ids of the M segments A, without special tokens.
-      second: token ids of the M segments B; None for examples of one segment.
-      separators: number of [SEP] between A and B.
+      first: token ids per segment A, without special tokens.
+      second: token ids per segment B; None for single-segment examples.
+      separators: [SEP] tokens between A and B.
     """
     parts = list(first) if second is None else [ids for pair in zip(first, second, strict=True) for ids in pair]
     text_lengths = np.fromiter(map(len, parts), np.int64, len(parts))
@@ -104,7 +106,7 @@ def frame(first: Ids, second: Ids | None = None, separators: int = 1) -> tuple[F
 
 
 def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many of a and b tokens a pair keeps if both together get `room` tokens.
+    """Return how many tokens a pair with segment lengths a and b keeps of each, if both together get `room` tokens.
 
     This equals removing tokens one by one from the longer segment, from B in a tie (Devlin et al., 2019).
     """
@@ -120,13 +122,13 @@ def truncate(
     """Truncate segments at their ends so that no example exceeds T tokens, special tokens included.
 
     Args:
-      first: token ids of the M segments A, without special tokens.
-      second: token ids of the M segments B; None for examples of one segment.
+      first: token ids per segment A, without special tokens.
+      second: token ids per segment B; None for single-segment examples.
       seq_len: T.
-      separators: number of [SEP] between A and B.
+      separators: [SEP] tokens between A and B.
 
     Returns:
-      Segments A, segments B, and a note {description: number of examples}, which is empty if nothing was cut.
+      Segments A, segments B, and a note {description: examples that were cut}, which is empty if nothing was cut.
 
     Raises:
       UserError: T is too small for the special tokens.
@@ -139,6 +141,7 @@ def truncate(
         first = [ids[:room] for ids in first]
     else:
         a, b = (np.fromiter(map(len, segments), np.int64, len(segments)) for segments in (first, second))
+        # Only the total counts: a long text with a short partner need not be cut.
         cut = int(np.count_nonzero(a + b > room))
         a_kept, b_kept = kept_of_pair(a, b, room)
         first = [ids[:kept] for ids, kept in zip(first, a_kept)]

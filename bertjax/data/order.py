@@ -1,8 +1,7 @@
-"""The order of rows: maps an ordinal to source, epoch, plan and row.
+"""Row order: maps an ordinal to source, epoch, plan and row.
 
 An ordinal is a position in the infinite sequence of rows that a task trains on. Nothing here has state, and every
-ordinal costs the same, so training resumes at any step. Tasks of a mixture take turns by the same table as weighted
-sources.
+ordinal costs the same, so training resumes at any step. Mixed tasks take turns by the same table as weighted sources.
 """
 
 import dataclasses
@@ -26,9 +25,9 @@ class Epochs:
     """The rows of one source, epoch after epoch. Epoch e reads plan e mod P in its own order.
 
     Attributes:
-      plans: P plans of the same split, format and row length.
+      plans: P plans with the same split, format and row length.
       stream: name of the random stream for the order.
-      seed: seed of the run.
+      seed: the run's seed.
       shuffle: whether each epoch is reshuffled; otherwise rows come in plan order.
     """
 
@@ -39,12 +38,14 @@ class Epochs:
 
     @functools.cached_property
     def _first_rows(self) -> np.ndarray:
-        """Return the first row of each plan in a round through all plans, then the rows of a round; int64 [P + 1]."""
+        """Return where each plan starts in a round through all plans, then the round's length; int64 [P + 1]."""
         return np.concatenate([[0], np.cumsum([plan.counts.rows for plan in self.plans])])
 
     def at(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return epoch, plan and row for ordinals (int64 [B], from 0); int64 [B] each."""
+        # A round reads all P plans once. Each plan in it is one epoch, so epochs advance P per round.
         rounds, within = np.divmod(ordinals, self._first_rows[-1])
+        # side="right": the first row of a plan belongs to that plan, not to the one before.
         plans = np.searchsorted(self._first_rows, within, side="right") - 1
         epochs, rows = rounds * len(self.plans) + plans, within - self._first_rows[plans]
         if self.shuffle:
@@ -54,7 +55,7 @@ class Epochs:
         return epochs, plans, rows
 
     def _shuffled(self, epochs: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-        """Return the rows at these places in shuffled epochs of a plan with `size` rows; int64 [n]."""
+        """Return the rows at these places when a plan with `size` rows is shuffled in each epoch; int64 [n]."""
         blocks_an_epoch = -(-size // BLOCK)
         rows, blocks = np.empty_like(places), epochs * blocks_an_epoch + places // BLOCK
         for block in np.unique(blocks):
@@ -66,27 +67,29 @@ class Epochs:
 
 @functools.lru_cache(BLOCKS_KEPT)
 def _block(seed: int, stream: str, epoch: int, number: int, size: int) -> np.ndarray:
-    """Return the rows at one block of places in a shuffled epoch; int64."""
+    """Return the rows for one block of places in a shuffled epoch; int64."""
     return permuted(seed, stream, epoch, np.arange(number * BLOCK, min((number + 1) * BLOCK, size)), size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Turns:
-    """Schedule of sources: fixed proportions, evenly spread, by a repeated table of `PERIOD` turns.
+    """Source schedule: fixed proportions, evenly spread, from a table with `PERIOD` turns that repeats.
 
     Attributes:
-      shares: share of rows per source, at least SMALLEST_SHARE each; they sum to 1.
+      shares: fraction of rows per source, at least SMALLEST_SHARE each; they sum to 1.
     """
 
     shares: tuple[float, ...]
 
     @functools.cached_property
     def _sources(self) -> np.ndarray:
-        """Return the source of each turn; int64 [PERIOD]. Every source gets a turn, however small its share."""
+        """Return the source per turn; int64 [PERIOD]. Every source gets a turn, however small its share."""
         exact = np.array(self.shares) * PERIOD
         turns = np.maximum(np.floor(exact).astype(np.int64), 1)
+        # Largest remainders: shares were rounded down, and the missing turns go to the sources that lost most.
         while (missing := PERIOD - turns.sum()) > 0:
             turns[np.argsort(turns - exact, kind="stable")[:missing]] += 1
+        # The minimum of one turn can exceed the period; the largest source hardly notices one turn less.
         while turns.sum() > PERIOD:
             turns[np.argmax(turns)] -= 1
         owners = np.repeat(np.arange(len(turns)), turns)
@@ -109,7 +112,7 @@ class Turns:
         return sources, rounds * np.bincount(self._sources)[sources] + self._ranks[turns]
 
     def taken(self, ordinals: int) -> np.ndarray:
-        """Return how many of the first `ordinals` rows come from each source; int64 [sources]."""
+        """Count the rows from each source among the first `ordinals` rows; int64 [sources]."""
         rounds, rest = divmod(ordinals, PERIOD)
         count = functools.partial(np.bincount, minlength=len(self.shares))
         return rounds * count(self._sources) + count(self._sources[:rest])

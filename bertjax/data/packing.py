@@ -6,8 +6,8 @@ does not grow with the number of examples. Lengths are packed from longest to sh
 least sufficient room (best fit decreasing). So the examples in a row have similar lengths: few long ones, or many short
 ones.
 
-`mixed` packs example by example in random order, for losses that average over the examples of a batch. There an example
-in a row of few would weigh more than one in a row of many.
+`mixed` packs example by example in random order, for losses that average over a batch's examples. If each row had
+similar lengths, an example in a row with few others would weigh more than one in a row with many.
 """
 
 import bisect
@@ -24,8 +24,8 @@ class Pattern:
     """A number of rows with the same example lengths.
 
     Attributes:
-      rows: number of rows.
-      lengths: (length, examples of this length per row), longest first.
+      rows: how many rows have these lengths.
+      lengths: (length, examples with it per row), longest first.
     """
 
     rows: int
@@ -38,10 +38,10 @@ class Pattern:
 
 
 def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
-    """Pack a histogram of lengths by best fit decreasing.
+    """Pack a length histogram by best fit decreasing.
 
     Args:
-      histogram: number of examples of each length 0..T, int [T + 1]; none has length 0.
+      histogram: examples per length 0..T, int [T + 1]; none has length 0.
       max_row_examples: most examples in a row.
 
     Returns:
@@ -61,6 +61,7 @@ def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
             used = filled + (rest > 0)
             open_rows.put(room - per_row * length, filled, (*pattern.lengths, (length, per_row)))
             open_rows.put(room - rest * length, used - filled, (*pattern.lengths, (length, rest)))
+            # Rows that were not needed keep their room. Those of a new pattern are not kept, because they are empty.
             if pattern.lengths:
                 open_rows.put(room, pattern.rows - used, pattern.lengths)
             left -= filled * per_row + rest
@@ -68,15 +69,15 @@ def pack(histogram: np.ndarray, max_row_examples: int) -> list[Pattern]:
 
 
 def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarray:
-    """Fill the rows of patterns with examples. Examples of equal length are used in order.
+    """Fill rows with examples by their patterns. Equally long examples are used in order.
 
     Args:
       lengths: tokens per example, int [E], with the histogram that `pack` received.
-      patterns: result of `pack`.
-      slots: N, at least the most examples of any pattern.
+      patterns: returned by `pack`.
+      slots: N, at least the most examples in any pattern.
 
     Returns:
-      rows_RN, int32: examples of each row, longest first, -1 for an empty slot.
+      rows_RN, int32: examples per row, longest first, -1 for an empty slot.
     """
     # numpy sorts 16-bit integers by radix, in linear time.
     by_length = np.argsort(lengths.astype(np.uint16) if lengths.max() < 1 << 16 else lengths, kind="stable")
@@ -87,6 +88,7 @@ def assign(lengths: np.ndarray, patterns: list[Pattern], slots: int) -> np.ndarr
         slot, stop = 0, row + pattern.rows
         for length, count in pattern.lengths:
             first, last = next_of_length[length], next_of_length[length] + pattern.rows * count
+            # The next examples of this length, `count` to a row, for all rows of the pattern at once.
             rows_RN[row:stop, slot : slot + count] = by_length[first:last].reshape(-1, count)
             next_of_length[length] = last
             slot += count
@@ -102,16 +104,19 @@ def mixed(lengths: np.ndarray, seq_len: int, max_row_examples: int) -> np.ndarra
       max_row_examples: most examples in a row.
 
     Returns:
-      rows_RN, int32: examples of each row, -1 for an empty slot. They depend only on the arguments.
+      rows_RN, int32: examples per row, -1 for an empty slot. They depend only on the arguments.
     """
     rows: list[list[int]] = []
     open_rows: list[list[int]] = [[] for _ in range(seq_len + 1)]  # by remaining room
     has_open = 0  # bit r is set if a row with room r can hold another example; its lowest bit is the best fit
+    # A fixed seed instead of the run's: the result depends on the arguments only.
     order = np.argsort(bits(0, "packing", 0, np.arange(len(lengths)), 0), kind="stable")
     for example, length in zip(order.tolist(), lengths[order].tolist()):
         if sufficient := has_open >> length:
+            # `x & -x` isolates the lowest set bit: the least sufficient room, found without a search.
             room = length + (sufficient & -sufficient).bit_length() - 1
             row = open_rows[room].pop()
+            # Clear the bit of this room if its last open row was taken.
             has_open ^= (not open_rows[room]) << room
         else:
             room, row = seq_len, len(rows)

@@ -22,11 +22,11 @@ Features = Callable[[PlacedExamples, Draw], dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class Feed:
-    """Batches of one task at one row length.
+    """Batches for one task at one row length.
 
     Attributes:
-      sources: rows of each source.
-      turns: schedule of the sources.
+      sources: rows per source.
+      turns: source schedule.
       features: computes the arrays that the objective adds to the core batch or replaces in it.
       seq_len: T.
     """
@@ -39,7 +39,7 @@ class Feed:
 
     @functools.cached_property
     def plans(self) -> list[Plan]:
-        """Return all plans of all sources."""
+        """Return the plans from all sources."""
         return [plan for source in self.sources for plan in source.plans]
 
     @functools.cached_property
@@ -49,13 +49,13 @@ class Feed:
 
     @functools.cached_property
     def _first_ids(self) -> np.ndarray:
-        """Return the first example id of each plan. Unique ids give every example its own masking."""
+        """Return the id of each plan's first example. Unique ids give every example its own masking."""
         counts = [plan.counts.examples for plan in self.plans]
         return np.cumsum(counts) - counts
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines the rows."""
+        """Return a hash over everything that determines the rows."""
         parts = [*(plan.fingerprint for plan in self.plans), str(self.turns.shares)]
         return hashlib.sha256(",".join(parts).encode()).hexdigest()
 
@@ -65,6 +65,7 @@ class Feed:
         Args:
           step: the training step that reads them, see `Draw`.
         """
+        # The ordinal -1 would be in a round before the first, so padding is located as ordinal 0 and marked afterwards.
         epochs_B, plans_B, rows_B = self.locate(np.maximum(ordinals, 0))
         plans_B = np.where(ordinals < 0, -1, plans_B)
         taken_BN = np.full((len(ordinals), self.slots), -1, np.int64)
@@ -76,6 +77,7 @@ class Feed:
             filled_BN = examples_BN >= 0
             ragged = plan.examples.take(examples_BN[filled_BN])
             parts.append(dataclasses.replace(ragged, ids=ragged.ids + self._first_ids[index]))
+            # Places in the joined examples, which are ordered by plan. An empty slot gets a wrong place, and -1 below.
             order_BN = taken + np.cumsum(filled_BN).reshape(filled_BN.shape) - 1
             taken_BN[here, : plan.counts.slots] = np.where(filled_BN, order_BN, -1)
             taken += len(ragged.ids)
@@ -89,18 +91,19 @@ class Feed:
         for index, source in enumerate(self.sources):
             here = sources_B == index
             located_3B[:, here] = source.at(ordinals_B[here])
+            # Sources number their own plans from 0; `plans` lists those of all sources one after the other.
             located_3B[1, here] += first_plan
             first_plan += len(source.plans)
         return tuple(located_3B)
 
     @property
     def seed(self) -> int:
-        """Return the seed of the run."""
+        """Return the run's seed."""
         return self.sources[0].seed
 
 
 class StepSpec(Protocol):
-    """The data of one step: task, and `rows` rows of `seq_len` tokens from ordinal `first`."""
+    """The data for one step: task, and `rows` rows with `seq_len` tokens each, from ordinal `first`."""
 
     task: str
     seq_len: int
@@ -109,7 +112,7 @@ class StepSpec(Protocol):
 
 
 def filled_up(rows: int, shards: int) -> int:
-    """Round the rows of a batch up to a multiple of the number of shards."""
+    """Round a batch's row count up to a multiple of `shards`."""
     return -(-rows // shards) * shards
 
 
@@ -118,13 +121,13 @@ class LocalBatches:
     """This host's part of a global batch. Shard s of S has rows s * R to (s + 1) * R, with R = ceil(B / S).
 
     If S does not divide B, the last rows are padding. Losses are normalized by weights, not rows, so a batch and its
-    loss do not depend on the number of devices.
+    loss do not depend on the device count.
 
     Attributes:
-      at: returns the spec of a step; picklable.
+      at: maps a step to its spec; picklable.
       feeds: feed for each (task, seq_len).
-      shards: shards of this host, in order.
-      shard_count: S, number of shards over all hosts.
+      shards: this host's shards, in order.
+      shard_count: S, shards over all hosts.
     """
 
     at: Callable[[int], StepSpec]
@@ -133,8 +136,9 @@ class LocalBatches:
     shard_count: int
 
     def __call__(self, step: int) -> dict[str, np.ndarray]:
-        """Return the batch of a step."""
+        """Return the batch for a step."""
         spec = self.at(step)
+        # Places from `spec.rows` on are padding, so all of it is in the last shards.
         places = np.arange(filled_up(spec.rows, self.shard_count))
         ordinals_SR = np.where(places < spec.rows, spec.first + places, -1).reshape(self.shard_count, -1)
         feed, ordinals = self.feeds[spec.task, spec.seq_len], ordinals_SR[list(self.shards)].ravel()
@@ -149,9 +153,8 @@ def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: i
     """Yield make(start), ..., make(stop - 1), prefetched. Errors in `make` are raised here.
 
     Args:
-      make: returns the batch of a step; pickled if there are workers.
-      workers: number of processes; 0 uses one thread of this process, which is enough if a step takes longer than its
-        batch.
+      make: maps a step to its batch; pickled if there are workers.
+      workers: Grain processes; 0 uses a thread in this process, which is enough if a step takes longer than its batch.
       prefetch: batches that each worker prepares ahead.
     """
     if not flags.FLAGS.is_parsed():

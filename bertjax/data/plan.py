@@ -1,4 +1,4 @@
-"""The plan of a split: token ranges of its examples, and examples of its rows.
+"""Plan for a split: token range per example, and examples per row.
 
 A plan is computed once, written into the store's folder and opened as memory maps.
 """
@@ -40,10 +40,10 @@ class Spec:
 
     Attributes:
       split: `train` or `heldout`.
-      examples: format of the examples.
+      examples: example format.
       seq_len: T.
-      seed: seed of the run.
-      row_examples: most examples in a row; 0 allows one per 16 tokens of the row.
+      seed: the run's seed.
+      row_examples: most examples in a row; 0 allows one per 16 tokens.
       source: name of the only source to use; empty for all sources.
       number: index among the run's plans for the same split.
     """
@@ -63,7 +63,8 @@ class Spec:
 
     @property
     def plan_seed(self) -> int:
-        """The seed of this plan. The first plan has the seed of the run."""
+        """The seed for this plan. The first plan has the run's seed."""
+        # Above 32 bits: with seed + number, plan 1 of seed 0 would equal plan 0 of seed 1.
         return self.seed + (self.number << 32)
 
     def identity(self, store: TokenStore) -> dict:
@@ -80,7 +81,7 @@ class Spec:
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """Sizes of a plan.
+    """Plan sizes.
 
     Attributes:
       rows: R.
@@ -101,17 +102,17 @@ class Counts:
     repeated_tokens: int
 
     def real_share(self, seq_len: int) -> float:
-        """Return the share of row positions that hold tokens."""
+        """Return the fraction of row positions that hold tokens."""
         return self.tokens / (self.rows * seq_len)
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The rows of one split. Pickled without its memory maps; another process opens them again.
+    """Rows for one split. Pickled without its memory maps; another process opens them again.
 
     Attributes:
-      path: folder of the plan.
-      fingerprint: hex hash of everything that determines the plan.
+      path: plan folder.
+      fingerprint: hex hash over everything that determines the plan.
       examples: the examples in the rows.
     """
 
@@ -121,11 +122,12 @@ class Plan:
     counts: Counts
 
     def __getstate__(self) -> dict:
+        # Fields only: a cached memory map would be pickled with all of its content.
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @functools.cached_property
     def rows_RN(self) -> np.ndarray:
-        """Examples of each row, -1 for an empty slot; int32, a memory map."""
+        """Examples per row, -1 for an empty slot; int32, a memory map."""
         return at_random(np.load(self.path / _ROWS, mmap_mode="r"))
 
     def rows(self, rows: np.ndarray, epochs: np.ndarray) -> np.ndarray:
@@ -134,10 +136,10 @@ class Plan:
 
 
 def open_or_make(store: TokenStore, spec: Spec) -> Plan:
-    """Open the plan of a split in `<store>/plans/`; make it first if it is missing or damaged.
+    """Open a split's plan in `<store>/plans/`; make it first if it is missing or damaged.
 
-    If several processes need the same plan at once, one makes it and the others wait. Plans of a remote store are also
-    uploaded beside it.
+    If several processes need the same plan at once, one makes it and the others wait. If the store is remote, its plans
+    are also uploaded beside it.
 
     Raises:
       UserError: the split is too small for a row, or the plan cannot be written.
@@ -161,6 +163,7 @@ def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Co
     with locks.lock_or_wait(path.with_name(f".{path.name}.lock")):
         if (counts := _read(path, identity)) is not None:
             return counts
+        # Whoever held the lock before left no valid plan, so this folder cannot be one that is still being written.
         if path.exists():
             log.warning("the plan in %s is damaged; making it again", path)
             shutil.rmtree(path)
@@ -185,7 +188,7 @@ def _upload(path: Path, origin: epath.Path) -> None:
 
 
 def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
-    """Write the folder of a plan."""
+    """Write a plan folder."""
     with storage.whole_folder(path) as draft:
         split = store.split(spec.split, spec.source)
         parts = [split]
@@ -200,6 +203,7 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
             raise UserError(f"{where} is too small to fill a row; use a larger corpus")
         examples = spec.examples.open(store, spec.split, draft / _RANGES)
         packed = _write_rows(draft / _ROWS, examples, spec)
+        # Two look-ups turn the first and last document offset into sentence offsets, and these into token offsets.
         split_tokens = int(np.diff(split.sentences[split.documents[[0, -1]]])[0])
         counts = Counts(
             **packed, examples=written, split_tokens=split_tokens, lost_tokens=lost, repeated_tokens=repeated
@@ -209,7 +213,7 @@ def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:
 
 
 def _write_ranges(path: Path, blocks: Iterator[Block], where: str) -> tuple[int, int, int]:
-    """Write the ranges of all blocks; return the numbers of examples, lost tokens and repeated tokens."""
+    """Write all token ranges; count examples, lost tokens and repeated tokens."""
     lost = repeated = 0
     with _GrowingArray(path) as array:
         for block in blocks:
@@ -275,15 +279,16 @@ class _GrowingArray:
 
 
 def _read(path: Path, identity: dict) -> Counts | None:
-    """Return the counts of a plan; None if it is missing or damaged."""
+    """Return a plan's counts; None if it is missing or damaged."""
     try:
         manifest = json.loads((path / _MANIFEST).read_text(encoding="utf-8"))
         whole = manifest["identity"] == identity and manifest["files"] == _files(path)
         return Counts(**manifest["counts"]) if whole else None
+    # A manifest that is broken in any way counts as missing, because making a plan again is always possible.
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _files(path: Path) -> dict[str, dict]:
-    """Return size and `edges` of the arrays. Hashing all of a plan with billions of rows would take minutes."""
+    """Return size and `edges` per array. Hashing a whole plan with billions of rows would take minutes."""
     return {name: {"bytes": (path / name).stat().st_size, "edges": edges(path / name)} for name in (_RANGES, _ROWS)}

@@ -10,6 +10,7 @@ import hashlib
 import numpy as np
 from numpy.typing import ArrayLike
 
+# Increment of SplitMix64: 2**64 divided by the golden ratio, as an odd number.
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FEISTEL_ROUNDS = 6
 _SMALLEST_HALF = 3  # bits; a smaller network would prefer some orders of few rows over others
@@ -18,8 +19,8 @@ _SMALLEST_HALF = 3  # bits; a smaller network would prefer some orders of few ro
 def bits(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
     """Return 32 random bits for every (epoch, example, token), uint32 in the broadcast shape.
 
-    Words are absorbed one after the other, each by one step of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-    pseudorandom number generators", OOPSLA 2014, fig. 17). One changed input bit changes half of the output bits.
+    Words are absorbed one after the other, each by one SplitMix64 step (Steele, Lea and Flood, "Fast splittable
+    pseudorandom number generators", OOPSLA 2014, fig. 17). One changed input bit changes half the output bits.
     """
     return bits_after(states(seed, stream, epoch, example_ids), token_index)
 
@@ -27,7 +28,7 @@ def bits(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token
 def states(seed: int, stream: str, *words: ArrayLike) -> np.ndarray:
     """Return the state after the first words, uint64; `bits_after` adds the last word.
 
-    All tokens of an example share the state, so it is computed once per example.
+    An example's tokens share the state, so it is computed once per example.
     """
     with np.errstate(over="ignore"):  # arithmetic is modulo 2**64 on purpose; numpy warns about it for scalars
         return functools.reduce(_absorb, words, _start(seed % 2**64, stream))
@@ -40,18 +41,19 @@ def bits_after(states: np.ndarray, words: ArrayLike) -> np.ndarray:
 
 
 def uniform(seed: int, stream: str, epoch: ArrayLike, example_ids: ArrayLike, token_index: ArrayLike) -> np.ndarray:
-    """Return uniform multiples of 2**-32 in [0, 1), float64, from the `bits` of the same arguments."""
+    """Return uniform multiples of 2**-32 in [0, 1), float64, from `bits` with the same arguments."""
     return bits(seed, stream, epoch, example_ids, token_index) * 2.0**-32
 
 
 def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, size: int) -> np.ndarray:
-    """Apply a random permutation of range(size), one per epoch, to `positions`; int64.
+    """Permute `positions` in range(size) at random, with one permutation per epoch; int64.
 
-    A Feistel network permutes the smallest power of four (64 or more) that holds `size`. Values outside the range are
-    permuted again until they are inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite domains",
-    CT-RSA 2002). So no table is needed, and every position costs the same.
+    A Feistel network permutes range(n), where n >= size is the smallest power of four from 64 up. Values outside the
+    range are permuted again until they are inside ("cycle walking": Black and Rogaway, "Ciphers with arbitrary finite
+    domains", CT-RSA 2002). So no table is needed, and every position costs the same.
     """
     epoch, places = np.atleast_1d(*np.broadcast_arrays(epoch, np.asarray(positions).astype(np.uint64)))
+    # The domain is less than 4 times a large `size`, so cycle walking takes fewer than 4 tries on average.
     half = np.uint64(max(_SMALLEST_HALF, ((size - 1).bit_length() + 1) // 2))
     rounds = states(seed, stream, epoch, np.arange(_FEISTEL_ROUNDS)[:, None])
     places = _feistel(rounds, places, half)
@@ -61,15 +63,16 @@ def permuted(seed: int, stream: str, epoch: ArrayLike, positions: ArrayLike, siz
 
 
 def _feistel(rounds: np.ndarray, places: np.ndarray, half: np.uint64) -> np.ndarray:
-    """Apply a bijection of range(4**half) to `places`, uint64 [n].
+    """Map `places` by a bijection on range(4**half); uint64 [n].
 
     Args:
-      rounds: state of each round, uint64 [rounds, n].
+      rounds: state per round, uint64 [rounds, n].
       half: bits in each half of a value.
     """
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = places >> half, places & mask
     for state in rounds:
+        # A Feistel round can be undone whatever function is XORed in, so collisions are impossible.
         left, right = right, left ^ (_absorb(state, right) >> np.uint64(32) & mask)
     return left << half | right
 
@@ -81,7 +84,8 @@ def _start(seed: int, stream: str) -> np.uint64:
 
 
 def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
-    """Return the state after one step of SplitMix64. The input is not changed."""
+    """Return the state after one SplitMix64 step. The input is not changed."""
+    # Plus one: otherwise the word 0 would leave the state as it is. `+` also makes a copy for the in-place steps.
     state = state + _GOLDEN * (np.asarray(words).astype(np.uint64, copy=False) + np.uint64(1))
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)

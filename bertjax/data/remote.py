@@ -1,7 +1,7 @@
 """Local copies of remote folders (`gs://...`): memory maps need local files.
 
 Large files are copied in pieces by several threads, because one connection to an object store is much slower than the
-network of the host.
+host's network.
 """
 
 import contextlib
@@ -43,10 +43,10 @@ def exists(folder: epath.Path) -> bool:
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:
-    """Return the path for the local copy of a remote folder.
+    """Return the local path for a remote folder's copy.
 
-    Stores that `prepare` named have a content hash in their names. Other names may repeat in other buckets, so a hash
-    of the whole URL is added.
+    Stores that `prepare` named have a content hash in their names. Other names may repeat in other buckets, so a URL
+    hash is added.
     """
     name = folder.name
     if not _NAMED_BY_CONTENT.fullmatch(name):
@@ -55,7 +55,7 @@ def cached(folder: epath.Path, cache_dir: str) -> Path:
 
 
 def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -> Path:
-    """Return the local copy of a remote folder; make it unless it exists with the same seal.
+    """Return a local copy of a remote folder; copy it unless a copy with the same seal exists.
 
     One process per host copies while the others wait. A copy is verified when it is made, and again at the first start
     after a week. A damaged copy is replaced.
@@ -80,6 +80,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
                 _copy(folder, epath.Path(draft))
                 check(draft)
                 mark_verified(draft)
+                # The old copy is removed last, when the new one is verified and needs only its final name.
                 shutil.rmtree(copy, ignore_errors=True)
     return copy
 
@@ -87,6 +88,7 @@ def fetch(folder: epath.Path, cache_dir: str, check: Callable[[Path], object]) -
 def _is_whole(copy: Path, check: Callable[[Path], object]) -> bool:
     """Return whether a copy is undamaged. It is only checked if the last verification is a week old or unknown."""
     stamp = copy / VERIFIED
+    # abs: after the clock was set back, a stamp from the far future must not stay valid until then.
     if stamp.exists() and abs(time.time() - stamp.stat().st_mtime) < VERIFIED_SECONDS:
         return True
     try:
@@ -128,7 +130,7 @@ def download(folder: epath.Path, target: Path, seal: str) -> bool:
 
 
 class _Piece(NamedTuple):
-    """A byte range of a file, copied by one thread."""
+    """A byte range in a file, copied by one thread."""
 
     source: epath.Path
     target: epath.Path
@@ -138,8 +140,10 @@ class _Piece(NamedTuple):
 
 def _copy(source: epath.Path, target: epath.Path, seal: str = SEAL) -> None:
     """Copy a folder with its subfolders, with the file `seal` last."""
+    # The stamp vouches for the copy on one machine, so it does not travel.
     names = [name for name in _files(source) if name not in (VERIFIED, seal)]
     with ThreadPoolExecutor(THREADS) as pool:
+        # The seal starts only when all other files have arrived: a complete seal means a complete folder.
         for group in (names, [seal]):
             pieces = [piece for name in group for piece in _pieces(source / name, target / name)]
             for _ in pool.map(lambda piece: storage.retry(lambda: _copy_piece(piece), piece.source), pieces):
@@ -147,7 +151,7 @@ def _copy(source: epath.Path, target: epath.Path, seal: str = SEAL) -> None:
 
 
 def _files(folder: epath.Path) -> Iterator[str]:
-    """Yield the relative paths of all files below a folder. On an object store a folder may list itself."""
+    """Yield the relative paths of all files in a folder, recursively. On an object store a folder may list itself."""
     for path in sorted(storage.retry(lambda: list(folder.iterdir()), folder)):
         if not path.is_dir():
             yield path.name
@@ -156,7 +160,7 @@ def _files(folder: epath.Path) -> Iterator[str]:
 
 
 def _pieces(source: epath.Path, target: epath.Path) -> Iterator[_Piece]:
-    """Yield the pieces of a file. A remote target is one piece, because objects are written whole."""
+    """Cut a file into pieces. A remote target is one piece, because objects are written whole."""
     size = storage.retry(lambda: source.stat().length, source)
     target.parent.mkdir(parents=True, exist_ok=True)
     if is_remote(target):
@@ -179,6 +183,7 @@ def _copy_piece(piece: _Piece) -> None:
             source.seek(piece.start)
             target.seek(piece.start)
             content = source.read(piece.length)
+            # The target already has its full size, so a short read would leave zeros in it, without an error.
             if len(content) < piece.length:
                 raise OSError(errno.EIO, "the file ended early")
             target.write(content)
@@ -186,7 +191,7 @@ def _copy_piece(piece: _Piece) -> None:
 
 @contextlib.contextmanager
 def _reported(path: epath.PathLike, what: str) -> Iterator[None]:
-    """Turn any file-system error into a UserError of one line."""
+    """Turn any file-system error into a one-line UserError."""
     try:
         with storage.storage_errors(path):
             yield

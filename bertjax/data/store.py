@@ -29,6 +29,7 @@ PARTS = ("tokens", "sentences", "documents")
 UNIGRAMS = "unigrams"
 # Counts in the manifest per split and source; bytes are bytes of UTF-8 text.
 COUNTS = ("documents", "sentences", "words", "tokens", "unk", "bytes", "characters")
+# The byte order is fixed, because stores are copied between machines.
 OFFSET_DTYPE = np.dtype("<i8")
 MIB = 1 << 20
 COUNTED_AT_ONCE = 1 << 20
@@ -36,15 +37,15 @@ COUNTED_AT_ONCE = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """The training or held-out split of a store, or the documents of one source in it.
+    """A store's training or held-out split, or one source's documents in it.
 
     Pickled without its memory maps; another process opens them again.
 
     Attributes:
-      folder: folder of the store.
+      folder: store folder.
       name: `train` or `heldout`.
-      token_dtype: numpy dtype string of the token ids.
-      range: first document and the one after the last; None for all documents.
+      token_dtype: numpy dtype string for token ids.
+      range: first document and the one after the last; None for the whole split.
     """
 
     folder: Path
@@ -53,21 +54,22 @@ class Split:
     range: tuple[int, int] | None = None
 
     def __reduce__(self):
+        # The default would pickle the cached memory maps with all of their content.
         return Split, (self.folder, self.name, self.token_dtype, self.range)
 
     @functools.cached_property
     def tokens(self) -> np.memmap:
-        """Token ids of all documents in all sources, without special symbols: uint16 or uint32 [tokens]."""
+        """Token ids from all sources, without special symbols: uint16 or uint32 [tokens]."""
         return self._map("tokens", self.token_dtype)
 
     @functools.cached_property
     def sentences(self) -> np.memmap:
-        """Offsets in `tokens` of all sentences in all sources, then the number of tokens: int64 [S+1]."""
+        """Offset in `tokens` per sentence, for all sources, then the number of tokens: int64 [S+1]."""
         return self._map("sentences", OFFSET_DTYPE)
 
     @functools.cached_property
     def documents(self) -> np.memmap:
-        """Offsets in `sentences` of the documents, then the end of the last one: int64 [D+1].
+        """Offset in `sentences` per document, then the end of the last one: int64 [D+1].
 
         With a `range`, only its documents; then the first offset may not be 0.
         """
@@ -84,8 +86,8 @@ class TokenStore:
 
     Attributes:
       path: local folder.
-      manifest: content of `manifest.json`.
-      origin: URL of which the folder is a copy; empty for a local store.
+      manifest: parsed `manifest.json`.
+      origin: URL that the folder was copied from; empty for a local store.
     """
 
     path: Path
@@ -93,16 +95,17 @@ class TokenStore:
     origin: str = ""
 
     def __reduce__(self):
+        # Constructed directly: a worker neither checks the store again nor receives the cached tokenizer.
         return TokenStore, (self.path, self.manifest, self.origin)
 
     @classmethod
     def open(cls, path: epath.PathLike, verify: bool = False, cache_dir: str = "") -> "TokenStore":
-        """Open a store after checking its version, sizes, the first and last MiB of each file, and the tokenizer.
+        """Open a store after checking its version, tokenizer, file sizes, and the first and last MiB in each file.
 
         Args:
           path: folder or URL. A remote store is copied once per host, and the copy is verified completely.
-          verify: also check the hash of every whole file.
-          cache_dir: local folder for copies of remote stores.
+          verify: also hash every whole file.
+          cache_dir: local folder for remote stores.
 
         Raises:
           UserError: there is no store, its format version differs, or it was cut short or altered.
@@ -121,7 +124,7 @@ class TokenStore:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the content, the tokenizer and the settings of the store."""
+        """Hash over the store's content, tokenizer and settings."""
         return self.manifest["fingerprint"]
 
     @functools.cached_property
@@ -129,7 +132,7 @@ class TokenStore:
         return tokenizer.load(self.path / "tokenizer")
 
     def split(self, name: str, source: str = "") -> Split:
-        """Return the `train` or `heldout` split, or the documents of one source in it.
+        """Return the `train` or `heldout` split, or one source's documents in it.
 
         Raises:
           UserError: there is no such source.
@@ -148,13 +151,15 @@ class TokenStore:
         """
         whole, edges = self.split(name), [0]
         for _, stop in self.manifest["sources"][name].values():
+            # A source with one document sets no edge, so it joins the next source.
             if stop - edges[-1] > 1:
                 edges.append(stop)
+        # The last edge moves to the end, so a last source with one document joins the one before.
         edges = [*(edges[:-1] or [0]), len(whole.documents) - 1]
         return [dataclasses.replace(whole, range=ends) for ends in itertools.pairwise(edges)]
 
     def unigram_counts(self, name: str) -> np.ndarray:
-        """Return the occurrences of each token id in a split: int64 [V].
+        """Count the occurrences of each token id in a split: int64 [V].
 
         Raises:
           UserError: a token id is outside the vocabulary, so the file was altered.
@@ -179,12 +184,13 @@ class TokenStore:
 
 
 class SplitWriter:
-    """Writes one split of a store, some documents at a time, in constant memory."""
+    """Writes one split, some documents at a time, in constant memory."""
 
     def __init__(self, folder: Path, name: str):
         self._files = [open(folder / f"{name}.{part}.bin", "wb") for part in PARTS]
         self._counts, self._counts_path = np.zeros(0, OFFSET_DTYPE), folder / f"{name}.{UNIGRAMS}.bin"
         self._ends = [0, 0]  # offsets of the next sentence in the tokens, and of the next document in the sentences
+        # Offset files start with a 0, so n lengths become n + 1 offsets, and a length is always a difference.
         for file in self._files[1:]:
             file.write(OFFSET_DTYPE.type(0).tobytes())
 
@@ -193,8 +199,8 @@ class SplitWriter:
 
         Args:
           tokens: token ids, concatenated.
-          sentence_lengths: tokens per sentence, none of them 0.
-          document_lengths: sentences per document, none of them 0.
+          sentence_lengths: tokens per sentence, never 0.
+          document_lengths: sentences per document, never 0.
         """
         self._files[0].write(np.ascontiguousarray(tokens).data)
         step = max(COUNTED_AT_ONCE // 16, len(self._counts))  # bincount copies its input with 8 bytes per token
@@ -218,8 +224,8 @@ class SplitWriter:
 def at_random(array: np.ndarray) -> np.ndarray:
     """Return a memory map as a plain array, after advising the kernel that it is read at random.
 
-    Otherwise Linux reads the neighborhood of every missing page, 128 KB to 8 MB for a row of 250 bytes, as soon as a
-    file does not fit into the page cache. Sequential reads need a map of their own.
+    Otherwise Linux reads ahead around every missing page, 128 KB to 8 MB for a 250-byte row, as soon as a file does not
+    fit into the page cache. Sequential reads need their own map.
     """
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_RANDOM"):  # not on every platform
@@ -234,6 +240,7 @@ def is_token_store(path: epath.PathLike) -> bool:
 
 def token_dtype(vocab_size: int) -> np.dtype:
     """Return uint16 if all token ids fit, else uint32."""
+    # The highest id is vocab_size - 1, so exactly 2**16 ids still fit.
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
@@ -242,9 +249,9 @@ def write_manifest(folder: Path, spec: dict, tokenizer: Tokenizer, contents: dic
 
     Args:
       spec: settings that determine the content.
-      contents: `counts` {split: {source: {COUNTS}}} in the order of the sources, `duplicates` and `skipped` {source:
-        documents}, `longest` [[tokens, source, document id]] and, if documents were filtered or near-duplicates
-        dropped, `cleaning` (`bertjax.data.preparation.reading.Reading`).
+      contents: `counts` {split: {source: {COUNTS}}} in source order, `duplicates` and `skipped` {source: documents},
+        `longest` [[tokens, source, document id]] and, if documents were filtered or near-duplicates dropped, `cleaning`
+        (`bertjax.data.preparation.reading.Reading`).
     """
     counts = contents["counts"]
     names = [f"{split}.{part}.bin" for split in SPLITS for part in (*PARTS, UNIGRAMS)]
@@ -280,7 +287,7 @@ def _record(path: Path) -> dict:
 
 
 def edges(path: Path) -> str:
-    """Return the SHA-256 of the first and last MiB, which overlap in a short file: a fast check for most damage."""
+    """Hash a file's first and last MiB, which overlap in a short file: a fast check for most damage."""
     with open(path, "rb") as file:
         head = file.read(MIB)
         file.seek(max(0, path.stat().st_size - MIB))
@@ -293,6 +300,7 @@ def _sha256(path: Path) -> str:
 
 
 def _fingerprint(manifest: dict) -> str:
+    # Keys are sorted, so only content counts and not the order in which the entries were made.
     content = {key: value for key, value in manifest.items() if key != "fingerprint"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -316,6 +324,7 @@ def _check_file(path: Path, recorded: dict, verify: bool) -> None:
         length = path.stat().st_size
         if length != recorded["bytes"]:
             raise _damaged(path.parent, f"{path.name} has {length} bytes, not {recorded['bytes']}")
+        # From cheap to expensive: size, two reads, and the whole file only on request.
         if edges(path) != recorded["edges"] or (verify and _sha256(path) != recorded["sha256"]):
             raise _damaged(path.parent, f"{path.name} was altered")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Settings of a tokenizer, as a frozen dataclass that validates itself."""
+"""Tokenizer settings, as a frozen dataclass that validates itself."""
 
 import dataclasses
 
@@ -24,16 +24,16 @@ class TokenizerConfig:
 
     Attributes:
       kind: `unigram`, `bpe` or `char` (SentencePiece), `wordpiece` or `byte_bpe` (Hugging Face tokenizers).
-      vocab_size: number of pieces, special symbols and byte pieces included; an upper limit for `char`.
+      vocab_size: pieces, special symbols and byte pieces included; an upper limit for `char`.
       normalizer: `nfc` (NFC only) or `nfkc` (NFKC, which turns U+2460 into 1).
       lowercase: lower case without accents (WordPiece only).
       byte_fallback: characters outside the vocabulary become bytes instead of [UNK] (SentencePiece only).
-      character_coverage: share of the sample's characters that the vocabulary covers; `byte_bpe` covers all.
+      character_coverage: fraction of the sample's characters that the vocabulary covers; `byte_bpe` covers all.
       keep: characters that become pieces however rare they are, such as `①㎡甲`; `byte_bpe` does not need it.
-      keep_file: path of a UTF-8 text, all characters of which are kept as well.
-      sample_characters: maximum characters of training text, a fixed sample of the training split.
+      keep_file: path to a UTF-8 text with more characters to keep.
+      sample_characters: maximum size of the training text, a fixed sample from the training split.
       model: path to an existing SentencePiece `.model`, WordPiece `vocab.txt` or Hugging Face `tokenizer.json`, or to
-        the `tokenizer` folder of a run or export. All other fields are then ignored, except `lowercase` for a
+        the `tokenizer` folder in a run or export. All other fields are then ignored, except `lowercase` for a
         `vocab.txt`.
     """
 
@@ -68,6 +68,7 @@ class TokenizerConfig:
                 "that SentencePiece accepts; raise it, or choose kind=wordpiece"
             )
         for field in dataclasses.fields(self):
+            # A setting without effect is an error: whoever sets `lowercase` for `bpe` expects lower case.
             kinds, value = ONLY_FOR.get(field.name, (self.kind,)), getattr(self, field.name)
             if not self.model and self.kind not in kinds and value != field.default:
                 remedy = f"remove it, or choose one of {', '.join(kinds)}"

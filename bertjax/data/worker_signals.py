@@ -1,4 +1,4 @@
-"""Signal handling of worker processes: they end with the process that started them, and for no other reason.
+"""Signal handling in worker processes: they end with the process that started them, and for no other reason.
 
 Stop signals often reach a whole process group or control group: from Ctrl-C in a terminal, from systemd when a VM shuts
 down, and from Slurm. The main process then saves a checkpoint, and needs its workers until it ends.
@@ -23,15 +23,16 @@ def ignore_stop_signals() -> None:
 def end_with_parent() -> None:
     """End this `multiprocessing` worker as soon as its parent process is gone, even after SIGKILL.
 
-    A thread waits for the end of a pipe that only the parent holds. Linux could send a signal instead
-    (PR_SET_PDEATHSIG), but it does so when the starting *thread* ends, and Grain starts its workers from short-lived
-    threads.
+    A thread waits until a pipe closes that only the parent holds. Linux could send a signal instead (PR_SET_PDEATHSIG),
+    but it does so when the starting *thread* ends, and Grain starts its workers from short-lived threads.
     """
 
     def wait() -> None:
         multiprocessing.parent_process().join()
+        # `sys.exit` would only end this thread.
         os._exit(1)
 
+    # A daemon, because a worker that has finished must not wait for its parent.
     threading.Thread(target=wait, name="end with parent", daemon=True).start()
 
 

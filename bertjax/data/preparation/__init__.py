@@ -4,12 +4,12 @@
 
 - `prepare` is the entry point. It names the store, locks it, builds it and publishes the result.
 - `building` runs the stages in order and resumes them after a kill.
-- `pieces` reads the files of a corpus in any order. `cleaning` applies filters on the way; `duplicates` and
+- `pieces` reads the corpus files in any order. `cleaning` applies filters on the way; `duplicates` and
   `near_duplicates` find the documents to drop.
 - `ledger` counts what is read and where it goes. A store that lacks anything is never published.
 - `steps` holds pure functions on documents.
 - `local` runs the steps in processes on one machine; `beam` runs the steps in `pieces` and `parts` on many.
 
 A document is identified by its `Key` (source, part, number). Keys sort in corpus order, so a runner may process
-documents in any order on any number of machines and still write the same bytes.
+documents in any order, on any machines, and still write the same bytes.
 """

@@ -1,4 +1,4 @@
-"""Last stage of a preparation: join the token shards into the files of a store."""
+"""Last preparation stage: join the token shards into store files."""
 
 import contextlib
 from collections.abc import Iterable
@@ -17,14 +17,15 @@ def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> d
     """Write the splits into the folder `store` and return their description for the manifest.
 
     Args:
-      shards: all shards in corpus order; the cuts between them have no effect.
+      shards: all shards in corpus order. Their boundaries have no effect.
 
     Raises:
-      RunFailed: documents are missing that were read and not counted as left out; see `ledger`.
+      RunFailed: documents were read, but are neither in the store nor counted as left out; see `ledger`.
     """
     accounts = Ledger()
     accounts.add_all(reading.ledger)
     counts_GC = np.zeros((len(reading.groups), len(COUNTS)), np.int64)
+    # Every source is listed, also those with 0, so that manifests of one corpus always have the same keys.
     longest, skipped = [], dict.fromkeys((source for _, source in reading.groups), 0) | reading.skipped
     with contextlib.ExitStack() as stack:
         writers = {name: stack.enter_context(contextlib.closing(SplitWriter(store, name))) for name in SPLITS}
@@ -43,6 +44,7 @@ def assemble(shards: Iterable[EncodedShard], reading: Reading, store: Path) -> d
         counts[split][source] = dict(zip(COUNTS, counts_C.tolist(), strict=True))
         accounts.add(source, split, counts[split][source]["documents"], counts[split][source]["characters"])
         duplicates[source] += number
+    # Before the manifest is written: without one, the folder is not a store.
     ledger.check(accounts.numbers)
     longest = [[tokens, reading.groups[group][1], name] for tokens, group, name in longest]
     contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}

@@ -1,8 +1,8 @@
 """The Apache Beam runner: preparation steps on many machines.
 
-Beam maps two steps, one over the pieces of the corpus (`pieces`) and one over text shards (`parts`). The launching
-program does what needs all documents: deduplication, tokenizer training and assembly. Steps exchange files in a work
-folder instead of Beam elements. They are idempotent, because Beam may repeat any of them.
+Beam maps two steps, one over corpus pieces (`pieces`) and one over text shards (`parts`). The launching program does
+what needs all documents: deduplication, tokenizer training and assembly. Steps exchange files in a work folder instead
+of Beam elements. They are idempotent, because Beam may repeat any of them.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Beam:
     """Runs a preparation with Apache Beam; see `building.Runner`.
 
     Attributes:
-      runner: name of a Beam runner.
+      runner: Beam's name for the runner.
       flags: other Beam flags, such as `--temp_location=gs://bucket/folder`.
 
     Raises:
@@ -54,6 +54,7 @@ class Beam:
         try:
             from apache_beam.runners import runner as runners
 
+            # Only to fail early: the pipeline makes its own runner from the flags.
             runners.create_runner(self.runner)
         except ImportError as error:
             package = "apache-beam[gcp]" if "dataflow" in self.runner.lower() else "bertjax[beam]"
@@ -69,6 +70,7 @@ class Beam:
             )
 
     def identity(self, partial: Path) -> dict[str, Any]:
+        # Finished pieces are in the work folder, so a resume needs the same one.
         return {"work": str(self._work(partial))}
 
     def read(self, config: DataConfig, partial: Path) -> Reading:
@@ -79,6 +81,7 @@ class Beam:
         # Keys are sorted in corpus order, so those of a piece are adjacent, and a worker needs no others.
         keys = np.fromfile(duplicates.path(partial), PACKED_KEY)
         for piece in pieces:
+            # Documents are numbered from 1, so number 0 sorts before every document of a part.
             ends = [Key(piece.source, part, 0).packed() for part in (piece.first, piece.stop)]
             first, last = np.searchsorted(keys, np.array(ends, PACKED_KEY))
             storage.write_bytes(duplicates.path(work / folder_name(piece)), keys[first:last].tobytes())
@@ -100,6 +103,7 @@ class Beam:
                 for group, message, _ in shard.skipped:
                     bad.add(read.groups[group][1], UserError(message))
                 yield shard
+        # The next attempt starts with an empty `partial`. A work folder elsewhere would survive, and be resumed.
         except DamagedShard:
             work.rmtree()
             raise
@@ -123,13 +127,14 @@ class Beam:
             raise storage.user_error(error, f"cannot write {work}", remedy) from error
         try:
             self._run(name, reporting, steps)
+        # An error that a step reported names the cause; the runner knows only that something failed.
         except RunFailed:
             reporting.raise_error()
             raise
         reporting.raise_error()
 
     def _run(self, name: str, step: Callable[[int], None], steps: int) -> None:
-        """Run a pipeline with a single step.
+        """Run a one-step pipeline.
 
         Raises:
           RunFailed: the runner failed.
@@ -173,6 +178,8 @@ class Beam:
         try:
             with contextlib.redirect_stderr(io.StringIO()) as usage:
                 options.get_all_options(retain_unknown_options=True)
+        # Beam parses with argparse, which prints its usage and exits the program. Only the text after "error: " is
+        # useful.
         except SystemExit:
             raise UserError(f"flags of Apache Beam: {usage.getvalue().strip().partition('error: ')[2]}") from None
         return options

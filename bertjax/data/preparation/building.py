@@ -1,15 +1,15 @@
-"""The stages of a preparation, independent of the runner: reading, tokenizer, tokens.
+"""Preparation stages, independent of the runner: reading, tokenizer, tokens.
 
 Each stage has its own identity, so text that was read also serves another tokenizer or splitter. An unfinished
 preparation is a folder `<store>.partial`:
 
-- `identity.json`: identities of the stages.
+- `identity.json`: stage identities.
 - `documents.bin`, `near.bin` (if near-duplicates are dropped), `duplicates.bin`: deduplication.
-- `sample.json`: training texts of the tokenizer.
+- `sample.json`: training texts for the tokenizer.
 - `reading.json`: written when the first pass is complete.
 - `tokenizer.json`: written when the tokenizer is complete.
 - `store/`: becomes the store.
-- files of the runner.
+- the runner's files.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class Runner(Protocol):
         """Encode the remaining shards, and return all shards in corpus order.
 
         Raises:
-          DamagedShard: a shard differs from what was written.
+          DamagedShard: a shard has changed since it was written.
           UserError: a document holds no token, and bad documents stop the preparation.
         """
         ...
@@ -77,7 +77,8 @@ class TooFew(UserError):
 
 
 def has_read(partial: Path) -> bool:
-    """Return whether an unfinished preparation has read a piece of the corpus, or all of it."""
+    """Return whether an unfinished preparation has read at least one piece."""
+    # Pieces are in `<runner folder>/<piece>/`; a local work folder of Beam has the same depth.
     return (partial / READING_SEAL).exists() or any(partial.glob(f"*/*/{pieces.SEAL}"))
 
 
@@ -85,7 +86,7 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
     """Build a store, resuming from what an earlier process left in `partial`; return its folder within `partial`.
 
     Raises:
-      DamagedShard: a file of the earlier process differs from what was written.
+      DamagedShard: a file from the earlier process has changed since it was written.
       TooFew: a split has fewer than two documents.
       UserError: see `prepare`.
     """
@@ -100,6 +101,8 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
     read = reading.load(partial / READING_SEAL, stages[READING])
     if read is None:
         read = runner.read(config, partial)
+        # Fail before tokenizer and encoding, which may take hours. Below it is checked again, because only encoding
+        # finds the documents without a token.
         _require_two({name: read.documents(name) for name in SPLITS}, config)
         reading.save(read, stages[READING], partial / READING_SEAL)
     trained = _tokenizer(config, stages[TOKENIZER], partial)
@@ -111,7 +114,7 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
 
 
 def stages_of(spec: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
-    """Return the identity of each stage as JSON values.
+    """Return every stage's identity as JSON values.
 
     Args:
       spec: see `spec.spec_of`.
@@ -131,9 +134,9 @@ def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str
     deleted, so `other` can only serve the same tokenizer.
 
     Args:
-      spec: spec of `partial`.
+      spec: the spec for `partial`.
       before: spec with which `other` may have read.
-      runner: runner of `partial`. Another one keeps other files.
+      runner: the runner for `partial`. Another one keeps other files.
 
     Returns:
       Whether `other` was taken over.
@@ -147,12 +150,14 @@ def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str
     except DamagedShard:
         return False
     if stages[TOKENIZER] != ours[TOKENIZER]:
+        # Another tokenizer needs all of the text, which is deleted once it is encoded.
         if read is not None and len(list((other / "text").glob("*"))) < len(read.shard_bytes):
             return False
         (other / TOKENIZER_SEAL).unlink(missing_ok=True)
         for tokens in (other / "tokens").glob("*"):
             tokens.unlink()
     if read is not None:
+        # The identity of the text changes if `before` had another `on_bad_document`, so it is sealed again.
         reading.save(read, ours[READING], other / READING_SEAL)
     storage.write_text(other / IDENTITY, json.dumps(ours))
     other.rename(partial)
@@ -160,7 +165,7 @@ def take_over(partial: Path, other: Path, spec: dict[str, Any], before: dict[str
 
 
 def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> Tokenizer:
-    """Return the store's tokenizer: train it on the sample of training documents, or load an existing one.
+    """Return the store's tokenizer: train it on the sample, or load an existing one.
 
     Raises:
       UserError: it cannot be trained or loaded.
@@ -171,6 +176,7 @@ def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> T
             return tokenizer.load(folder / "tokenizer")
     shutil.rmtree(folder / "tokenizer", ignore_errors=True)
     (folder / "tokenizer").mkdir()
+    # Loaded for an existing tokenizer too: its lost characters are counted on the same sample.
     sentences = [sentence for text in reading.load_sample(partial) for sentence in split(text, config.splitter)]
     if settings.model:
         trained = tokenizer.from_model(settings.model, settings.lowercase)
@@ -184,7 +190,7 @@ def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> T
 
 
 def _recorded(path: Path) -> Any:
-    """Return the content of a JSON file; None if it is missing or not JSON."""
+    """Read a JSON file; None if it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

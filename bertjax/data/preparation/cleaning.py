@@ -1,4 +1,4 @@
-"""Filters and MinHash signatures: the step of the first pass that runs in any number of processes, batch by batch."""
+"""Filters and MinHash signatures: a step in the first pass that any number of processes can share, batch by batch."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,13 +34,13 @@ class Entry(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The result of all filters for one document.
+    """The filters' decision on one document.
 
     Attributes:
       text: the remaining text; for a dropped document, the text that the dropping filter saw.
       rule: name of the filter that drops the document; empty if it is kept.
-      reason: reason of that filter.
-      changes: {filter name: number of changes}.
+      reason: why this filter drops it.
+      changes: changes by filter name.
     """
 
     text: str
@@ -54,15 +54,15 @@ class Cleaner:
     """Applies filters and computes MinHash signatures. Pickled to worker processes.
 
     Attributes:
-      filters: filters by name, in order of application.
-      near_duplicates: settings of the signatures.
+      filters: filters by name, applied in this order.
+      near_duplicates: settings for the signatures.
     """
 
     filters: Mapping[str, Filter]
     near_duplicates: NearDuplicates
 
     def __call__(self, batch: Sequence[Entry]) -> tuple[list[Verdict], np.ndarray | None]:
-        """Return the verdict on each document, and the buckets of all, uint64 [D, buckets].
+        """Return a verdict per document, and all buckets, uint64 [D, buckets].
 
         Raises:
           UserError: a filter failed.
@@ -89,7 +89,9 @@ def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
             if number:
                 changes[name] = number
                 document = dataclasses.replace(document, text=text)
+            # A rewrite may leave only white space; a user's `keep` need not expect that.
             why = rule.keep(document) if text.strip() else NOTHING_LEFT
+            # A filter that returns True or False by mistake would drop every document, because neither is None.
             if not (why is None or (isinstance(why, str) and why)):
                 raise TypeError(f"keep returned {why!r}, not a reason or None")
         except UserError:
@@ -114,8 +116,9 @@ def cleaned(
 ) -> Iterator[Entry]:
     """Yield the documents that filters keep, rewritten and with their buckets. The others are recorded in `dropped`.
 
-    The order is preserved, so the result does not depend on the number of processes.
+    The order is preserved, so the result does not depend on `processes`.
     """
+    # Workers return verdicts without the documents. Both come in the same order, so this queue pairs them again.
     under_way: list[list[Entry]] = []
 
     def batches() -> Iterator[list[Entry]]:
@@ -133,13 +136,14 @@ def cleaned(
                 dropped.add(source, entry.document.id, verdict.rule, verdict.reason, verdict.text)
                 continue
             if len(verdict.text) != characters:
+                # A rewritten document stays: only its removed characters leave the balance.
                 ledger.add(source, "changed", 0, characters - len(verdict.text))
             document = dataclasses.replace(entry.document, text=verdict.text) if verdict.changes else entry.document
             yield entry._replace(document=document, buckets=None if buckets_DB is None else buckets_DB[d])
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Yield runs of documents with at least `BATCH_CHARACTERS` characters; the last may be shorter."""
+    """Yield consecutive documents in batches with at least `BATCH_CHARACTERS` characters; the last may be shorter."""
     batch, characters = [], 0
     for entry in entries:
         batch.append(entry)

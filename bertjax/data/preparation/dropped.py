@@ -1,8 +1,8 @@
 """`dropped.jsonl.gz`: documents that were dropped from a store, with reasons and counts.
 
 Each line has `source`, `id` (`<part>:<number>`, as in messages), `rule` (a filter's name, `duplicate` or
-`near-duplicate`) and `reason`. Lines of filters also have `text`, the beginning of the document. Lines of
-near-duplicates have `kept` and `kept_source`, the document that stays instead.
+`near-duplicate`) and `reason`. Filters also write `text`, the beginning of the document. For near-duplicates, `kept`
+and `kept_source` name the document that stays instead.
 """
 
 import collections
@@ -30,6 +30,7 @@ class Dropped:
 
     def __init__(self, folder: Path):
         self._file = open(folder / NAME, "wb")  # noqa: SIM115
+        # Neither file name nor time in the gzip header, so the same documents give the same bytes.
         self._gzip = gzip.GzipFile("", "wb", compresslevel=6, fileobj=self._file, mtime=0)
         self._reasons: dict[str, set[str]] = collections.defaultdict(set)
         self.numbers: dict[str, dict[str, dict[str, int]]] = {}
@@ -46,7 +47,7 @@ class Dropped:
         """Record a document that a filter dropped.
 
         Raises:
-          UserError: the filter gave too many different reasons.
+          UserError: the filter gave more than `MOST_REASONS` reasons.
         """
         self._reasons[rule].add(reason)
         if len(self._reasons[rule]) > MOST_REASONS:
@@ -59,11 +60,11 @@ class Dropped:
         self.write(source=source, id=document, rule=rule, reason=reason, text=text[:TEXT_CHARACTERS])
 
     def add_all(self, lines: Iterable[bytes], changes: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
-        """Add the records of the next piece of the corpus.
+        """Add the records from the next piece.
 
         Args:
-          lines: lines of the piece's `dropped.jsonl.gz`.
-          changes: `changes` of the piece.
+          lines: lines from the piece's `dropped.jsonl.gz`.
+          changes: the piece's `changes`.
         """
         for line in lines:
             fields = json.loads(line)
@@ -74,7 +75,7 @@ class Dropped:
                 counts[:] = [count + number for count, number in zip(counts, numbers, strict=True)]
 
     def count_changes(self, source: str, changes: Mapping[str, int]) -> None:
-        """Count one changed document and the changes of each filter."""
+        """Count one changed document, and the changes by filter."""
         for rule, number in changes.items():
             counts = self.changes.setdefault(source, {}).setdefault(rule, [0, 0])
             counts[0] += 1
@@ -86,7 +87,7 @@ class Dropped:
 
 
 def read(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a store.
+    """Yield a store's records.
 
     Raises:
       UserError: the store was made without filters and near-duplicates, or the file is damaged.
@@ -97,5 +98,6 @@ def read(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             yield from map(json.loads, file)
+    # gzip raises EOFError for a file that was cut short, and an OSError for a wrong checksum.
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}); delete the folder and prepare again") from None

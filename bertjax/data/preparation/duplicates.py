@@ -1,4 +1,4 @@
-"""Exact duplicates, found in bounded memory by sorting the digests of all documents on disk."""
+"""Exact duplicates, found in bounded memory by sorting document digests on disk."""
 
 import contextlib
 import hashlib
@@ -14,6 +14,7 @@ from bertjax.data.preparation.steps import PACKED_BYTES, Key
 PACKED_KEY = np.dtype(f"S{PACKED_BYTES}")
 # A document on disk: both halves of its digest, packed key, group index, characters of text, and whether it is within
 # `data.share`. Group and characters are for the ledger.
+# The halves are big-endian, so a digest is written as it is, and the high half has its leading bits.
 DOCUMENT = np.dtype(
     [
         ("high", ">u8"),
@@ -31,12 +32,12 @@ DOCUMENTS_PER_READ = 1 << 18
 
 
 def path(folder: Path) -> Path:
-    """Return the path of the duplicates' keys in the unfinished preparation `folder`."""
+    """Return the path for the duplicates' keys in the unfinished preparation `folder`."""
     return folder / "duplicates.bin"
 
 
 def fingerprint(folder: Path) -> str:
-    """Return the SHA-256 of the duplicates' keys; empty without such a file."""
+    """Hash the duplicates' keys with SHA-256; empty without such a file."""
     try:
         with open(path(folder), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -45,20 +46,20 @@ def fingerprint(folder: Path) -> str:
 
 
 def record(digest: bytes, key: Key, group: int, characters: int = 0, is_used: bool = True) -> bytes:
-    """Return a document in the layout of `DOCUMENT`."""
+    """Return a document as bytes that `DOCUMENT` describes."""
     return digest + key.packed() + group.to_bytes(2, "little") + characters.to_bytes(8, "little") + bytes([is_used])
 
 
 def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Write the keys of all documents that equal an earlier one. The document with the lowest key is kept.
+    """Write the key of every document that equals an earlier one. The document with the lowest key is kept.
 
-    Documents are first distributed to one file per bucket by the leading bits of their digests. Then bucket after
-    bucket is sorted. So memory is constant and time is linear in the number of documents.
+    Documents are first distributed to one file per bucket by leading digest bits. Then bucket after bucket is sorted.
+    So memory is constant and time grows linearly with the corpus.
 
     Args:
-      documents: file of `DOCUMENT` records, in any order.
+      documents: file with `DOCUMENT` records, in any order.
       duplicates: output file; `Duplicates` reads it.
-      groups: number of groups.
+      groups: length of the results.
 
     Returns:
       Kept documents per group, and duplicates per group.
@@ -92,6 +93,7 @@ def add(duplicates: Path, keys: np.ndarray) -> None:
 def _sort(duplicates: Path) -> None:
     if duplicates.stat().st_size:
         keys = np.memmap(duplicates, PACKED_KEY, mode="r+")
+        # In place, in the map: the keys need not fit into memory.
         keys.sort()
         keys.flush()
 
@@ -106,7 +108,7 @@ def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
 
 
 class Duplicates:
-    """Sorted keys of all dropped documents, as a memory map."""
+    """Sorted keys for all dropped documents, as a memory map."""
 
     def __init__(self, path: Path):
         self._keys = np.zeros(0, PACKED_KEY)
@@ -134,18 +136,22 @@ class Duplicates:
 
 
 def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:
-    """Yield the documents of each bucket. Digests in a bucket share their first `bits` bits."""
+    """Yield the documents bucket by bucket. Digests in a bucket share their first `bits` bits."""
     if not bits:
         yield np.fromfile(documents, DOCUMENT)
         return
     for first in range(0, 1 << bits, BUCKETS_AT_ONCE):
         buckets = range(first, min(first + BUCKETS_AT_ONCE, 1 << bits))
+        # In the folder of the preparation, because /tmp may be small or in memory. Such files have no name, so the
+        # system removes them even after a kill.
         with contextlib.ExitStack() as stack:
             files = [
                 stack.enter_context(tempfile.TemporaryFile(dir=documents.parent, prefix="bucket")) for _ in buckets
             ]
             for block in blocks(documents):
                 places = (block["high"] >> np.uint64(64 - bits)).astype(np.int64) - first
+                # Sorted by bucket, so one write per bucket. Documents of other passes sort before the first and after
+                # the last edge.
                 order = np.argsort(places, kind="stable")
                 edges = np.searchsorted(places[order], np.arange(len(buckets) + 1))
                 for file, start, stop in zip(files, edges[:-1], edges[1:], strict=True):
@@ -156,7 +162,7 @@ def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:
 
 
 def blocks(documents: Path) -> Iterator[np.ndarray]:
-    """Yield the records of a file of `DOCUMENT`, block by block."""
+    """Read `DOCUMENT` records from a file, block by block."""
     with open(documents, "rb") as file:
         while len(block := np.fromfile(file, DOCUMENT, DOCUMENTS_PER_READ)):
             yield block

@@ -19,13 +19,13 @@ BLOCK_SENTENCES = 1 << 12
 
 @dataclasses.dataclass(frozen=True)
 class Sentences:
-    """The encoded sentences of D texts.
+    """Encoded sentences from D texts.
 
     Attributes:
-      tokens: token ids of all sentences: uint16 or uint32 [tokens].
+      tokens: concatenated token ids: uint16 or uint32 [tokens].
       lengths: tokens per sentence; 0 for a sentence that is only U+2581, SentencePiece's sign for a space: int64 [S].
       words: words per sentence; in scripts without spaces each character is a word: int64 [S].
-      owners: text index of each sentence: int64 [S].
+      owners: text index per sentence: int64 [S].
     """
 
     tokens: np.ndarray
@@ -55,8 +55,9 @@ class Sentences:
 
 
 def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> Sentences:
-    """Split texts (UTF-8) into sentences and encode them."""
+    """Split texts (UTF-8) into sentences and encode these."""
     dtype = token_dtype(tokenizer.vocab_size)
+    # `concatenate` needs at least one array, and a shard may consist of duplicates only.
     tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
     with _no_garbage_collection():
         for sentences, owners in _batches(texts, splitter):
@@ -68,7 +69,7 @@ def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> 
 
 
 def _batches(texts: Sequence[memoryview], splitter: str) -> Iterator[tuple[list[str], list[int]]]:
-    """Yield batches of sentences with the text index of each."""
+    """Yield sentences in batches, with a text index for each."""
     batch, owners, characters = [], [], 0
     for owner, text in enumerate(texts):
         for piece in _pieces(text):
@@ -89,6 +90,8 @@ def _pieces(text: memoryview) -> Iterator[str]:
     """Yield a long text in parts that end at line ends, where every sentence ends too."""
     content, start = bytes(text), 0
     while start < len(content):
+        # `find` returns -1 without a line end, and -1 + 1 is 0. In UTF-8 the byte of a line end is never part of
+        # another character, so cutting bytes is safe.
         stop = content.find(b"\n", start + BATCH_CHARACTERS) + 1 or len(content)
         yield str(content[start:stop], "utf-8")
         start = stop
@@ -98,8 +101,8 @@ def _pieces(text: memoryview) -> Iterator[str]:
 def _no_garbage_collection() -> Iterator[None]:
     """Turn off Python's garbage collection of reference cycles.
 
-    It would take a tenth of the time: it visits all objects whenever a few thousand sentences have been created. None
-    of them is in a cycle.
+    It would take a tenth of the time: it visits all objects whenever a few thousand sentences have been created, and
+    sentences are never in a cycle.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -111,7 +114,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _characters(text: memoryview) -> int:
-    """Count characters of UTF-8 text: all bytes except continuation bytes, 0b10xxxxxx, which are below -64 as int8."""
+    """Count characters in UTF-8 text: all bytes except continuation bytes, 0b10xxxxxx, which are below -64 as int8."""
     return int(np.count_nonzero(np.frombuffer(text, np.int8) >= -64))
 
 

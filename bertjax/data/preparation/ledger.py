@@ -1,4 +1,4 @@
-"""Conservation law of a preparation: everything read is either in the store or counted as left out.
+"""Conservation law for a preparation: everything read is either in the store or counted as left out.
 
 Documents and characters are counted when they are read, and again wherever they leave: at a filter, as a duplicate,
 outside `data.share`, without a token, or into the store. If the two sides differ, no store is published.
@@ -27,7 +27,7 @@ WAYS = {
 
 
 class Ledger:
-    """Counters of documents and characters by source and entry."""
+    """Document and character counters by source and entry."""
 
     def __init__(self) -> None:
         self._numbers: Numbers = {}
@@ -38,20 +38,20 @@ class Ledger:
         return {source: dict(sorted(entries.items())) for source, entries in sorted(self._numbers.items())}
 
     def add(self, source: str, entry: str, documents: int, characters: int) -> None:
-        """Add to the counts of one entry."""
+        """Add to one entry."""
         counts = self._numbers.setdefault(source, {}).setdefault(entry, [0, 0])
         counts[0] += documents
         counts[1] += characters
 
     def add_all(self, numbers: Mapping[str, Mapping[str, Sequence[int]]]) -> None:
-        """Add all counts of another ledger."""
+        """Add another ledger's counts."""
         for source, entries in numbers.items():
             for entry, counts in entries.items():
                 self.add(source, entry, *counts)
 
 
 def check(numbers: Numbers) -> None:
-    """Raise RunFailed unless, for every source, the counts of all ways add up to the counts of `read`."""
+    """Raise RunFailed unless, for every source, the counts over all `WAYS` add up to `read`."""
     for source, entries in numbers.items():
         read = entries.get(READ, [0, 0])
         found = [sum(entries.get(way, [0, 0])[i] for way in WAYS) for i in range(2)]
@@ -67,6 +67,7 @@ def lines(numbers: Numbers) -> list[str]:
     """Return report lines: documents read from all sources together, and where they went."""
     total = Ledger()
     for entries in numbers.values():
+        # Under one name, so that the counts of all sources add up.
         total.add_all({"": entries})
     entries = total.numbers.get("", {})
     if READ not in entries:

@@ -1,8 +1,8 @@
 """The local runner: worker processes on one machine, resumable after a kill.
 
 Its unfinished preparations also have the folders `reading/` (pieces, until the first pass is complete), `text/` and
-`tokens/` (shards). Kept shards serve later preparations. They are named by a hash of everything that determines their
-content, so a grown corpus reuses the shards of its old part.
+`tokens/` (shards). Kept shards serve later preparations. Each is named by a hash over everything that determines its
+content, so a grown corpus reuses its old shards.
 """
 
 import contextlib
@@ -54,9 +54,9 @@ class ShardEncoder:
       folder: the unfinished preparation.
       splitter: see `sentences.split`.
       on_bad_document: `stop` or `skip` at a document without a token.
-      groups: (split, source) of each group.
-      remedy: end of the error message about a document without a token.
-      kept: folder of kept shards; None to keep none.
+      groups: (split, source) per group.
+      remedy: remedy in the error message for documents without a token.
+      kept: folder for kept shards; None to keep none.
     """
 
     folder: Path
@@ -71,11 +71,11 @@ class ShardEncoder:
         """Write a token shard.
 
         Returns:
-          `EncodedShard.skipped`, and whether the shard was found among the kept ones.
+          `EncodedShard.skipped`, and whether a kept shard was used.
 
         Raises:
           BadDocument: a document holds no token, and bad documents stop the preparation.
-          DamagedShard: the text differs from what was written.
+          DamagedShard: the text has changed since it was written.
         """
         documents = shards.read_text(self.folder, index)
         is_duplicate = Duplicates(duplicates.path(self.folder)).contain([document.key for document in documents])
@@ -91,7 +91,9 @@ class ShardEncoder:
                     shards.write_tokens(place, shard)
         else:
             shard = found
+        # Kept and new shards number their groups locally; the store needs the numbers of this corpus.
         shard = shard.with_groups(groups)
+        # Only after the kept shard is written, so a second attempt with `skip` reuses it.
         if shard.skipped and self.on_bad_document == "stop":
             raise BadDocument(f"{shard.skipped[0][1]}, {self.remedy}")
         shards.write_tokens(shards.tokens_path(self.folder, index), shard)
@@ -106,11 +108,11 @@ class ShardEncoder:
         return encode_shard(renamed, self._splits(groups), self.tokenizer, self.splitter)
 
     def _splits(self, groups: Sequence[int]) -> list[str]:
-        """Return the splits of groups."""
+        """Return the split for each group."""
         return [self.groups[group][0] for group in groups]
 
     def _name(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> str:
-        """Return a hash of everything that determines a token shard."""
+        """Hash everything that determines a token shard."""
         decides = {
             "version": KEPT_VERSION,
             "libraries": [metadata.version(name) for name in _LIBRARIES],
@@ -118,6 +120,7 @@ class ShardEncoder:
             "tokenizer": self.tokenizer.fingerprint,
             "splitter": self.splitter,
             "splits": self._splits(groups),
+            # With lengths, because the texts are hashed without separators: "ab", "c" and "a", "bc" must differ.
             "documents": [[document.id, groups.index(document.group), len(document.text)] for document in documents],
         }
         digest = hashlib.sha256(json.dumps(decides).encode())
@@ -127,7 +130,7 @@ class ShardEncoder:
 
     @contextlib.contextmanager
     def _kept_errors(self) -> Iterator[None]:
-        """Name the folder of kept shards in disk errors, and make them RunFailed, which keeps the preparation."""
+        """Name the kept shards' folder in disk errors, and make them RunFailed, which keeps the preparation."""
         try:
             yield
         except OSError as error:
@@ -166,9 +169,11 @@ class Local:
     def encode(
         self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
     ) -> Iterator[EncodedShard]:
+        # Not before: `reading.json` is on disk now, so a crash no longer needs the pieces.
         shutil.rmtree(partial / PIECES, ignore_errors=True)
         _encode(config, partial, read, trained, self.kept)
         shutil.rmtree(partial / "text", ignore_errors=True)
+        # Shards are opened one by one while they are assembled, so only one of them is in memory.
         paths = (shards.tokens_path(partial, index) for index in range(len(read.shard_bytes)))
         return (shards.read_tokens(path, token_dtype) for path in paths)
 
@@ -208,7 +213,7 @@ def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], wo
 
 
 def _move_texts(partial: Path, corpus: list[Piece], work: Path) -> None:
-    """Move the text shards of all pieces to `shards.text_path`, numbered through the corpus.
+    """Move every piece's text shards to `shards.text_path`, numbered through the corpus.
 
     After a kill it continues with the shards that were not moved yet.
     """
@@ -218,6 +223,7 @@ def _move_texts(partial: Path, corpus: list[Piece], work: Path) -> None:
     for piece in corpus:
         folder = work / pieces.folder_name(piece)
         for number in range(len(pieces.read_seal(epath.Path(folder))["shard_bytes"])):
+            # Missing only if it was moved before a kill; its number is still counted.
             if (path := shards.text_path(folder, number)).exists():
                 path.replace(shards.text_path(partial, index))
             index += 1
@@ -227,6 +233,7 @@ def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer
     """Encode all shards that have no token shard yet."""
     indices = range(len(read.shard_bytes))
     done = {index for index in indices if shards.tokens_path(partial, index).exists()}
+    # Checked before the rest is encoded: damage means starting from scratch, and better now than after hours.
     for index in done:
         shards.check_tokens(partial, index)
     if done:

@@ -1,8 +1,8 @@
 """Near-duplicates: documents that share a bucket are connected, and one document per connected cluster stays.
 
-Held-out documents always stay, and then no training document of their cluster does. In a cluster without one, the
-longest text (in UTF-8) stays; ties go to the lowest digest. The rule reads only content, so it does not depend on the
-order of files and documents.
+Held-out documents always stay, and then no training document in their cluster does. In a cluster without one, the
+longest text (in UTF-8) stays; ties go to the lowest digest. The rule reads only content, so it depends neither on file
+order nor on document order.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ LARGEST = 10
 
 @dataclasses.dataclass(frozen=True)
 class Clusters:
-    """The near-duplicate clusters of a corpus.
+    """Near-duplicate clusters in a corpus.
 
     Attributes:
-      number: number of clusters with at least two documents.
-      dropped: sorted packed keys of the dropped documents.
-      kept: for each of `dropped`, the packed key of the document that stays instead.
-      groups: for each of `dropped`, its group index.
-      largest: (documents, packed key of the one that stays, beginning of its text), largest cluster first.
+      number: how many clusters have at least two documents.
+      dropped: packed keys of dropped documents, sorted.
+      kept: per dropped document, the packed key of the document that stays instead.
+      groups: per dropped document, its group index.
+      largest: (documents, packed key and beginning of the one that stays), largest cluster first.
     """
 
     number: int
@@ -39,13 +39,13 @@ class Clusters:
 
 
 def document_dtype(buckets: int) -> np.dtype:
-    """Return the dtype of a document record on disk."""
+    """Return the dtype for document records on disk."""
     fixed = [("key", PACKED_KEY), ("digest", "S16"), ("group", "<u2"), ("bytes", "<u8"), ("beginning", f"S{BEGINNING}")]
     return np.dtype([*fixed, ("buckets", "<u8", (buckets,))])
 
 
 def record(key: Key, digest: bytes, group: int, text: bytes, buckets_B: np.ndarray) -> bytes:
-    """Return a document in the layout of `document_dtype`.
+    """Return a document as bytes that `document_dtype` describes.
 
     Args:
       text: text in UTF-8.
@@ -61,7 +61,7 @@ def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[
     Memory is about 40 bytes per document, 390 if all are in clusters. The signatures stay on disk.
 
     Args:
-      documents: file of `document_dtype` records, in any order.
+      documents: file with `document_dtype` records, in any order.
       exact: exact duplicates, which are ignored.
       is_heldout: for each group, whether it is held out.
     """
@@ -80,7 +80,7 @@ def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[
 
 
 def _bucket(documents: Path, dtype: np.dtype, bucket: int, size: int) -> np.ndarray:
-    """Read one bucket of every document: uint64 [size]."""
+    """Read one bucket for every document: uint64 [size]."""
     hashes, start = np.zeros(size, np.uint64), 0
     for block in _blocks(documents, dtype):  # copied, as a view would keep all of the block
         hashes[start : start + len(block)] = block["buckets"][:, bucket]
@@ -92,13 +92,14 @@ def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     """Merge clusters that contain documents with equal hashes: int32 [documents].
 
     Args:
-      labels: cluster of each document so far.
+      labels: cluster per document so far.
       hashes: uint64 [documents].
     """
     # Imported here: its import takes longer than that of all else in a worker, and only the merging process needs it.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    # Sorting makes equal hashes adjacent, and edges between neighbors connect all of them.
     order = np.argsort(hashes)
     equal = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
     if not len(equal):
@@ -106,15 +107,16 @@ def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     first, second = labels[order[equal]], labels[order[equal + 1]]
     size = int(labels.max()) + 1
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(size, size))
+    # The result has a label for each old cluster; the old labels spread it to the documents.
     return connected_components(graph, directed=False)[1][labels]
 
 
 def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray) -> Clusters:
-    """Choose which document of each cluster stays.
+    """Choose which document stays in each cluster.
 
     Args:
-      members: documents of all clusters, `document_dtype` without buckets.
-      labels: cluster of each.
+      members: documents in clusters, `document_dtype` without buckets.
+      labels: cluster per member.
     """
     stays = is_heldout_G[members["group"]] if len(members) else np.zeros(0, bool)
     # By cluster, then held-out documents, then the longest text, then the lowest digest: the first of a cluster stays.
@@ -123,6 +125,7 @@ def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray)
     starts = np.flatnonzero(np.diff(labels, prepend=-1))
     sizes = np.diff(starts, append=len(labels))
     first = np.repeat(starts, sizes)
+    # A held-out document stays even if another one is first in its cluster.
     is_dropped = (first != np.arange(len(members))) & ~stays
     by_key = np.flatnonzero(is_dropped)[np.argsort(members["key"][is_dropped])]
     largest = np.lexsort([members["digest"][starts], -sizes])[:LARGEST]
@@ -131,6 +134,7 @@ def _clusters(members: np.ndarray, labels: np.ndarray, is_heldout_G: np.ndarray)
         dropped=members["key"][by_key],
         kept=members["key"][first[by_key]],
         groups=members["group"][by_key],
+        # Ignoring decoding errors: the beginning may be cut within a character.
         largest=[
             (int(sizes[c]), bytes(members["key"][starts[c]]), members["beginning"][starts[c]].decode(errors="ignore"))
             for c in largest
@@ -144,6 +148,7 @@ def _selected(documents: Path, dtype: np.dtype, is_selected: np.ndarray) -> np.n
     parts, start = [np.zeros(0, np.dtype([(name, dtype[name]) for name in names]))], 0
     for block in _blocks(documents, dtype):
         rows = np.flatnonzero(is_selected[start : start + len(block)])
+        # Field by field: selecting several fields at once makes a view that keeps the buckets in memory.
         part = np.zeros(len(rows), parts[0].dtype)
         for name in names:
             part[name] = block[name][rows]

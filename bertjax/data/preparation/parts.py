@@ -1,8 +1,8 @@
 """Preparation steps for machines that share nothing but a work folder, local or remote.
 
-The work folder has one folder per piece of the corpus (`pieces`), which later receives `tokens/` and `duplicates.bin`.
-Files are written atomically, and their bytes depend only on their names. So steps are idempotent: they may be repeated
-or run twice at once, and a resumed preparation skips finished ones.
+The work folder has one folder per piece (`pieces`), which later receives `tokens/` and `duplicates.bin`. Files are
+written atomically, and their bytes depend only on their names. So steps are idempotent: they may be repeated or run
+twice at once, and a resumed preparation skips finished ones.
 """
 
 import bisect
@@ -34,7 +34,7 @@ class PartEncoder:
 
     Attributes:
       parts: see `PartReader`.
-      ends: cumulative number of shards after each piece.
+      ends: cumulative shard count after each piece.
       encoder: the local step; its folder is replaced by a scratch folder.
     """
 
@@ -48,10 +48,11 @@ class PartEncoder:
 
         Raises:
           BadDocument: a document holds no token, and bad documents stop the preparation.
-          DamagedShard: the text differs from what was written.
+          DamagedShard: the text has changed since it was written.
         """
         folder, index = self.place(number)
         target = shards.tokens_path(folder, index)
+        # A damaged shard counts as missing and is written again.
         with contextlib.suppress(DamagedShard):
             if storage.exists(target):
                 shards.check_tokens(folder, index)
@@ -67,7 +68,7 @@ class PartEncoder:
             storage.write_bytes(target, shards.tokens_path(scratch, index).read_bytes())
 
     def place(self, number: int) -> tuple[epath.Path, int]:
-        """Return the piece folder of a shard and the shard's index in it."""
+        """Return a shard's piece folder and its index in there."""
         part = bisect.bisect_right(self.ends, number)
         return self.work / folder_name(self.parts[part]), number - (self.ends[part - 1] if part else 0)
 
@@ -88,6 +89,7 @@ class Reporting:
         Raises:
           Unavailable: a transient failure; Beam repeats the step.
         """
+        # Some step has failed for good. Returning at once lets the pipeline end without wasted work.
         if self._reported():
             return
         try:
@@ -99,7 +101,7 @@ class Reporting:
             storage.write_text(self.work / _ERRORS / f"{number:09}.json", content)
 
     def clear(self) -> None:
-        """Create the work folder and remove the error files of an earlier run.
+        """Create the work folder and remove error files from an earlier run.
 
         Raises:
           StorageError: it cannot be written.
@@ -108,14 +110,16 @@ class Reporting:
             if (self.work / _ERRORS).exists():
                 (self.work / _ERRORS).rmtree()
             (self.work / _ERRORS).mkdir(parents=True)
+        # An object store has no real folders, so only a file proves that the folder can be written.
         storage.write_bytes(self.work / "writable", b"")
 
     def raise_error(self) -> None:
         """Raise the first reported error, if there is one."""
         if names := self._reported():
+            # Errors crossed machines as text, so the class is restored by its name.
             kind, message = json.loads(storage.read_bytes(self.work / _ERRORS / names[0]))
             raise _KINDS.get(kind, UserError)(message)
 
     def _reported(self) -> list[str]:
-        """Return the names of the error files, without drafts, whose names start with a dot."""
+        """Return the error file names, without drafts, which start with a dot."""
         return [name for name in storage.names_in(self.work / _ERRORS) if not name.startswith(".")]

@@ -1,9 +1,9 @@
-"""The first pass, piece by piece. A piece is a run of consecutive files that one process reads.
+"""First pass, piece by piece. A piece is a run of consecutive files that one process reads.
 
 Any process may read any piece, in any order, even twice. The result is a folder with `documents.bin`, `near.bin`,
 `dropped.jsonl.gz`, `sample.bin`, `text/` and, written last, `part.json`. A resumed preparation skips finished pieces.
-`merged` combines the pieces into the first pass of the whole corpus. The store depends neither on the number of
-processes nor on the cuts.
+`merged` combines the pieces as if one process had read the whole corpus. The store depends neither on how many
+processes read it nor on the cuts.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ PIECES = 64
 
 
 class Piece(NamedTuple):
-    """Consecutive parts of a source: source index, first part, and the part after the last."""
+    """Consecutive parts in a source: source index, first part, and the part after the last."""
 
     source: int
     first: int
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(all_sources: list[Source]) -> list[Piece]:
-    """Return the pieces of a corpus.
+    """Cut a corpus into pieces.
 
     Appending parts to a source leaves its earlier pieces unchanged, unless the source outgrows its piece size.
     """
@@ -62,6 +62,7 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
         first, size, enough = 0, 0, _piece_bytes(sum(file.size for file in source.parts))
         for part, file in enumerate(source.parts):
             size += file.size
+            # A piece never spans two sources, so a growing source leaves the others' pieces as they are.
             if size >= enough or part == len(source.parts) - 1:
                 pieces.append(Piece(index, first, part + 1))
                 first, size = part + 1, 0
@@ -69,18 +70,18 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
 
 
 def _piece_bytes(size: int) -> int:
-    """Return the minimum bytes per piece for a source of `size` bytes."""
+    """Return the minimum bytes per piece for a source with `size` bytes."""
     # A power of two changes only when a growing source has doubled; until then its earlier pieces stay as they are.
     return min(max(FEWEST_BYTES, 1 << (size // PIECES).bit_length()), MOST_BYTES)
 
 
 def folder_name(piece: Piece) -> str:
-    """Return the folder name of a piece."""
+    """Return a piece's folder name."""
     return f"{piece.source:03}-{piece.first:06}"
 
 
 def size_of(piece: Piece, all_sources: list[Source]) -> int:
-    """Return the total file size of a piece in bytes."""
+    """Return a piece's total file size in bytes."""
     return sum(part.size for part in all_sources[piece.source].parts[piece.first : piece.stop])
 
 
@@ -90,12 +91,12 @@ def ignore(size: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class PartReader:
-    """Reads one piece of the corpus. Picklable with the default `on_read`.
+    """Reads one piece. Picklable with the default `on_read`.
 
     Attributes:
-      work: parent folder of all piece folders.
-      on_read: called with the number of bytes read since the last call.
-      processes: number of processes that clean documents, see `cleaning.cleaned`.
+      work: parent folder for all piece folders.
+      on_read: called with the bytes read since the last call.
+      processes: cleaning processes, see `cleaning.cleaned`.
     """
 
     config: DataConfig
@@ -106,7 +107,7 @@ class PartReader:
     processes: int = 0
 
     def __call__(self, number: int) -> None:
-        """Write the folder of piece `number`, unless it exists.
+        """Write the folder for piece `number`, unless it exists.
 
         Raises:
           UserError: a part cannot be read, or a document is bad and bad documents stop the preparation.
@@ -121,6 +122,7 @@ class PartReader:
             if self.config.on_bad_document == "stop":
                 raise error
             ledger.add(name, SKIPPED, 1, getattr(error, "size", 0))
+            # All are counted, but only the first few are printed, and a piece must not grow with its bad documents.
             if len(messages) < LISTED:
                 messages.append(str(error))
 
@@ -156,8 +158,8 @@ def read_seal(folder: epath.Path) -> dict[str, Any]:
     """Return the counts that `PartReader` recorded for a piece.
 
     Returns:
-      `shard_bytes` of each shard, `messages` about the first bad documents, `changes` (see `Dropped`), and `ledger`
-      (see `Ledger.numbers`).
+      `shard_bytes` per shard, `messages` about the first bad documents, `changes` (see `Dropped`), and `ledger` (see
+      `Ledger.numbers`).
     """
     return json.loads(storage.read_bytes(folder / SEAL))
 
@@ -165,11 +167,11 @@ def read_seal(folder: epath.Path) -> dict[str, Any]:
 def merged(
     config: DataConfig, partial: Path, all_sources: list[Source], pieces: Sequence[Piece], work: epath.Path
 ) -> Reading:
-    """Combine all pieces into the first pass of the corpus: find duplicates and write the tokenizer's sample.
+    """Combine all pieces into one first pass: find duplicates and write the tokenizer's sample.
 
     Args:
-      partial: folder of the unfinished preparation, see `building`.
-      work: parent folder of all piece folders.
+      partial: unfinished preparation, see `building`.
+      work: parent folder for all piece folders.
     """
     folders = [work / folder_name(piece) for piece in pieces]
     seals = [read_seal(folder) for folder in folders]
@@ -205,10 +207,10 @@ def _write_sample(
     folders: Sequence[epath.Path],
     ledger: Ledger,
 ) -> None:
-    """Write the training texts of the tokenizer in corpus order.
+    """Write the tokenizer's training texts in corpus order.
 
-    If the configuration sets how often sources are drawn, each source gets that share of the sample. A source that is
-    smaller than its share is repeated, as in training.
+    If the configuration sets how often sources are drawn, each source gets the same share in the sample. A source that
+    is smaller than its share is repeated, as in training.
     """
     are_dropped = Duplicates(duplicates.path(partial)).contain_packed
     characters = {source.name: ledger.numbers.get(source.name, {}).get(READ, (0, 0))[1] for source in all_sources}
@@ -218,6 +220,7 @@ def _write_sample(
         samples = [folder / _SAMPLE for folder in folders]
         reading.save_sample(sampling.merged(limit, samples, are_dropped), partial)
         return
+    # In a corpus smaller than the limit, every source would otherwise be repeated to fill the sample.
     limit = min(limit, sum(characters[name] for name in shares))
     texts: list[str] = []
     for index, source in enumerate(all_sources):
@@ -233,6 +236,7 @@ def _repeated(texts: list[str], characters: int) -> list[str]:
     """Cycle through texts until they have about `characters` characters."""
     result, left = [], characters
     for text in itertools.cycle(texts):
+        # Stop as near to the quota as possible: adding this text would overshoot by more than is missing now.
         if result and left < len(text) / 2:
             return result
         result.append(text)
@@ -252,7 +256,9 @@ def whole_folder(target: epath.Path) -> Iterator[Path]:
             remote.upload(Path(name), target, SEAL)
         return
     Path(target.parent).mkdir(parents=True, exist_ok=True)
+    # In the same file system, so that the rename is atomic. The dot marks drafts, which a resumed preparation removes.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".", ignore_cleanup_errors=True) as name:
+        # One level deeper, because the temporary folder itself must still exist when the block ends.
         draft = Path(name, "piece")
         draft.mkdir()
         yield draft

@@ -1,4 +1,4 @@
-"""Entry point: prepare the token store of a corpus, or open an existing one."""
+"""Entry point: prepare a corpus's token store, or open an existing one."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ LOCAL = Local()
 
 
 def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
-    """Prepare the token store of a corpus, or open an existing one, and print its report.
+    """Prepare a corpus's token store, or open an existing one, and print its report.
 
     Memory does not grow with the corpus. A killed preparation leaves nothing that opens as a store; the same call
     resumes it. A second process that prepares the same store waits for the first. A store under a URL is built in
@@ -49,7 +49,7 @@ def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
 
 
 def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
-    """Open the store of a corpus. If it does not exist, prepare it, or fail with the command that does.
+    """Open a corpus's store. If it does not exist, prepare it, or fail with the command that does.
 
     Args:
       may_prepare: whether this process may prepare a missing store.
@@ -77,8 +77,10 @@ def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenS
     elif not remote.exists(path):
         copy = remote.cached(path, config.cache_dir)
         _build(config, spec, copy, runner)
+        # Checked before it is uploaded, because other hosts take a sealed store as it is.
         TokenStore.open(copy)
         remote.upload(copy, path)
+        # This copy is the original, so opening it below need not hash all of it again.
         remote.mark_verified(copy)
     prepared = TokenStore.open(path, cache_dir=config.cache_dir)
     print(report(prepared), flush=True)
@@ -86,13 +88,14 @@ def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenS
 
 
 def _build(config: DataConfig, spec: dict[str, Any], path: Path, runner: Runner) -> None:
-    """Build a missing store in a folder beside `path`, and rename it once all of it is on disk."""
+    """Build a missing store in a folder beside `path`, and rename it once it is completely on disk."""
     if path.exists() and not _partial(path).exists():  # which may be where nothing can be written, not even a lock
         _name_stale(path.parent)
         return
     notice = f"another process prepares {path}; waiting for it"
     try:
         with storage.storage_errors(path), locks.lock_or_wait(path.with_name(path.name + ".lock"), notice):
+            # Another process may have built the store while this one waited for the lock.
             if not path.exists():
                 _take_over(spec, path, runner)
                 storage.publish(_built(config, spec, _partial(path), runner), path)
@@ -125,7 +128,7 @@ def _take_over(spec: dict[str, Any], path: Path, runner: Runner) -> None:
 
 
 def _unfinished(folder: Path) -> list[Path]:
-    """Return all unfinished preparations in a folder of stores."""
+    """Return all unfinished preparations in a store folder."""
     return sorted(path for path in folder.glob("*.partial") if path.is_dir())
 
 
@@ -133,7 +136,7 @@ def _unfinished(folder: Path) -> list[Path]:
 def _held(partial: Path) -> Iterator[bool]:
     """Lock an unfinished preparation, and yield whether nobody else holds it.
 
-    In a folder that several people share, the lock of another one's preparation may not even be opened.
+    In a folder that several people share, a process may not even be allowed to open another person's lock.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -165,7 +168,7 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
     """Build the store within `partial` and return its folder.
 
     After an error, what was read and encoded is kept: the next command may skip bad documents, have another tokenizer
-    or a new token of the hub. If there are too few documents, or nothing was read, `partial` is removed.
+    or a new hub token. If there are too few documents, or nothing was read, `partial` is removed.
     """
     try:
         try:
@@ -188,7 +191,7 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
 
 
 def _command(config: DataConfig) -> str:
-    """Return the command that prepares the store of `config`, with all settings that differ from the defaults."""
+    """Return the command that prepares this store, with all settings that differ from the defaults."""
     flags = [
         shlex.quote(f"--config.{prefix}.{field.name}={getattr(part, field.name)}")
         for prefix, part, default in (

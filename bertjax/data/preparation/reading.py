@@ -1,8 +1,8 @@
 """First pass: read every document once, in order, and write text shards and digests to disk.
 
 A document passes through a chain of generators: read, cleaned, grouped, sampled, recorded, written. Documents outside
-`data.share` skip only the last one, so the tokenizer and the duplicates always come from the whole corpus. Cleaning
-comes first, so digests, splits and duplicates are computed on the text that filters leave.
+`data.share` skip only the last one, so tokenizer and duplicates always come from the whole corpus. Cleaning comes
+first, so digests, splits and duplicates are computed on the text that filters leave.
 """
 
 import contextlib
@@ -37,14 +37,14 @@ SAMPLE = "sample.json"
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """The result of the first pass. Once it is on disk, the corpus is not read again.
+    """Result of the first pass. Once it is on disk, the corpus is not read again.
 
     Attributes:
-      groups: (split, source) of each document group.
+      groups: (split, source) per document group.
       kept: documents per group after deduplication, including those outside `data.share`.
       duplicates: exact duplicates per group.
       skipped: bad documents per source.
-      shard_bytes: bytes of text in each shard.
+      shard_bytes: text bytes per shard.
       cleaning: empty without filters and near-duplicates. Else `dropped` {source: {filter: {reason: documents}}},
         `changed` {source: {filter: [documents, changes]}}, and, if near-duplicates are dropped, `near_duplicates`
         {source: documents}, `clusters` and `largest` [[documents, id of the one that stays, beginning of its text]].
@@ -67,12 +67,12 @@ class Reading:
         return cls(groups=groups, **{key: fields[key] for key in ("skipped", "cleaning", "ledger")}, **tuples)
 
     def documents(self, split: str) -> int:
-        """Return the number of documents of a split."""
+        """Count a split's documents."""
         return sum(kept for (name, _), kept in zip(self.groups, self.kept, strict=True) if name == split)
 
 
 class Source(NamedTuple):
-    """One corpus: its name, its parts, the splits of its documents, and the group index of the first split."""
+    """One corpus: its name, parts and splits, and the group index of its first split."""
 
     name: str
     parts: list[Part]
@@ -97,7 +97,7 @@ def is_cleaned(config: DataConfig) -> bool:
 
 
 def open_dropped(config: DataConfig, folder: Path) -> contextlib.AbstractContextManager[Dropped | None]:
-    """Open the list of dropped documents in `folder`; None if only exact duplicates are dropped."""
+    """Open `dropped.jsonl.gz` in `folder`; None if only exact duplicates are dropped."""
     return Dropped(folder) if is_cleaned(config) else contextlib.nullcontext()
 
 
@@ -116,10 +116,10 @@ def write(
     Args:
       entries: documents in corpus order.
       folder: receives `documents.bin`, `near.bin` and the text shards.
-      processes: number of cleaning processes.
+      processes: cleaning processes.
 
     Returns:
-      Bytes of text in each shard.
+      Text bytes per shard.
     """
 
     def is_train(group: int) -> bool:
@@ -149,14 +149,14 @@ def compared(
     shard_bytes: tuple[int, ...],
     ledger: Ledger,
 ) -> Reading:
-    """Find duplicates among all documents that `write` recorded, and return the result of the first pass.
+    """Find duplicates among all documents that `write` recorded, and return the first pass's result.
 
     A held-out file has source 0 and so the lowest keys: a training document that equals a held-out one is the
     duplicate.
 
     Args:
-      folder: holds `documents.bin` and `near.bin` of the corpus; receives the keys of the duplicates.
-      ledger: counts of read, filtered and skipped documents; all other exclusions are added to it.
+      folder: holds `documents.bin` and `near.bin` for the corpus; receives the duplicates' keys.
+      ledger: counts read, filtered and skipped documents; all other exclusions are added to it.
     """
     groups = groups_of(all_sources)
     kept, copies, cleaning, near = _find_duplicates(config, folder, groups, all_sources, dropped)
@@ -168,13 +168,14 @@ def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray
     """Count recorded documents that will not be in the store: duplicates, and documents outside `data.share`.
 
     Args:
-      near: sorted packed keys of the near-duplicates.
+      near: packed keys for near-duplicates, sorted.
     """
     dropped = Duplicates(duplicates.path(folder))
     for block in duplicates.blocks(folder / DOCUMENTS):
         is_dropped = dropped.contain_packed(block["key"])
         is_near = are_among(block["key"], near)
         for entry, is_here in (
+            # The file of dropped keys has both kinds, so exact duplicates are what is left without the others.
             ("duplicates", is_dropped & ~is_near),
             ("near_duplicates", is_near),
             ("outside_share", ~is_dropped & ~block["is_used"]),
@@ -186,7 +187,7 @@ def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray
 
 
 def save_sample(texts: Iterable[str], folder: Path) -> None:
-    """Write the training texts of the tokenizer."""
+    """Write the tokenizer's training texts."""
     storage.write_text(folder / SAMPLE, json.dumps(list(texts), ensure_ascii=False))
 
 
@@ -202,9 +203,9 @@ def _find_duplicates(
     all_sources: list[Source],
     dropped: Dropped | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], np.ndarray]:
-    """Return `Reading.kept`, `duplicates` and `cleaning`, and the sorted packed keys of near-duplicates.
+    """Return `Reading.kept`, `duplicates` and `cleaning`, and the near-duplicates' packed keys, sorted.
 
-    Afterwards the keys of all dropped documents are on disk.
+    Afterwards all dropped documents' keys are on disk.
     """
     near = np.zeros(0, duplicates.PACKED_KEY)
     kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
@@ -213,6 +214,7 @@ def _find_duplicates(
     _write_exact(dropped, folder, all_sources)
     cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
     if config.near_duplicates.drop:
+        # Mapped while the file holds only exact duplicates; the others are added to it below.
         exact = Duplicates(duplicates.path(folder))
         is_heldout = [split == "heldout" for split, _ in groups]
         clusters = near_duplicates.find(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
@@ -225,7 +227,7 @@ def _find_duplicates(
 
 
 def _write_exact(dropped: Dropped, folder: Path, all_sources: list[Source]) -> None:
-    """Add the exact duplicates to the list of dropped documents."""
+    """List the exact duplicates in `dropped.jsonl.gz`."""
     for packed in Duplicates(duplicates.path(folder)).packed():
         source, name = _name(packed, all_sources)
         dropped.write(source=source, id=name, rule="duplicate", reason="equals an earlier document")
@@ -238,7 +240,7 @@ def _write_near(
     groups: tuple[tuple[str, str], ...],
     all_sources: list[Source],
 ) -> dict[str, Any]:
-    """Add the near-duplicates to the list of dropped documents, and return their entries for the manifest."""
+    """List the near-duplicates in `dropped.jsonl.gz`, and return their manifest entries."""
     for packed, packed_kept in zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True):
         (source, name), (kept_source, kept) = _name(packed, all_sources), _name(packed_kept, all_sources)
         reason = "differs little from a document that stays"
@@ -265,17 +267,18 @@ def sources_of(config: DataConfig) -> list[Source]:
     ]
     if not config.heldout:
         return [Source(name, parts, SPLITS, index * len(SPLITS)) for index, (name, parts) in enumerate(named)]
+    # Source 0, so its keys are the lowest and its documents win against equal training documents.
     heldout = Source(HELDOUT_FILE, sources.parts(config.heldout, config.text_field), ("heldout",), 0)
     return [heldout, *(Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
 
 
 def groups_of(all_sources: list[Source]) -> tuple[tuple[str, str], ...]:
-    """Return (split, source) of each document group."""
+    """Return (split, source) per document group."""
     return tuple((split, source.name) for source in all_sources for split in source.splits)
 
 
 def read_part(all_sources: list[Source], source: int, part: int, on_read: OnRead, on_bad: OnBad) -> Iterator[Entry]:
-    """Yield the documents of a part; see `Part.documents`.
+    """Yield a part's documents; see `Part.documents`.
 
     Args:
       source: index in `all_sources`.
@@ -290,6 +293,7 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
     """Choose split and share by content hash, so the choice depends neither on order nor on file names."""
     for key, document, _, buckets in documents:
         content, source = steps.content(document.text), all_sources[key.source]
+        # With a unit, such as a book, all of its documents are in one split: no training on half of a held-out book.
         decides = steps.digest(document.unit) if document.unit else content.digest
         split = source.splits[0] if len(source.splits) == 1 else steps.split_of(decides, config.heldout_share)
         is_used = split != "train" or config.share == 1 or steps.is_in_share(content.digest, config.share)
@@ -305,9 +309,10 @@ def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[
 
 
 def _recorded(documents: Iterable[_Grouped], records: IO[bytes], near_records: IO[bytes] | None) -> Iterator[_Grouped]:
-    """Write the deduplication records of documents as they pass."""
+    """Write deduplication records for documents as they pass."""
     for entry in documents:
         characters = len(entry.document.text)
+        # By the digest of the words: a copy with other line ends is a duplicate too.
         records.write(duplicates.record(entry.content.words, entry.key, entry.group, characters, entry.is_used))
         if near_records:
             text, digest = entry.document.text.encode(), entry.content.digest
@@ -320,7 +325,7 @@ def _to_shard(entry: _Grouped) -> ShardDocument:
 
 
 def save(reading: Reading, spec: dict, path: Path) -> None:
-    """Write the result of the first pass for `load`, beside the keys of the duplicates."""
+    """Write the first pass's result for `load`, beside the duplicates' keys."""
     storage.flush(duplicates.path(path.parent))  # the seal must not survive a crash of the machine without it
     content = {"format_version": FORMAT_VERSION, "spec": spec, "reading": dataclasses.asdict(reading)}
     storage.write_text(path, json.dumps(content | {"duplicates": duplicates.fingerprint(path.parent)}))
@@ -330,7 +335,7 @@ def load(path: Path, spec: dict) -> Reading | None:
     """Read the result that `save` wrote for the same spec; None if there is none.
 
     Raises:
-      DamagedShard: the keys of the duplicates differ from what was written. Documents would be dropped, or not.
+      DamagedShard: the duplicates' keys have changed since they were written, so wrong documents would be dropped.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

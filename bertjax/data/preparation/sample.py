@@ -1,4 +1,4 @@
-"""The tokenizer's training text: a bounded sample of the training documents, drawn in one pass."""
+"""The tokenizer's training text: a bounded sample from the training documents, drawn in one pass."""
 
 import io
 import itertools
@@ -20,6 +20,7 @@ from bertjax.data.text.sentences import split
 # `LONGEST_STRETCH`.
 STRETCH = 4096
 LONGEST_STRETCH = 16 * STRETCH
+# Above every priority, which has 64 bits.
 NO_LIMIT = 1 << 64
 # A stretch in the file of a piece, and with its piece and the start of its text.
 STORED = np.dtype([("priority", "<u8"), ("key", PACKED_KEY), ("index", "<u8"), ("characters", "<u8"), ("bytes", "<u8")])
@@ -33,7 +34,7 @@ def none_is_dropped(keys: np.ndarray) -> np.ndarray:
 
 
 class Stretch(NamedTuple):
-    """Consecutive lines of a document: priority, document key, index within the document, text."""
+    """Consecutive lines in a document: priority, document key, index within the document, text."""
 
     priority: int
     key: Any
@@ -44,14 +45,14 @@ class Stretch(NamedTuple):
 class Sample:
     """A bottom-k sample: every stretch has a hash as its priority, and the lowest that fit are kept.
 
-    The hash depends only on the document's content, so the sample depends neither on the order of documents nor on cuts
-    of the corpus. Copies of a document have equal priorities, and only the first of them is kept.
+    The hash depends only on the document's content, so the sample depends neither on document order nor on where the
+    corpus is cut. Copies of a document have equal priorities, and only the first is kept.
 
     Args:
       characters: maximum size; at least one stretch is kept.
 
     Attributes:
-      limit: no stretch with this priority or a higher one fits; it is exact after `stretches`.
+      limit: stretches fit only below this priority; exact after `stretches`.
     """
 
     def __init__(self, characters: int):
@@ -61,7 +62,7 @@ class Sample:
         self._size = 0
 
     def add(self, key: Any, digest: bytes, text: str) -> None:
-        """Offer the stretches of a document.
+        """Offer a document's stretches.
 
         Args:
           key: sort key; keys sort in corpus order.
@@ -104,14 +105,14 @@ class Sample:
         self._offered = kept
 
     def sentences(self, splitter: str) -> list[str]:
-        """Return the sentences of the drawn texts in corpus order."""
+        """Return the drawn sentences in corpus order."""
         stretches = sorted(self.stretches(), key=lambda stretch: (stretch.key, stretch.index))
         places, texts = [stretch[1:3] for stretch in stretches], [stretch.text for stretch in stretches]
         return [sentence for text in _joined(places, texts) for sentence in split(text, splitter)]
 
 
 def save(sample: Sample, path: Path) -> None:
-    """Write the sample of a piece for `merged`: a header, a table of its stretches, and their texts in that order.
+    """Write a piece's sample for `merged`: a header, a table with its stretches, and their texts in that order.
 
     Args:
       sample: its keys are `steps.Key`.
@@ -125,6 +126,7 @@ def save(sample: Sample, path: Path) -> None:
     table["characters"] = [len(stretch.text) for stretch in stretches]
     table["bytes"] = list(map(len, texts))
     with open(path, "wb") as file:
+        # NO_LIMIT itself does not fit into 64 bits.
         file.write(np.array((len(table), min(sample.limit, NO_LIMIT - 1)), _HEADER).tobytes() + table.tobytes())
         file.writelines(texts)
 
@@ -132,12 +134,12 @@ def save(sample: Sample, path: Path) -> None:
 def merged(
     characters: int, paths: Sequence[epath.Path], are_dropped: Callable[[np.ndarray], np.ndarray] = none_is_dropped
 ) -> list[str]:
-    """Return the texts of the sample of a corpus in corpus order, without those of dropped documents.
+    """Return the corpus sample as texts in corpus order, without dropped documents.
 
-    Texts are read only of stretches that are drawn. In the file of a piece they are the first ones.
+    Only drawn texts are read. They are the first ones in each file.
 
     Args:
-      characters: maximum size; each piece has drawn a sample of at least this size.
+      characters: maximum size; the limit for each piece was at least as large.
       paths: files that `save` has written, in corpus order.
       are_dropped: returns whether the document with each packed key is dropped, bool [keys].
     """
@@ -154,6 +156,7 @@ def merged(
         limit = min(limit, int(header["limit"]))
         drawn = np.concatenate([drawn, placed])
         drawn, limit = _lowest(drawn[drawn["priority"] < np.uint64(limit)], characters, limit)
+    # After drawing, because each piece drew without knowing the duplicates. The sample may end below its limit.
     drawn = drawn[~are_dropped(drawn["key"])]
     drawn = drawn[np.lexsort([drawn["index"], drawn["key"]])]
     texts = [""] * len(drawn)
@@ -174,13 +177,14 @@ def _header(file: IO[bytes]) -> np.ndarray:
 
 
 def _lowest(stretches: np.ndarray, characters: int, limit: int) -> tuple[np.ndarray, int]:
-    """Return what `Sample` keeps of stretches, the lowest priorities that fit, without copies, and the new limit."""
+    """Select as `Sample` does: the lowest priorities that fit, without copies. Return them and the new limit."""
     stretches = stretches[
         np.argsort(stretches["priority"], kind="stable")
     ]  # the first of several copies stays in front
     is_first = np.ones(len(stretches), bool)
     is_first[1:] = stretches["priority"][1:] != stretches["priority"][:-1]
     stretches = stretches[is_first]
+    # At least one, as in `Sample`, even if a single stretch is longer than the sample.
     fitting = max(1, np.count_nonzero(np.cumsum(stretches["characters"]) <= characters))
     if fitting < len(stretches):
         limit = int(stretches["priority"][fitting])
@@ -188,11 +192,11 @@ def _lowest(stretches: np.ndarray, characters: int, limit: int) -> tuple[np.ndar
 
 
 def _joined(places: Sequence[tuple[Any, int]], texts: Sequence[str]) -> list[str]:
-    """Join adjacent stretches of a document, so that a cut between them leaves no trace.
+    """Join stretches that are adjacent in a document, so that a cut between them leaves no trace.
 
     Args:
-      places: key and index of each stretch, sorted.
-      texts: text of each.
+      places: key and index per stretch, sorted.
+      texts: text per stretch.
     """
     # Positions and indices of adjacent stretches grow together, so their difference is constant within a run.
     runs = itertools.groupby(range(len(places)), key=lambda at: (places[at][0], places[at][1] - at))
@@ -200,13 +204,13 @@ def _joined(places: Sequence[tuple[Any, int]], texts: Sequence[str]) -> list[str
 
 
 def shares_of(config: DataConfig, sizes: Mapping[str, int]) -> dict[str, float] | None:
-    """Return each source's share of the sample; None if sources are drawn by size.
+    """Return each source's share in the sample; None if sources are drawn by size.
 
     The vocabulary is learned from the mixture that the model will read. Multilingual BERT smoothed language sizes for
     the vocabulary as for the rows (google-research/bert, multilingual.md).
 
     Args:
-      sizes: characters of each source.
+      sizes: characters per source.
     """
     sources = config.named_sources
     if config.tokenizer.model or not is_stated(config):
@@ -228,9 +232,10 @@ def is_stated(config: DataConfig) -> bool:
 
 
 def _stretches(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of consecutive stretches that cover all of `text`."""
+    """Cut all of `text` into stretches; yield the start and stop of each."""
     start = 0
     while start < len(text):
+        # `find` and `rfind` return -1 without a hit, so 0 stands for "not found" after adding 1.
         stop = text.find("\n", start + STRETCH, start + LONGEST_STRETCH) + 1
         if not stop and len(text) > start + LONGEST_STRETCH:
             stop = text.rfind(" ", start + STRETCH, start + LONGEST_STRETCH) + 1 or start + LONGEST_STRETCH

@@ -1,8 +1,8 @@
 """Shards: the files between the two passes, each complete or absent.
 
-A text shard holds consecutive documents of one source; a token shard holds the same documents, encoded. A shard ends
-after `SHARD_BYTES` of text or at the end of its piece, which never spans two sources. So a growing source leaves the
-shards of the others unchanged.
+A text shard holds consecutive documents from one source; a token shard holds the same documents, encoded. A shard ends
+after `SHARD_BYTES` of text or at the end of its piece, which never spans two sources. So a growing source leaves all
+other shards unchanged.
 """
 
 import json
@@ -21,21 +21,21 @@ SHARD_BYTES = 8 << 20
 
 
 class DamagedShard(RunFailed):
-    """A file of an unfinished preparation has changed since it was written."""
+    """A file in an unfinished preparation has changed since it was written."""
 
 
 def text_path(folder: Path, index: int) -> Path:
-    """Return the path of text shard `index` in the unfinished preparation `folder`."""
+    """Return the path for text shard `index` in the unfinished preparation `folder`."""
     return folder / "text" / f"{index:06}"
 
 
 def tokens_path(folder: Path, index: int) -> Path:
-    """Return the path of token shard `index` in the unfinished preparation `folder`."""
+    """Return the path for token shard `index` in the unfinished preparation `folder`."""
     return folder / "tokens" / f"{index:06}"
 
 
 def write_texts(folder: Path, documents: Iterable[ShardDocument]) -> tuple[int, ...]:
-    """Write documents as text shards and return the bytes of text in each shard.
+    """Write documents as text shards and return the text bytes per shard.
 
     Raises:
       RunFailed: document keys do not ascend. Duplicates are dropped by key, so two documents with equal keys would both
@@ -64,9 +64,10 @@ def _ascending(documents: Iterable[ShardDocument]) -> Iterator[ShardDocument]:
 
 
 def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
-    """Yield the documents of each shard."""
+    """Yield documents shard by shard."""
     run, size = [], 0
     for document in documents:
+        # A document is never cut, so the last one of a shard may exceed the limit by far.
         if run and (size >= SHARD_BYTES or document.key.source != run[-1].key.source):
             yield run
             run, size = [], 0
@@ -77,7 +78,7 @@ def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
 
 
 def read_text(folder: Path, index: int) -> list[ShardDocument]:
-    """Return the documents of a text shard. Their texts are views of one buffer.
+    """Return the documents in a text shard. Their texts are views into one buffer.
 
     Raises:
       DamagedShard: the file is missing, cut short or altered.
@@ -99,6 +100,7 @@ def write_tokens(path: Path, shard: EncodedShard) -> None:
         "sizes": {split: [len(array) for array in arrays] for split, arrays in shard.arrays.items()},
     }
     arrays = [array for arrays in shard.arrays.values() for array in arrays]
+    # Empty arrays are left out, because `memoryview.cast` rejects them.
     _write(path, header, [memoryview(array).cast("B") for array in arrays if len(array)])
 
 
@@ -130,7 +132,7 @@ def check_tokens(folder: Path, index: int) -> None:
 
 
 def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> None:
-    """Write a CRC-32 of all that follows, a JSON header line, and the payload."""
+    """Write a CRC-32 over everything after it, a JSON header line, and the payload."""
     head = json.dumps(header, ensure_ascii=False).encode() + b"\n"
     # A CRC is enough: it guards against torn writes and bad disks, not against an attacker.
     checksum = zlib.crc32(head)
@@ -142,13 +144,15 @@ def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> N
 
 
 def _read(path: Path) -> tuple[dict, memoryview]:
-    """Return the header and the payload of a shard."""
+    """Read a shard's header and payload."""
     try:
         content = storage.read_bytes(path)
     except FileNotFoundError:  # a job that tidies up removes old files, even of a preparation that is only stopped
         raise DamagedShard(f"{path} is missing, which was written; check the disk") from None
     view = memoryview(content)
+    # 8 hexadecimal digits and a line end.
     if view[:9] != b"%08x\n" % zlib.crc32(view[9:]):
         raise DamagedShard(f"{path} differs from what was written; check the disk")
+    # JSON escapes line ends within strings, so the first one ends the header.
     end = content.index(b"\n", 9)
     return json.loads(content[9:end]), view[end + 1 :]

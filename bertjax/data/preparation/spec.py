@@ -1,4 +1,4 @@
-"""The spec of a token store: the settings that determine its content, and the path that is derived from them."""
+"""Token store spec: the settings that determine its content, and the path that is derived from them."""
 
 import dataclasses
 import hashlib
@@ -23,13 +23,14 @@ VERSION = 4
 
 
 def spec_of(config: DataConfig) -> dict[str, Any]:
-    """Return everything that determines the content of a store, as JSON values. Paths are not part of it.
+    """Return everything that determines a store's content, as JSON values. Paths are not included.
 
     This hashes the corpus files, unless `data.store` is a single store, whose manifest has the spec.
 
     Raises:
       UserError: the corpus cannot be read, or the single store was made with other settings.
     """
+    # A single store may be on a machine without its corpus, so its own spec is trusted.
     if manifest := _manifest(_folder(config)):
         _check_settings(config, manifest["spec"])
         print(f"data.store={config.store} is one token store; {corpora(config)} is not read", flush=True)
@@ -56,7 +57,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
 
 
 def _cleaning(config: DataConfig) -> dict[str, Any]:
-    """Return the settings of enabled filters and near-duplicate removal."""
+    """Return the settings for enabled filters and near-duplicate removal."""
     near, spec = config.near_duplicates, {}
     if config.filters:  # in a list, for their order
         spec["filters"] = [[name, rule.identity()] for name, rule in config.filters.items()]
@@ -66,7 +67,7 @@ def _cleaning(config: DataConfig) -> dict[str, Any]:
 
 
 def _groups(config: DataConfig) -> dict[str, Any]:
-    """Return the group field of each source that has one."""
+    """Return the group fields by source; a source without one is left out."""
     fields = {name: source.group_field for name, source in config.named_sources.items() if source.group_field}
     return {"group_fields": fields} if fields else {}
 
@@ -82,12 +83,13 @@ def _sample(config: DataConfig) -> dict[str, Any]:
 def _trained(settings: TokenizerConfig) -> dict[str, Any]:
     """Return the settings that determine a trained tokenizer. Without kept characters there is no key `keep`."""
     decides = {name: value for name, value in dataclasses.asdict(settings).items() if name not in ("keep", "keep_file")}
+    # The characters themselves, so it does not matter in which file they are or whether there is one.
     kept = kept_characters(settings)
     return decides | ({"keep": kept} if kept else {})
 
 
 def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
-    """Return the path of a store: `data.store` if it is a single store, else a subfolder named by a hash of `spec`."""
+    """Return a store's path: `data.store` if it is a single store, else a subfolder named by a hash over `spec`."""
     folder = _folder(config)
     if _manifest(folder):
         return folder
@@ -96,10 +98,10 @@ def path_of(config: DataConfig, spec: dict[str, Any]) -> epath.Path:
 
 
 def find(config: DataConfig, fingerprint: str) -> epath.Path | None:
-    """Return the path of the store with a fingerprint, or None, without reading the corpus.
+    """Find the store with a fingerprint without reading the corpus. Return its path, or None.
 
     Args:
-      config: names the folder of the stores and the corpus, whose name starts the name of its store.
+      config: names the folder for stores, and the corpus, with which a store's name starts.
     """
     for path in storage.retry(lambda: _candidates(config), _folder(config)):
         if (manifest := _manifest(path)) and manifest.get("fingerprint") == fingerprint:
@@ -108,7 +110,7 @@ def find(config: DataConfig, fingerprint: str) -> epath.Path | None:
 
 
 def corpora(config: DataConfig) -> str:
-    """Return the corpora of a configuration as text for a message."""
+    """Return the configured corpora as text for a message."""
     return "corpus " + shorten([repr(source.corpus) for source in config.named_sources.values()])
 
 
@@ -124,7 +126,7 @@ def _folder(config: DataConfig) -> epath.Path:
 
 
 def _name(config: DataConfig) -> str:
-    """Return the readable start of a store's name."""
+    """Return the readable first part for a store's name."""
     name = "-".join(sorted(config.sources))
     if not name:
         name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
@@ -132,7 +134,7 @@ def _name(config: DataConfig) -> str:
 
 
 def _manifest(folder: epath.Path) -> dict[str, Any] | None:
-    """Return the manifest of a store, None for any other folder. It is not verified; `TokenStore.open` does that."""
+    """Return a store's manifest, None for any other folder. It is not verified; `TokenStore.open` does that."""
     path = folder / remote.SEAL
 
     def read() -> dict[str, Any] | None:
@@ -146,13 +148,13 @@ def _manifest(folder: epath.Path) -> dict[str, Any] | None:
 
 
 def _fingerprint(corpus: str, text_field: str) -> str:
-    """Return a hash of the names and contents of all files of a corpus."""
+    """Hash the names and contents of all corpus files."""
     parts = [part.fingerprint() for part in sources.parts(corpus, text_field)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
-    """Raise UserError if `config` contradicts the spec of a single store. The corpus itself is not compared."""
+    """Raise UserError if `config` contradicts a single store's spec. The corpus itself is not compared."""
     settings, recorded = config.tokenizer, spec["tokenizer"]
     pairs = {
         "sources": (
@@ -171,6 +173,7 @@ def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
         pairs["heldout_share"] = (config.heldout_share, spec["heldout"])
     if settings.model:
         pairs["tokenizer"] = (tokenizer.from_model(settings.model, settings.lowercase).fingerprint, recorded)
+    # The spec of an existing tokenizer is its fingerprint; a trained one has a dictionary of settings.
     elif isinstance(recorded, str):
         pairs["tokenizer.model"] = ("", f"{config.store}/tokenizer")
     else:

@@ -1,7 +1,7 @@
 """Preparation steps as pure functions on documents: no files, no order, no state.
 
-Results depend only on the contents and keys of one document, or of the documents in one shard. The runner decides where
-and when the steps run.
+Results depend only on contents and keys, within one document or one shard. The runner decides where and when the steps
+run.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ LENGTH = np.dtype("<i4")
 
 
 class Key(NamedTuple):
-    """Place of a document in the corpus. Keys, and their packed form, sort in corpus order.
+    """A document's place in the corpus. Keys, and their packed form, sort in corpus order.
 
     Attributes:
-      source: index of the source; a held-out file has 0.
-      part: index of the part within the source.
-      number: ordinal of the document within the part, from 1. Line numbers would not be unique: documents that are
-        separated by the line ends of old Macs share one line.
-      line: number of its first line, or of its record, for messages; determined by the other three.
+      source: source index; a held-out file has 0.
+      part: part index within the source.
+      number: ordinal within the part, from 1. Line numbers would not be unique: documents that are separated by old Mac
+        line ends share one line.
+      line: number of its first line or record, for messages; determined by the other three.
     """
 
     source: int
@@ -58,12 +58,12 @@ class Key(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The normalized content of a document and its digests.
+    """A document's normalized content and its digests.
 
     Attributes:
       text: the document in NFC, with single spaces within lines and at most one blank line between two lines.
-      digest: digest of `text`; it chooses the split.
-      words: digest of the same text with spaces for line ends. Documents with equal `words` are duplicates: they have
+      digest: digest over `text`; it chooses the split.
+      words: digest over the same text with spaces for line ends. Documents with equal `words` are duplicates: they have
         the same tokens, and at most different sentence ends.
     """
 
@@ -73,10 +73,10 @@ class Content(NamedTuple):
 
 
 def content(text: str) -> Content:
-    """Return the normalized content of a document.
+    """Normalize a document's text and compute its digests.
 
-    A store does not keep the kind of white space, blank lines, or a Unicode form other than NFC. Texts that differ only
-    in these would become equal rows, perhaps in both splits.
+    A store does not keep kinds of white space, blank lines, or Unicode forms other than NFC. Texts that differ only in
+    these would become equal rows, perhaps in both splits.
     """
     text = unicodedata.normalize("NFC", text)
     if not _is_clean(text):
@@ -84,6 +84,7 @@ def content(text: str) -> Content:
         text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
     split_by = _hash(text)
     words = text.replace("\n\n", " ").replace("\n", " ")
+    # A single line equals its words, which saves the second hash for most short documents.
     return Content(text, split_by, _hash(words) if "\n" in text else split_by)
 
 
@@ -98,7 +99,7 @@ def _is_clean(text: str) -> bool:
 
 
 def digest(text: str) -> bytes:
-    """Return the first 16 bytes of the SHA-256 of a text, in NFC and UTF-8."""
+    """Hash a text in NFC and UTF-8: the first 16 bytes of SHA-256."""
     return _hash(unicodedata.normalize("NFC", text))
 
 
@@ -107,20 +108,21 @@ def _hash(text: str) -> bytes:
 
 
 def split_of(digest: bytes, heldout_share: float) -> str:
-    """Return the split of a document. It depends only on content, so equal documents are in the same split."""
+    """Return a document's split. It depends only on content, so equal documents are in the same split."""
     return "heldout" if int.from_bytes(digest[:8], "big") < heldout_share * 2**64 else "train"
 
 
 def is_in_share(digest: bytes, share: float) -> bool:
     """Return whether a training document is within `data.share`.
 
-    This reads the half of the digest that `split_of` does not, so the two choices are independent.
+    This reads the digest half that `split_of` does not, so the two choices are independent.
     """
     return int.from_bytes(digest[8:], "big") < share * 2**64
 
 
 def sample_priority(digest: bytes, stretch: int) -> int:
-    """Return the priority of one stretch of a document in the tokenizer's sample, 64 bits. The lowest are drawn."""
+    """Return a stretch's priority in the tokenizer's sample, 64 bits. The lowest are drawn."""
+    # Keyed with a name of its own, so the sample is independent of split and share, which use the same digest.
     state = _SAMPLE_STATE.copy()
     state.update(digest + stretch.to_bytes(8, "little"))
     return int.from_bytes(state.digest(), "little")
@@ -132,7 +134,7 @@ class ShardDocument(NamedTuple):
     Attributes:
       key: its place in the corpus.
       id: its readable name, see `sources.Document`.
-      group: index of its (split, source) pair.
+      group: index for its (split, source) pair.
       text: UTF-8.
     """
 
@@ -144,14 +146,14 @@ class ShardDocument(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class EncodedShard:
-    """The encoded documents of a shard.
+    """A shard's encoded documents.
 
     Attributes:
       counts: group -> `COUNTS` over its documents that hold a token.
-      longest: (tokens, group, document id) of the longest documents, longest first.
-      skipped: (group, error message, characters) of each document without a token.
-      arrays: split -> tokens (uint16 or uint32), lengths of the sentences in tokens (int32, none of them 0), lengths of
-        the documents in sentences (int32).
+      longest: (tokens, group, document id) for the longest documents, longest first.
+      skipped: (group, error message, characters) per document without a token.
+      arrays: split -> tokens (uint16 or uint32), sentence lengths in tokens (int32, never 0), document lengths in
+        sentences (int32).
     """
 
     counts: dict[int, list[int]]
@@ -175,8 +177,8 @@ def encode_shard(
     """Encode documents, in order.
 
     Args:
-      documents: documents of one shard, without duplicates.
-      split_of_group: `train` or `heldout` for each group.
+      documents: one shard's documents, without duplicates.
+      split_of_group: `train` or `heldout` per group.
       splitter: see `sentences.split`.
     """
     ids, texts = [document.id for document in documents], [document.text for document in documents]
@@ -192,6 +194,7 @@ def encode_shard(
         },
         longest=[
             (int(tokens_D[d]), int(group_D[d]), ids[d])
+            # Stable, so equally long documents stay in corpus order.
             for d in np.argsort(-tokens_D, kind="stable")[:LONGEST]
             if has_tokens_D[d]
         ],
@@ -205,6 +208,7 @@ def encode_shard(
         ],
         arrays={
             name: (
+                # Tokens are in document order, so one flag per document, repeated, selects the tokens of a split.
                 sentences.tokens[np.repeat(split_D == s, tokens_D)],
                 sentences.lengths[(sentences.lengths > 0) & (split_D[sentences.owners] == s)].astype(LENGTH),
                 sentences_D[has_tokens_D & (split_D == s)].astype(LENGTH),

@@ -23,15 +23,15 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def number(setting: int | None) -> int:
-    """Return the number of processes for `data.workers`: by default one per usable core."""
+    """Return how many processes `data.workers` means: by default one per usable core."""
     return cores() if setting is None else setting
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, at least 1.
+    """Count the cores that this process may use, at least 1.
 
-    Batch systems, `taskset` and containers allow fewer than the machine has, either by process affinity or by a CPU
-    time quota of the control group (Linux, cgroup-v2.rst, cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD").
+    Batch systems, `taskset` and containers allow fewer than the machine has, either by process affinity or by the
+    control group's CPU time quota (Linux, cgroup-v2.rst, cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD").
     """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
@@ -42,7 +42,7 @@ def cores() -> int:
 
 
 def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) -> Iterator[tuple[int, Any]]:
-    """Yield (task, `work(task)`) in order of completion. With one process or task, work in the calling process.
+    """Yield (task, `work(task)`) as tasks complete. With one process or task, work in the calling process.
 
     Raises:
       RunFailed: a process was killed.
@@ -59,9 +59,12 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
             _send(worker, task)
             busy[worker.stdout] = worker, task
         while busy:
+            # `wait` looks at the pipe, not at Python's buffer. A worker has one answer under way, so nothing hides
+            # there.
             for stdout in wait(list(busy)):  # pipes with an answer, or whose process has died
                 worker, task = busy.pop(stdout)
                 answer = task, _receive(worker)
+                # The next task goes out before the answer is yielded, so the worker need not wait for the consumer.
                 for task in waiting:
                     _send(worker, task)
                     busy[stdout] = worker, task
@@ -100,6 +103,7 @@ def ordered(work: Callable[[Any], Any], tasks: Iterable[Any], processes: int) ->
 
 def _end(workers: Sequence[subprocess.Popen]) -> None:
     for worker in workers:
+        # SIGKILL, because workers ignore SIGTERM. `communicate` closes the pipes and collects the exit status.
         worker.kill()
         worker.communicate()
 
@@ -147,8 +151,9 @@ def _died(worker: subprocess.Popen) -> RunFailed:
 
 
 def serve() -> None:
-    """Main loop of a worker: answer tasks from stdin until the starting process is gone."""
+    """A worker's main loop: answer tasks from stdin until the starting process is gone."""
     ignore_stop_signals()  # stdin ends with the starter
+    # A `print` in a filter or library must not end up between the pickled answers.
     answers, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         work = pickle.load(sys.stdin.buffer)
@@ -156,6 +161,7 @@ def serve() -> None:
             task = pickle.load(sys.stdin.buffer)
             try:
                 answer = work(task)
+            # The answer is the error itself, which `_receive` raises in the calling process.
             except Exception as error:
                 answer = error
             pickle.dump(answer, answers)
