@@ -165,7 +165,7 @@ def test_samples_show_the_first_rows(store, evaluation):
 
 @pytest.mark.parametrize("metric, rank", [("mlm_loss", 2.0), ("mlm_bits_per_byte", 2.0), ("accuracy", -2.0)])
 def test_losses_and_bits_per_byte_rank_from_the_lowest(metric, rank):
-    objective = dataclasses.make_dataclass("Ranked", [], bases=(BERT,), namespace={"best_metric": metric})()
+    objective = type("Ranked", (BERT,), {"best_metric": metric})()
     assert evaluation_of._rank(objective, {metric: 2.0}) == rank
 
 
