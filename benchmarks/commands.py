@@ -40,7 +40,9 @@ def train(config: str, workdir: Path, *flags: str) -> dict[str, Any]:
 
 
 def _run(python: str, module: str, flags: tuple[str, ...], stdout: Any, folder: Path) -> bytes | None:
-    command = [python, "-m", module, *flags]
+    # Lines of results name a command `bertjax.compress`, which runs as `bertjax compress`.
+    program = module.split(".") if module.startswith("bertjax.") else [module]
+    command = [python, "-m", *program, *flags]
     paths = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     with subprocess.Popen(command, cwd=folder, stdout=stdout, env=environment) as process, _stopped_with(process):

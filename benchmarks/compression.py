@@ -91,7 +91,7 @@ def measure(cell: Cell, place: Place, run: int) -> Line:
     model = make(cell, place, call)
     # A cut export names its training file, which the baseline needs, without a folder.
     heldout = f"--corpus={place.data}/heldout.jsonl"
-    scores = json_of("bertjax", "evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
+    scores = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=place.data)
     return cell._asdict() | {
         "run": run,
         "commands": cell.fingerprint,
@@ -142,7 +142,7 @@ def prepare_teacher(task: str, place: Place, model: Path, run: Callable[..., Non
     folder = place.adapted.parent
     if not (place.adapted / WEIGHTS).exists():
         if not (folder.parent / "converted" / WEIGHTS).exists():
-            run("bertjax", "convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
+            run("bertjax.convert", f"--from={model}", f"--to={folder.parent / 'converted'}")
         for command in adapting(folder.parent / "converted", place.corpus, folder):
             run(*command)
     teacher = Cell(TEACHER, task, 0)
@@ -177,7 +177,7 @@ def _commands(plan: list[Cell], args: argparse.Namespace) -> str:
     """Return the commands of seed 0 as a shell runs them, first those that make the encoder of the teacher."""
     todo, corpus = missing(plan, finished(args.results), args.run), str(args.corpus or "CORPUS")
     converted, adapted = args.out / "converted", args.out / "adapted"
-    convert = ["bertjax", "convert", f"--from={args.model or 'MODEL'}", f"--to={converted}"]
+    convert = ["bertjax.convert", f"--from={args.model or 'MODEL'}", f"--to={converted}"]
     made = {"the encoder of the teacher": [convert, *adapting(converted, corpus, adapted)]}
     for cell in plan:
         if cell.seed == SEEDS[0]:

@@ -68,8 +68,7 @@ def augmented(place: Place) -> tuple[Command, str]:
     """Return the command that writes a variant of each training text, and the flag that trains on them too."""
     more = place.out / "more.jsonl"
     augment = [
-        "bertjax",
-        "augment",
+        "bertjax.augment",
         str(place.data / "train.jsonl"),
         f"--model={place.adapted}",
         f"--to={more}",

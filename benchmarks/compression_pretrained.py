@@ -127,7 +127,7 @@ def small_vocabulary(width: int, is_taught: bool) -> Commands:
         on_both = pretraining(place.corpus, ADAPTING_STEPS, mixed)
         return [
             first,
-            ["bertjax", "extend", str(place.adapted), f"--to={mixed}", f"--mix={alone}/export/tokenizer"],
+            ["bertjax.extend", str(place.adapted), f"--to={mixed}", f"--mix={alone}/export/tokenizer"],
             trained(f"configs/adapt.py:{mixed}", continued, place.seed, *on_both),
             *_then_tuned(place, taught, f"{recipe}:{continued}/export", flags),
         ]

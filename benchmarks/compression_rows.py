@@ -116,7 +116,7 @@ def _rounded(place: Place) -> list[Command]:
 
 
 def _to_int8(place: Place, export: Path) -> Command:
-    return ["bertjax", "compress", str(export), f"--to={place.out / 'int8'}", "--quantize=int8"]
+    return ["bertjax.compress", str(export), f"--to={place.out / 'int8'}", "--quantize=int8"]
 
 
 def _pruned(kind: str, start: str = "teacher") -> Commands:
@@ -139,7 +139,7 @@ def _narrow(by_importance: bool) -> Commands:
     def commands(place: Place) -> list[Command]:
         report, narrow, order = place.out / "report", place.out / "cut", place.out / "report" / "importance.json"
         labeled, teacher = place.data / "train.jsonl", str(place.teacher)
-        analysis = ["bertjax", "analyze", teacher, "--parts=importance", "--examples=200", f"--labeled={labeled}"]
+        analysis = ["bertjax.analyze", teacher, "--parts=importance", "--examples=200", f"--labeled={labeled}"]
         made = [[*analysis, f"--out={report}", "--platform=cpu"]]
         if not by_importance:
             shuffled = place.out / "shuffled.json"
@@ -147,7 +147,7 @@ def _narrow(by_importance: bool) -> Commands:
             order = shuffled
         return [
             *made,
-            ["bertjax", "compress", teacher, f"--to={narrow}", "--heads=6", "--mlp=768", f"--importance={order}"],
+            ["bertjax.compress", teacher, f"--to={narrow}", "--heads=6", "--mlp=768", f"--importance={order}"],
             tuned(place, narrow),
         ]
 
@@ -158,8 +158,7 @@ def _curvature_bits(place: Place) -> list[Command]:
     report = place.out / "report"
     labeled = f"--labeled={place.data / 'train.jsonl'}"
     analysis = [
-        "bertjax",
-        "analyze",
+        "bertjax.analyze",
         str(place.teacher),
         "--parts=curvature",
         "--examples=100",
@@ -173,9 +172,7 @@ def _curvature_bits(place: Place) -> list[Command]:
 def _trimmed(place: Place) -> list[Command]:
     """The teacher with the pieces of the training texts; other words of the development set have other pieces."""
     cut = f"--to={place.out / 'cut'}"
-    return [
-        ["bertjax", "compress", str(place.teacher), cut, f"--vocabulary={place.data / 'texts.txt'}", "--platform=cpu"]
-    ]
+    return [["bertjax.compress", str(place.teacher), cut, f"--vocabulary={place.data / 'texts.txt'}", "--platform=cpu"]]
 
 
 ROWS: dict[str, Row] = {

@@ -73,9 +73,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
     }
     if cell.kind != RATE:
         export = workdir / "export"
-        pairs = json_of(
-            "bertjax", "evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu"
-        )
+        pairs = json_of("bertjax.evaluate", str(export), f"--minimal-pairs={_pairs(out)}", "--json", "--platform=cpu")
         line["pairs"] = {name: pairs["minimal_pairs"][name] for name in ("accuracy", "ties", "pairs")}
         line["probe"] = json_of("benchmarks.family_probe", str(export), f"--data={data}")
         tuned = train(

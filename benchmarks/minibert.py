@@ -190,9 +190,7 @@ def run_cells(cells: list[tuple[str, int]], args: argparse.Namespace) -> None:
         scores = {}
         for language, bank in TREEBANKS.items():
             heldout = f"--corpus={args.data.resolve()}/ud/{bank}.dev.conllu.gz"
-            figures = json_of(
-                "bertjax", "evaluate", str(model), heldout, "--json", "--platform=cpu", folder=out / "data"
-            )
+            figures = json_of("bertjax.evaluate", str(model), heldout, "--json", "--platform=cpu", folder=out / "data")
             scores[language] = {name: figures[name] for name in ("eval", "baseline")}
         taken = json_of("benchmarks.arms.latency", str(place.teacher), str(model))
         export = SavedModel(str(model)).export

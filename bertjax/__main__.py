@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 import bertjax
-from bertjax.runtime.command_line import exit_code_of
+from bertjax.runtime.command_line import command, exit_code_of
 from bertjax.runtime.errors import UserError
 
 # Commands by what a user wants to do, each with one line of help. Each is a module of `bertjax.cli`.
@@ -41,10 +41,10 @@ _NAMES = [name for commands in COMMANDS.values() for name in commands]
 
 def overview() -> str:
     """Return the commands as a table, by purpose."""
-    lines = ["usage: bertjax COMMAND [flags]        bertjax COMMAND --help"]
+    lines = ["usage: python -m bertjax COMMAND [flags]        python -m bertjax COMMAND --help"]
     for purpose, commands in COMMANDS.items():
         lines += ["", f"{purpose}:", *(f"  {name:<10}{text}" for name, text in commands.items())]
-    return "\n".join([*lines, "", "start here: bertjax train --config=tiny"])
+    return "\n".join([*lines, "", f"start here: {command('train', '--config=tiny')}"])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the command and its flags; None for those of this process.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["help"] and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         return exit_code_of(lambda: print(overview()))
     if arguments[0] == "--version":
@@ -61,19 +63,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0]
     if name not in _NAMES:
         return exit_code_of(lambda: _refuse(name))
+    # Flags are not passed on: only as the command of this process does `train` restart it with a faster malloc.
     sys.argv[1:] = arguments[1:]
     # Each command imports what it needs: `status` starts neither JAX nor Grain.
-    command = importlib.import_module(f"bertjax.cli.{name}")
+    module = importlib.import_module(f"bertjax.cli.{name}")
     if name == "train":  # the one command that may be several processes, which leave together
         from bertjax.training.parallel.processes import leave
 
-        return leave(lambda: exit_code_of(command.main))
-    return exit_code_of(command.main)
+        return leave(lambda: exit_code_of(module.main))
+    return exit_code_of(module.main)
 
 
 def _refuse(name: str) -> None:
+    if not name:
+        raise UserError("the command is empty; remove the argument, or set the variable that it comes from")
+    if name.startswith("--"):
+        raise UserError(f"a command comes before {name}, as in {command('train', name)}")
     near = difflib.get_close_matches(name, _NAMES, n=1)
-    hint = f"did you mean `bertjax {near[0]}`?" if near else "`bertjax --help` lists the commands"
+    hint = f"did you mean {command(near[0])}?" if near else f"{command('--help')} lists the commands"
     raise UserError(f"{name!r} is not a command; {hint}")
 
 

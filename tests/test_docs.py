@@ -1,6 +1,7 @@
 """The documentation: commands load, the tour prints what it shows, links lead somewhere, lines fit the page."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted((ROOT / "docs").rglob("*.md")))
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", ROOT / "launch" / "README.md", *DOCS)
 WITH_COMMANDS = (ROOT / "README.md", *DOCS, *sorted((ROOT / "configs").rglob("*.py")))
-COMMAND = re.compile(r"python -m bertjax[. ](?:train|prepare|compile) [^`\n#]*")
+COMMAND = re.compile(r"python -m bertjax(?:\.train| (?:train|prepare|compile)) [^`\n#]*")
 COMMANDS = sorted(
     {match[0] for page in WITH_COMMANDS for match in COMMAND.finditer(page.read_text().replace("\\\n", " "))}
 )
@@ -27,6 +28,7 @@ TOUR = ROOT / "docs" / "start.md"
 CODE = re.compile(r"```.*?```", re.DOTALL)
 # A block of a page that is a file of the reader's own package.
 MODULE = re.compile(r"```python\n# (mylab/\w+\.py)\n(.*?)```", re.DOTALL)
+IMPORT = re.compile(r"^from (bertjax[\w.]*) import (\w+(?: as \w+)?(?:, \w+(?: as \w+)?)*)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)", re.MULTILINE)
 FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs")
 MENTION = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
@@ -109,6 +111,16 @@ def test_lines_fit_the_page(page):
     lines = enumerate(page.read_text().splitlines(), 1)
     long = [f"{relative(page)}:{number}" for number, line in lines if len(line) > LONGEST_LINE]
     assert not long
+
+
+def test_shown_code_imports_what_exists():
+    shown = [match for page in PAGES for match in IMPORT.finditer(page.read_text())]
+    assert len(shown) > 20
+    for module, names in (match.groups() for match in shown):
+        for name in names.split(", "):
+            name = name.partition(" as ")[0]
+            found = importlib.import_module(module)
+            assert hasattr(found, name) or importlib.import_module(f"{module}.{name}"), f"{module} has no {name}"
 
 
 def test_a_list_of_texts_is_shown_as_a_shell_needs_it():

@@ -50,7 +50,7 @@ def test_lines_and_tabs_stay(capsys):
 
 
 def test_commands_print_by_one_function():
-    for path in (_PACKAGE / f"{name}.py" for name in _COMMANDS):
+    for path in (_PACKAGE / "cli" / f"{name}.py" for name in _COMMANDS):
         names = {node.func.id for node in ast.walk(ast.parse(path.read_text())) if _is_call(node)}
         assert "print" not in names, path
     tables = {path.name for path in _PACKAGE.rglob("*.py") if "rich.table" in path.read_text()}

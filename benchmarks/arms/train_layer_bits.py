@@ -2,7 +2,7 @@
 
     python -m benchmarks.arms.train_layer_bits REPORT FLAG...
 
-REPORT is the folder of the analysis, of one model on one file. The flags are those of bertjax.cli.train.
+REPORT is the folder of the analysis, of one model on one file. The flags are those of bertjax.train.
 """
 
 import json

@@ -1,1 +1,1 @@
-"""The commands: one file each, a thin layer over functions that notebooks and tests call."""
+"""The commands, one file each, over functions that notebooks and tests call. They run as `python -m bertjax NAME`."""

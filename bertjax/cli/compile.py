@@ -18,7 +18,7 @@ from bertjax.training.program import Program
 
 _ASSUMED_MFU = 0.4  # for the projected days only; what a run reaches has to be measured
 
-log = logging.getLogger("bertjax compile")  # under `python -m`, __name__ is __main__
+log = logging.getLogger(__name__)
 
 
 def run(config: Config, topology: str, stage: int | None = None) -> list[Forecast]:

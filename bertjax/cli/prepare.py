@@ -33,10 +33,7 @@ from bertjax.training.results.report import plan_line, reading_warnings, sources
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(
-        "prepare",
-        description=__doc__,
-    )
+    parser = ArgumentParser("prepare", description=__doc__)
     parser.add_argument(
         "--show", type=int, metavar="N", help="also print the first N training rows as text, with masks and labels"
     )

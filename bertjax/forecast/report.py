@@ -69,7 +69,7 @@ def one_line(forecast: Forecast) -> str:
 
 
 def flags(forecast: Forecast) -> list[str]:
-    """Return the `bertjax.cli.train` flags that reproduce a forecast's settings."""
+    """Return the `bertjax train` flags that reproduce a forecast's settings."""
     settings = {
         "strategy": forecast.strategy,
         "remat": forecast.remat,

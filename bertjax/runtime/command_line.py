@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.runtime.storage import may_pass
@@ -28,8 +29,11 @@ _UNRECOGNIZED = "unrecognized arguments: "
 
 def command(name: str, *arguments: str) -> str:
     """Return `python -m bertjax <name> ...`, quoted so that the user can paste it into a shell."""
-    module = "bertjax.train" if name == "train" else f"bertjax {name}"  # as the documentation spells them
-    return f"{_python()} -m {module} {shlex.join(arguments)}".rstrip()
+    return f"{_python()} -m {_module(name)} {shlex.join(arguments)}".rstrip()
+
+
+def _module(name: str) -> str:
+    return "bertjax.train" if name == "train" else f"bertjax {name}"  # as the documentation spells them
 
 
 def _python() -> str:
@@ -96,14 +100,15 @@ class ArgumentParser(argparse.ArgumentParser):
     """The parser of one command: its texts keep their lines, and a bad flag raises UserError instead of exiting.
 
     Args:
-      name: the command.
-      texts: `description` and `epilog` of argparse.
+      name: the command; empty if `texts` has a `prog`.
+      texts: `description`, `epilog` and what else argparse takes.
     """
 
-    def __init__(self, name: str, **texts: str):
+    def __init__(self, name: str = "", **texts: Any):
         # No abbreviated flags: a flag that is added later would change their meaning.
-        shape = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        super().__init__(prog=f"python {command(name).partition(' ')[2]}", **shape, **texts)
+        shape = {"prog": f"python -m {_module(name)}", "allow_abbrev": False}
+        shape["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(**shape | texts)
 
     def error(self, message: str):
         flags = message.removeprefix(_UNRECOGNIZED).split()

@@ -50,7 +50,10 @@ class Table:
         module, *flags = in_one_step(list(command))
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            assert exit_code_of(lambda: importlib.import_module(module).main(flags)) == 0, command
+            assert (
+                exit_code_of(lambda: importlib.import_module(module.replace("bertjax.", "bertjax.cli.")).main(flags))
+                == 0
+            ), command
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -210,7 +210,7 @@ class Steps(Part):
 
 def test_the_page_of_a_run(two_seeds, tmp_path, monkeypatch, capsys):
     own = {"steps": f"{__name__}:Steps", "training": "bertjax.analysis.parts.training:Training"}
-    for module in ("bertjax.analysis.parts", "bertjax analyze"):
+    for module in ("bertjax.analysis.parts", "bertjax.cli.analyze"):
         monkeypatch.setattr(f"{module}.PARTS", own)
     name, out = f"{two_seeds / 'seed=0'}@*", str(tmp_path / "report")
     arguments = [name, "--texts=abc def", "--texts=ghi jab", "--platform=cpu", f"--out={out}"]
