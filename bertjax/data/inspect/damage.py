@@ -30,10 +30,10 @@ class Damage:
     """One kind of damage in some documents.
 
     Attributes:
-      what: description of the damage.
+      what: description for the report.
       remedy: remedy for the report.
-      share: share of the checked documents.
-      examples: beginnings of spoiled passages.
+      share: fraction of checked documents that have it.
+      examples: spoiled passages, cut short.
     """
 
     what: str
@@ -52,7 +52,7 @@ _KINDS = {
 
 
 def damages(store: TokenStore) -> list[Damage]:
-    """Return the kinds of damage in a store's documents, most frequent first."""
+    """Return damage in a store's documents by kind, most frequent first."""
     found: dict[str, list[str]] = {kind: [] for kind in _KINDS}
     number = 0
     for text in documents(store, _DOCUMENTS):
@@ -68,7 +68,7 @@ def damages(store: TokenStore) -> list[Damage]:
 
 
 def warnings(store: TokenStore) -> list[str]:
-    """Return a warning for each kind of damage in more than `MOST_SPOILED` of the documents."""
+    """Return a warning for each kind of damage that exceeds `MOST_SPOILED`."""
     return [
         f"warning: {damage.share:.0%} of the documents {damage.what}: {printable(damage.examples[0])!r}; "
         f"{damage.remedy}"
@@ -78,21 +78,24 @@ def warnings(store: TokenStore) -> list[str]:
 
 
 def documents(store: TokenStore, number: int, tokens: int = _TOKENS) -> Iterator[str]:
-    """Yield the decoded beginnings of up to `number` training documents, spread over the whole split."""
+    """Decode the beginnings of up to `number` training documents, spread over the whole split."""
     split, tokenizer = store.split("train"), store.tokenizer
     total = len(split.documents) - 1
+    # `unique`, because a float just below an integer is truncated to the document before.
     for document in np.unique(np.linspace(0, total - 1, min(number, total)).astype(np.int64)):
         start, stop = (int(split.sentences[split.documents[document + end]]) for end in (0, 1))
         yield tokenizer.decode(split.tokens[start : min(stop, start + tokens)])
 
 
 def _found(text: str) -> dict[str, str]:
-    """Return the kinds of damage in a text, each with its first passage."""
+    """Return the first spoiled passage by kind of damage."""
     thousands, found = max(1, len(text)) / 1000, {}
+    # One byte per character, so a position in the bytes is also the position in the text.
     as_bytes = b"".join(map(_byte_of, text))
     sequences = list(_UTF8.finditer(as_bytes))
     replaced = text.count("\ufffd")
     latin = len(_LATIN_1.findall(text))
+    # At least two: in a short text a single one, which may be meant, exceeds any rate.
     if len(sequences) > _SEQUENCES * thousands and len(sequences) >= 2:
         found["mojibake"] = _passage(text, sequences[0].start())
     elif replaced > _REPLACED * thousands and replaced >= 2:
@@ -110,6 +113,7 @@ def _byte_of(character: str) -> bytes:
     if character < "\u0080":
         return b"?"
     try:
+        # Windows-1252 first: it has letters and signs where Latin-1 has control characters, and misread text has those.
         return character.encode("cp1252")
     except UnicodeEncodeError:
         return character.encode("latin-1", "replace")
