@@ -19,9 +19,9 @@ from bertjax.runtime.errors import printable
 
 NAME = "characters.json"
 _LISTED = 30
-# Sentences that are counted together.
+# Sentences per counted block.
 _BLOCK = 1 << 12
-# About how many characters of the sample are searched for [UNK], in sentences from all of it.
+# About how many characters are searched for [UNK], in sentences from the whole sample.
 _LOOKED_AT = 1 << 18
 
 
@@ -136,7 +136,7 @@ def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
         elif not tokenizer.decode(ids).strip():
             removed[character] = count
     if missing and tokenizer.byte_ids:
-        # Alone, a character of byte-level BPE may be in bytes that are merged with its neighbors in a text.
+        # Byte-level BPE may encode a lone character as bytes, although in text it is part of a longer piece.
         lost, looked_at = _in_parts(sentences, tokenizer, is_lost, seen)
         missing = {each: count for each, count in missing.items() if 2 * lost[each] > looked_at[each]}
     becomes, total = "bytes" if tokenizer.byte_ids else "[UNK]", sum(seen.values())

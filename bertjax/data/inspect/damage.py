@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.store import TokenStore
 from bertjax.runtime.errors import printable
 
-# Number of documents that are checked, and of tokens in each.
+# Checked documents, and checked tokens in each.
 _DOCUMENTS, _TOKENS = 400, 400
 _BEGINNING = 60
 _EXAMPLES = 3  # of each kind
@@ -19,7 +19,7 @@ _SEQUENCES, _REPLACED, _TAGS = 3, 1, 5
 _MOST_LATIN = 0.4
 # The report warns above this share of spoiled documents.
 MOST_SPOILED = 0.02
-# UTF-8 whose bytes were read as Latin-1 characters: a lead byte and the right number of continuation bytes.
+# UTF-8 bytes that were read as Latin-1 characters: a lead byte and the right number of continuation bytes.
 _UTF8 = re.compile(rb"[\xc3-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _MARKUP = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]{0,14}(?:\s[^<>]{0,200})?/?\s*>|&(?:[a-zA-Z]{2,8}|#\d{1,6});")
 _LATIN_1 = re.compile(r"[\u00a1-\u00ff]")

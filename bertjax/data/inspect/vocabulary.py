@@ -94,7 +94,7 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
 
 
 def _forms(tokenizer: Tokenizer) -> tuple[dict[int, str], list[int]]:
-    """Return the spelling by piece id, see `_form`, and the ids whose pieces have several characters."""
+    """Return the spelling by piece id, see `_form`, and the ids of pieces with several characters."""
     hidden = tokenizer.special_ids | tokenizer.byte_ids
     kind = _kind(tokenizer)  # not guessed from the pieces: Markdown has pieces like ####, and Maltese has the letter Ġ
     is_wordpiece = kind == "WordPiece"
@@ -193,7 +193,7 @@ def advice(store: TokenStore, counts_V: np.ndarray) -> str:
     if (unknown := counts["unk"] / max(1, counts["tokens"])) > MOST_UNKNOWN:
         return f"its size cannot be judged while {unknown:.0%} of the tokens are [UNK]; see the warning"
     rule = f"{SHARE_FREQUENT:.0%} of the pieces of about {fitting:,} would occur at least {FREQUENT} times"
-    # The size of an existing tokenizer has no setting: one has to be trained.
+    # No setting changes the size of an existing tokenizer, so the flags also ask for a new one.
     is_existing = isinstance(store.manifest["spec"].get("tokenizer"), str)
     flags = "--config.data.tokenizer.model= " * is_existing + f"--config.data.tokenizer.vocab_size={fitting}"
     least = size - len(_forms(store.tokenizer)[1])
