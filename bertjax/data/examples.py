@@ -116,7 +116,7 @@ class Ragged:
         """Build examples from their layout and their text.
 
         Args:
-          frame: layout: positions for special tokens and text.
+          frame: positions for special tokens and text.
           text: int, concatenated text tokens from all parts.
           vocabulary: special token ids, and whether [CLS] comes last.
           segments, labels, ids, token_labels: as in `Ragged`, with [CLS] at the front.

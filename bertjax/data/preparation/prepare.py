@@ -1,4 +1,4 @@
-"""Entry point: prepare a corpus's token store, or open an existing one."""
+"""Entry point: prepare the token store for a corpus, or open an existing one."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ LOCAL = Local()
 
 
 def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
-    """Prepare a corpus's token store, or open an existing one, and print its report.
+    """Prepare the token store for a corpus, or open an existing one, and print its report.
 
     Memory does not grow with the corpus. A killed preparation leaves nothing that opens as a store; the same call
     resumes it. A second process that prepares the same store waits for the first. A store under a URL is built in
@@ -49,7 +49,7 @@ def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
 
 
 def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
-    """Open a corpus's store. If it does not exist, prepare it, or fail with the command that does.
+    """Open the store for a corpus. If it does not exist, prepare it, or fail with the command that does.
 
     Args:
       may_prepare: whether this process may prepare a missing store.

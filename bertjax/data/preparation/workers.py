@@ -23,7 +23,7 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def number(setting: int | None) -> int:
-    """Return how many processes `data.workers` means: by default one per usable core."""
+    """Resolve `data.workers` to a number of processes: by default one per usable core."""
     return cores() if setting is None else setting
 
 
