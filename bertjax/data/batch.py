@@ -61,14 +61,14 @@ class PlacedExamples:
         return (self.starts + self.ragged.cls_index).astype(np.int32)
 
     def tokens_to_rows(self, flat: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Scatter per-token values [n] to [B, T], with `fill` at padding. The dtype stays."""
+        """Scatter per-token values [n] to [B, T], with `fill` at padding; same dtype."""
         rows, seq_len, _ = self.shape
         values = np.full(rows * seq_len, fill, flat.dtype)
         values[self.token_cells] = flat
         return values.reshape(rows, seq_len)
 
     def examples_to_rows(self, values: np.ndarray, fill: int | float = 0) -> np.ndarray:
-        """Scatter per-example values [M, ...] to [B, N, ...], with `fill` in empty slots. The dtype stays."""
+        """Scatter per-example values [M, ...] to [B, N, ...], with `fill` in empty slots; same dtype."""
         rows, _, slots = self.shape
         values_BN = np.full((rows, slots, *values.shape[1:]), fill, values.dtype)
         values_BN[self.rows, self.slots] = values

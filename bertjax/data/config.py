@@ -25,7 +25,7 @@ class SourceConfig:
     Attributes:
       corpus: see `bertjax.data.sources.parts`.
       text_field: field, column or feature with the document text.
-      weight: factor on how often this corpus is drawn, relative to its number of rows.
+      weight: sampling factor relative to the corpus size; at 2, rows are drawn twice as often as at 1.
       token_share: fraction of all training tokens, instead of a weight; 0 if unset. All token shares sum to 1.
       group_field: field, column or feature that names a document's book, site or the like. Documents with equal values
         are in the same split. If empty, each document is assigned by itself.

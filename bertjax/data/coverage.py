@@ -13,7 +13,7 @@ from bertjax.runtime.errors import UserError
 MOST_ONE_SENTENCE = 0.5
 # With fewer pairs, equal labels may be chance.
 FEWEST_PAIRS = 32
-# Above `_SAMPLE` items, blocks spread over the whole are read: a start must not read all of a large corpus.
+# Above `_SAMPLE` items, only evenly spread blocks are read, because a run must not read a whole corpus to start.
 _SAMPLE, _BLOCKS = 1 << 18, 64
 _COVERED_EXAMPLES = 1 << 16
 
@@ -50,7 +50,7 @@ def unread_share(plans: Sequence[Plan]) -> float:
     examples = [plan.examples for plan in plans]
     if not any(plan.counts.lost_tokens for plan in plans):
         return 0.0
-    if not all(hasattr(each, "segments") for each in examples):  # a format from outside of bertjax
+    if not all(hasattr(each, "segments") for each in examples):  # a third-party format
         return min(plan.counts.lost_tokens / plan.counts.split_tokens for plan in plans)
     segments = [np.asarray(each.segments(slice(_COVERED_EXAMPLES))) for each in examples]
     first = min(int(read.min()) for read in segments)

@@ -116,7 +116,7 @@ class Ragged:
         """Build examples from their layout and their text.
 
         Args:
-          frame: layout: positions for special tokens and text.
+          frame: positions for special tokens and text.
           text: int, concatenated text tokens from all parts.
           vocabulary: special token ids, and whether [CLS] comes last.
           segments, labels, ids, token_labels: as in `Ragged`, with [CLS] at the front.
@@ -128,7 +128,7 @@ class Ragged:
             # Indexing with an array has copied, so this does not change the segments of the caller.
             segments[frame.offsets[1:] - 1] = _SEGMENT_OF_LAST_CLS
             token_labels = {name: values[places] for name, values in token_labels.items()}
-        # Also special ids that the text itself contains are never masked.
+        # Special ids in the text itself are never masked either.
         special, ids = vocabulary.is_special[tokens], np.asarray(ids, np.int64)
         return cls(tokens, segments, special, frame.offsets, labels, ids, token_labels, vocabulary.cls_last)
 

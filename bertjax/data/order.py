@@ -12,10 +12,10 @@ import numpy as np
 from bertjax.data.plan import Plan
 from bertjax.data.random import permuted
 
-# Turns in the table of weighted sources. The share of a source is exact to half a turn.
+# Turns in the table for weighted sources. A source's share is exact to half a turn.
 PERIOD = 4096
 SMALLEST_SHARE = 0.5 / PERIOD
-# Rows that are computed together and kept for the next batches: 2,048 cost hardly more than 256.
+# Rows that are computed at once and cached for the next batches: 2,048 cost hardly more than 256.
 BLOCK = 2048
 BLOCKS_KEPT = 64
 

@@ -25,7 +25,7 @@ class Pattern:
 
     Attributes:
       rows: how many rows have these lengths.
-      lengths: (length, examples with it per row), longest first.
+      lengths: pairs of a length and its number of examples per row, longest first.
     """
 
     rows: int

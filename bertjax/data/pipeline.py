@@ -70,7 +70,8 @@ class Feed:
         plans_B = np.where(ordinals < 0, -1, plans_B)
         taken_BN = np.full((len(ordinals), self.slots), -1, np.int64)
         parts, taken = [], 0
-        # Rows of one plan are read together, and their examples placed at their rows of the batch afterwards.
+        # Rows from one plan are read together. Their examples are placed in the right batch rows afterwards.
+        # Padding selects plan 0 too, of which it reads nothing, so a batch of padding still has one part to join.
         for index in np.unique(np.maximum(plans_B, 0)):
             plan, here = self.plans[index], np.flatnonzero(plans_B == index)
             examples_BN = plan.rows(rows_B[here], epochs_B[here])

@@ -25,7 +25,7 @@ from bertjax.runtime.storage import is_remote
 
 # Written last: a folder with a seal is complete.
 SEAL = "manifest.json"
-# A file beside the seal of a copy. Its modification time is the time of the last complete verification.
+# A file beside a copy's seal. Its modification time is the time of the last complete verification.
 VERIFIED = ".verified"
 VERIFIED_SECONDS = 7 * 24 * 3600
 _NAMED_BY_CONTENT = re.compile(r".+-[0-9a-f]{12}")

@@ -172,7 +172,7 @@ class TokenStore:
             recorded = np.fromfile(self.path / file, OFFSET_DTYPE)
             counts_V[: len(recorded)] = recorded
             return counts_V
-        # Read instead of mapped: pages of a memory map count as this process's memory once they were read.
+        # Read instead of mapped: pages of a memory map count as this process's memory once they are read.
         with open(self.path / f"{name}.tokens.bin", "rb") as file:
             while len(tokens := np.fromfile(file, dtype, COUNTED_AT_ONCE)):
                 counts = np.bincount(tokens, minlength=vocab_size)
@@ -208,7 +208,7 @@ class SplitWriter:
             counts = np.bincount(tokens[start : start + step], minlength=len(self._counts)).astype(OFFSET_DTYPE)
             counts[: len(self._counts)] += self._counts
             self._counts = counts
-        # Offsets go on from what was written before: a running total, so nothing else is held.
+        # Offsets continue from a running total, so earlier ones need not stay in memory.
         for i, lengths in enumerate((sentence_lengths, document_lengths)):
             if len(lengths):
                 ends = self._ends[i] + np.cumsum(lengths, dtype=OFFSET_DTYPE)

@@ -8,7 +8,7 @@ SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
 NORMALIZERS = ("nfc", "nfkc")
 LEAST_COVERAGE = 0.98  # checked in SentencePiece's trainer_interface.cc
-# Fields of a tokenizer that have an effect with some kinds only.
+# Fields that have an effect with some tokenizer kinds only.
 ONLY_FOR = {
     "lowercase": ("wordpiece",),
     "byte_fallback": SENTENCEPIECE_KINDS,

@@ -1,1 +1,1 @@
-"""Views of a token store for people: a report, histograms of lengths, printed rows."""
+"""Human-readable views on a token store: a report, length histograms, printed rows."""

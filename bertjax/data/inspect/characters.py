@@ -19,24 +19,24 @@ from bertjax.runtime.errors import printable
 
 NAME = "characters.json"
 _LISTED = 30
-# Sentences that are counted together.
+# Sentences per counted block.
 _BLOCK = 1 << 12
-# About how many characters of the sample are searched for [UNK], in sentences from all of it.
+# About how many characters are searched for [UNK], in sentences from the whole sample.
 _LOOKED_AT = 1 << 18
 
 
 @dataclasses.dataclass(frozen=True)
 class Characters:
-    """Character statistics of the tokenizer's training sample.
+    """Character statistics for the tokenizer's training sample.
 
     Attributes:
-      total: number of characters without white space.
-      distinct: number of distinct characters.
+      total: character count without white space.
+      distinct: how many different characters there are.
       missing: {character without a piece: count}, most frequent first.
       becomes: what they become, `bytes` or `[UNK]`.
       removed: {character without any token: count}, most frequent first.
-      unknown: share of characters that became [UNK]; in WordPiece, a whole word does.
-      too_long: share of characters in words that exceed the tokenizer's limit; part of `unknown`.
+      unknown: fraction of characters that became [UNK]; in WordPiece, a whole word does.
+      too_long: fraction of characters in words that exceed the tokenizer's limit; included in `unknown`.
       longest_word: the tokenizer's limit in characters per word, 0 for none.
     """
 
@@ -63,6 +63,7 @@ class Characters:
             lines.append(f"characters: every one of the {self.distinct:,} has a piece")
         if self.missing:
             lines.append(f"characters: {self._listed(self.missing)} become {self.becomes}{self._counted(self.missing)}")
+            # The flag is copied from a terminal, so it has only printable characters.
             listed = list(self.missing)[:_LISTED]
             flag = shlex.quote(f"--config.data.tokenizer.keep={''.join(filter(str.isprintable, listed))}")
             if can_keep:
@@ -90,15 +91,16 @@ class Characters:
         return f", {share:.3%} of the text: {', '.join(listed)}{f', and {more:,} more in {NAME}' if more else ''}"
 
     def warnings(self, most_unknown: float, most_removed: float, remedy: str) -> list[str]:
-        """Return warnings about large shares of lost text.
+        """Return warnings about lost text.
 
         Args:
-          most_unknown: largest share of [UNK] without a warning.
-          most_removed: largest share of removed characters without a warning.
+          most_unknown: largest fraction of [UNK] without a warning.
+          most_removed: largest fraction of removed characters without a warning.
           remedy: remedy for characters without a piece.
         """
         lines = []
         if self.unknown > most_unknown:
+            # Long words are the main cause, and no larger vocabulary cures it.
             if 2 * self.too_long > self.unknown:
                 remedy = (
                     f"words of more than {self.longest_word} characters are [UNK] for WordPiece, and text without "
@@ -116,9 +118,9 @@ class Characters:
 
 
 def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
-    """Count the characters of sentences, and find those that the tokenizer has no piece for or removes.
+    """Count characters in sentences, and find the ones that have no piece or are removed by the tokenizer.
 
-    A character is missing if a token of it is [UNK] or holds only a part of it, which decodes to U+FFFD.
+    A character is missing if one of its tokens is [UNK] or holds only a part of it, which decodes to U+FFFD.
     """
     seen = {character: count for character, count in _counts(sentences).most_common() if not character.isspace()}
     missing, removed = {}, {}
@@ -128,12 +130,13 @@ def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
         return token_id == tokenizer.unk_id or "\ufffd" in tokenizer.decode([token_id])
 
     for (character, count), ids in zip(seen.items(), tokenizer.encode(list(seen)), strict=True):
+        # U+FFFD itself decodes to U+FFFD without being lost.
         if any(map(is_lost, ids)) and character != "\ufffd":
             missing[character] = count
         elif not tokenizer.decode(ids).strip():
             removed[character] = count
     if missing and tokenizer.byte_ids:
-        # Alone, a character of byte-level BPE may be in bytes that are merged with its neighbors in a text.
+        # Byte-level BPE may encode a lone character as bytes, although in text it is part of a longer piece.
         lost, looked_at = _in_parts(sentences, tokenizer, is_lost, seen)
         missing = {each: count for each, count in missing.items() if 2 * lost[each] > looked_at[each]}
     becomes, total = "bytes" if tokenizer.byte_ids else "[UNK]", sum(seen.values())
@@ -144,9 +147,9 @@ def characters_of(sentences: Sequence[str], tokenizer: Tokenizer) -> Characters:
 def _in_parts(
     sentences: Sequence[str], tokenizer: Tokenizer, is_lost: Callable[[int], bool], seen: dict[str, int]
 ) -> tuple[collections.Counter[str], collections.Counter[str]]:
-    """Count characters in a part of the sentences: those with a token for only a part of them, and all of them.
+    """Count characters in some sentences: characters that are cut across tokens, and all characters.
 
-    Each starts at one in both, so that a character of the other sentences counts as lost.
+    Each starts at one in both counters, so a character that these sentences do not have counts as lost.
     """
     lost, looked_at = collections.Counter(dict.fromkeys(seen, 1)), collections.Counter(seen.keys())
     part = sentences[:: 1 + sum(seen.values()) // _LOOKED_AT]
@@ -158,11 +161,12 @@ def _in_parts(
 
 
 def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tuple[float, float]:
-    """Return the share of characters that became [UNK], and the share in words beyond the tokenizer's limit.
+    """Return the fraction of characters that became [UNK], and the fraction in words beyond the tokenizer's limit.
 
     From a large sample only every n-th sentence is read.
     """
     if tokenizer.byte_ids:
+        # With byte pieces, nothing becomes [UNK].
         return 0.0, 0.0
     step = 1 + total // _LOOKED_AT  # offsets are slow, and a share needs no more
     unknown = too_long = looked_at = 0
@@ -171,11 +175,14 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
     for first in range(0, len(sentences), step * _BLOCK):
         block = sentences[first : first + step * _BLOCK : step]
         looked_at += sum(len(sentence) - sentence.count(" ") for sentence in block)
+        # Only these sentences are encoded a second time, with the slow offsets.
         with_unknown = [text for text, ids in zip(block, tokenizer.encode(block)) if tokenizer.unk_id in ids]
         for text, (ids, spans) in zip(with_unknown, tokenizer.encode_with_offsets(with_unknown), strict=True):
             lost = spans[np.array(ids) == tokenizer.unk_id].tolist()
             unknown += sum(stop - start - text.count(" ", start, stop) for start, stop in lost)
         for text in with_unknown:
+            # A cheap test first: without a long run of characters there is no long word, and most texts need no
+            # splitting.
             if limit and too_long_run.search(text):
                 too_long += sum(len(word) for word in tokenizer.words(text) if len(word) > limit)
     return unknown / max(1, looked_at), too_long / max(1, looked_at)
@@ -191,13 +198,15 @@ def _name(character: str) -> str:
 
 
 def _counts(sentences: Sequence[str]) -> collections.Counter[str]:
-    """Count characters in order of first occurrence, ten times as fast as `Counter.update`."""
+    """Count characters, ordered by first occurrence, ten times as fast as `Counter.update`."""
     counts: collections.Counter[str] = collections.Counter()
     remaining = iter(sentences)
     while block := list(itertools.islice(remaining, _BLOCK)):
         text = "".join(block)
+        # UTF-32 has one number per character, so one `bincount` counts a whole block.
         numbers = np.bincount(np.frombuffer(text.encode("utf-32-le"), np.uint32))
         characters = list(map(chr, np.flatnonzero(numbers).tolist()))
+        # New characters enter by first occurrence, because `most_common` keeps the order of equally frequent ones.
         counts.update(dict.fromkeys(sorted(set(characters) - counts.keys(), key=text.index), 0))
         counts.update({character: int(numbers[ord(character)]) for character in characters})
     return counts

@@ -22,6 +22,7 @@ def lines(cleaning: dict[str, Any]) -> list[str]:
         for rule, reasons in by_rule.items():
             for reason, number in reasons.items():
                 by_reason[rule, reason][source] = number
+    # By filter, then the most frequent reason first; the reason breaks ties, so the report is always the same.
     ranked = sorted(by_reason.items(), key=lambda entry: (entry[0][0], -sum(entry[1].values()), entry[0][1]))
     for (rule, reason), by_source in ranked:
         result.append(f"dropped by {rule}: {_counts(by_source)}, {printable(reason)}")
@@ -52,11 +53,11 @@ def empty_sources(manifest: dict[str, Any]) -> list[str]:
 
 
 def warnings(manifest: dict[str, Any], most: float) -> list[str]:
-    """Return a warning for each filter that drops too many documents of a source.
+    """Return a warning for each filter that drops too many documents in a source.
 
     Args:
-      manifest: manifest of the store.
-      most: largest share of a source's documents without a warning.
+      manifest: the store's manifest.
+      most: largest fraction of a source's documents without a warning.
     """
     lines = []
     for source, by_rule in manifest.get("cleaning", {}).get("dropped", {}).items():
@@ -81,6 +82,7 @@ def show(folder: Path, number: int) -> str:
     result = collections.defaultdict(list)
     for line in dropped.read(folder):
         reason = line["rule"], line["reason"]
+        # Counted beyond `number` too, because the heading has the total.
         shown[reason] += 1
         if shown[reason] <= number:
             detail = f": {' '.join(line['text'].split())}" if "text" in line else ""

@@ -1,4 +1,4 @@
-"""`lengths.png`: histograms of document and sentence lengths in a token store."""
+"""`lengths.png`: document and sentence length histograms for a token store."""
 
 from pathlib import Path
 
@@ -12,7 +12,8 @@ BINS_AN_OCTAVE = 4
 
 
 def draw(splits: dict[str, Split], folder: Path) -> None:
-    """Plot histograms of lengths in tokens, with logarithmic bins, into `folder`."""
+    """Plot length histograms in tokens, with logarithmic bins, into `folder`."""
+    # `Figure` instead of pyplot: it needs no display, and keeps no figure open.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4))
@@ -30,21 +31,23 @@ def draw(splits: dict[str, Split], folder: Path) -> None:
 
 
 def histogram(split: Split, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return a histogram of lengths in tokens, computed in constant memory.
+    """Return a length histogram in tokens, computed in constant memory.
 
     Args:
       what: `document` or `sentence`.
 
     Returns:
-      Edges of the bins, four bins per octave, float64 [bins+1], and counts, int64 [bins].
+      Bin edges, four bins per octave, float64 [bins+1], and counts, int64 [bins].
     """
     octaves = 1 + max(1, len(split.tokens)).bit_length()
+    # Shifted by half a bin, so the lengths 1, 2, 4, ... are in the middle of a bin and not on its edge.
     edges = 2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE - 0.5 / BINS_AN_OCTAVE)
     counts = np.zeros(len(edges) - 1, np.int64)
     starts = split.documents if what == "document" else split.sentences
     for first in range(0, len(starts) - 1, COUNTED_AT_ONCE):
         bounds = np.asarray(starts[first : first + COUNTED_AT_ONCE + 1])
         if what == "document":
+            # Document offsets count sentences; these tell at which token each sentence starts.
             bounds = split.sentences[bounds]
         counts += np.histogram(np.diff(bounds), edges)[0]
     used = np.flatnonzero(counts)

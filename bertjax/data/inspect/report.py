@@ -1,4 +1,4 @@
-"""The report of a token store for the terminal: contents, costs and warnings."""
+"""Token store report for the terminal: contents, costs and warnings."""
 
 from pathlib import Path
 
@@ -54,7 +54,7 @@ def _line(name: str, counts: dict[str, int]) -> str:
 
 
 def name_of(source: str, document: str, manifest: dict) -> str:
-    """Return the readable name of a document, with its source if there are several."""
+    """Return a document's readable name, with its source if there are several."""
     return f"{source}/{document}" if len(manifest["duplicates"]) > 1 else document
 
 
@@ -66,6 +66,7 @@ def _pieces(store: TokenStore, counts_V: np.ndarray) -> list[str]:
         share = counts_V[sorted(tokenizer.byte_ids)].sum() / max(1, counts_V.sum())
         lines.append(f"byte pieces: {share:.3%} of the training tokens")
     trained = store.manifest["spec"].get("tokenizer")
+    # A string is the fingerprint of an existing tokenizer, on which the flag for `keep` would have no effect.
     can_keep = isinstance(trained, dict) and trained.get("kind") in ONLY_FOR["keep"]
     return lines + load_characters(Path(store.path)).lines(can_keep)
 
@@ -74,7 +75,7 @@ def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
     """Return warnings about empty sources, strict filters, lost text, long words, and damaged text.
 
     Args:
-      counts_V: occurrences of each token in the training split.
+      counts_V: occurrences per token in the training split.
     """
     manifest, characters = store.manifest, load_characters(Path(store.path))
     lines = [*cleaning.empty_sources(manifest), *cleaning.warnings(manifest, MOST_DROPPED)]
@@ -90,6 +91,7 @@ def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
     for name, by_source in manifest["counts"].items():
         for source, counts in by_source.items():
             where = name if len(by_source) == 1 else f"{name} {source}"
+            # Warnings about lost characters name the cause, and this one would only repeat them.
             if counts["unk"] > MOST_UNK * counts["tokens"] and not lost:
                 share = counts["unk"] / counts["tokens"]
                 lines.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")

@@ -1,4 +1,4 @@
-"""Readable training rows (examples, segments, labels, masked tokens with their originals) and a plot of the packing."""
+"""Readable training rows (examples, segments, labels, masked tokens with their originals) and a packing plot."""
 
 import itertools
 from pathlib import Path
@@ -63,10 +63,12 @@ def originals_of(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _spell(tokenizer: Tokenizer, tokens: np.ndarray, originals: np.ndarray, predicted: np.ndarray) -> str:
-    """Return one segment as text. Runs of unpredicted tokens are decoded together."""
+    """Return one segment as text. Adjacent unpredicted tokens are decoded together."""
     spelled = []
     for hidden, run in itertools.groupby(range(len(tokens)), key=lambda at: bool(predicted[at])):
         run = list(run)
+        # One by one, predicted tokens can show their originals. The others stay together, because byte pieces alone are
+        # not characters.
         parts = [[at] for at in run] if hidden else [run]
         for part in parts:
             text = tokenizer.decode(tokens[part], keep_special=True)
@@ -94,10 +96,13 @@ def draw_packing(feed: Feed, target: Path) -> None:
     from matplotlib.ticker import MaxNLocator
 
     plan = feed.plans[0]
+    # Every n-th row of a large plan, with n rounded up.
     rows_RN = plan.rows_RN[:: -(-plan.counts.rows // _DRAWN_ROWS)]
     filled_RN = rows_RN >= 0
+    # An empty slot, -1, reads the last example, and `where` replaces that length by 0.
     lengths_RN = np.where(filled_RN, plan.examples.lengths()[rows_RN], 0)
     figure = Figure(figsize=(15, 4), layout="constrained")
+    # Edges between the integers, so every length has a bin of its own.
     edges = np.arange(0.5, feed.seq_len + 1)
     panels = (
         (lengths_RN[filled_RN], edges, "tokens in an example", "examples"),

@@ -1,4 +1,4 @@
-"""Vocabulary size: costs of smaller vocabularies, the size that fits the corpus, and advice."""
+"""Vocabulary size: what smaller vocabularies would cost, the size that fits the corpus, and advice."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ class Row:
     """One vocabulary size in the table.
 
     Attributes:
-      size: number of pieces, including special symbols and bytes.
+      size: pieces, including special symbols and bytes.
       tokens: tokens in the training text.
-      rare: number of pieces that occur fewer than `FREQUENT` times.
+      rare: pieces that occur fewer than `FREQUENT` times.
     """
 
     size: int
@@ -42,14 +42,14 @@ class Row:
 
 
 def suggested_types(counts: np.ndarray) -> int:
-    """Estimate the number of learned pieces that fits the corpus.
+    """Estimate how many learned pieces fit the corpus.
 
-    Gowda & May 2020 recommend the largest vocabulary in which at least 95% of the types occur at least 100 times. It is
-    estimated from one tokenization. If the vocabulary violates the rule, the number of frequent pieces is the bound.
-    Otherwise Zipf's law, fitted to the rarer half, gives the rank at which pieces occur 100 times.
+    Gowda & May 2020 recommend the largest vocabulary in which at least 95% of all types occur at least 100 times. It is
+    estimated from one tokenization. If the vocabulary violates the rule, the frequent pieces set the bound. Otherwise
+    Zipf's law, fitted to the rarer half, gives the rank at which pieces occur 100 times.
 
     Args:
-      counts: occurrences of each learned piece, int64 [types].
+      counts: occurrences per learned piece, int64 [types].
     """
     ranked = np.sort(counts)[::-1]
     frequent = int(np.count_nonzero(ranked >= FREQUENT))
@@ -58,6 +58,7 @@ def suggested_types(counts: np.ndarray) -> int:
     half = len(ranked) // 2  # the most frequent pieces deviate from the law
     ranks = np.log(np.arange(half + 1, len(ranked) + 1))
     slope, intercept = np.polyfit(ranks, np.log(np.maximum(ranked[half:], 1)), 1)
+    # The rarer half does not fall, so there is nothing to extrapolate.
     if slope >= 0:
         return len(ranked)
     return max(len(ranked), int(np.exp((np.log(FREQUENT) - intercept) / slope) / SHARE_FREQUENT))
@@ -67,8 +68,9 @@ def suggested(store: TokenStore, counts_V: np.ndarray) -> int:
     """Return the vocabulary size that fits the corpus.
 
     Args:
-      counts_V: occurrences of each token in the training split.
+      counts_V: occurrences per token in the training split.
     """
+    # Special symbols and bytes are in every vocabulary, whatever the corpus.
     not_learned = store.tokenizer.special_ids | store.tokenizer.byte_ids
     return suggested_types(np.delete(counts_V, sorted(not_learned))) + len(not_learned)
 
@@ -77,21 +79,22 @@ def rows(store: TokenStore, counts_V: np.ndarray) -> list[Row]:
     """Return a row for the store's vocabulary and for smaller ones, which keep all single characters.
 
     Trained tokenizers order ids by learning order or by probability, so a smaller vocabulary keeps the first learned
-    pieces. Each removed piece is respelled with the fewest remaining ones. This is a few percent off: words of several
-    pieces could be cut elsewhere, and a unigram model would choose other pieces too.
+    pieces. Each removed piece is respelled with the fewest remaining ones. This is a few percent off: words with
+    several pieces could be cut elsewhere, and a unigram model would choose other pieces too.
     """
     tokenizer = store.tokenizer
     forms, learned = _forms(tokenizer)
     hidden = tokenizer.special_ids | tokenizer.byte_ids
     fixed = len(hidden), int(counts_V[sorted(hidden)].sum())
     sizes = [tokenizer.vocab_size // times for times in _SMALLER]
+    # No vocabulary can be smaller: special symbols, bytes and single characters always stay.
     least = tokenizer.vocab_size - len(learned)
     table = [_smaller(forms, counts_V, learned[size - least :], fixed) for size in sizes if size > least]
     return [*table, Row(tokenizer.vocab_size, int(counts_V.sum()), _rare(counts_V[list(forms)]))]
 
 
 def _forms(tokenizer: Tokenizer) -> tuple[dict[int, str], list[int]]:
-    """Return the spelling of each piece by id, see `_form`, and the ids of those with several characters."""
+    """Return the spelling by piece id, see `_form`, and the ids of pieces with several characters."""
     hidden = tokenizer.special_ids | tokenizer.byte_ids
     kind = _kind(tokenizer)  # not guessed from the pieces: Markdown has pieces like ####, and Maltese has the letter Ġ
     is_wordpiece = kind == "WordPiece"
@@ -101,7 +104,7 @@ def _forms(tokenizer: Tokenizer) -> tuple[dict[int, str], list[int]]:
 
 
 def _kind(tokenizer: Tokenizer) -> str:
-    """Return `WordPiece`, `BPE` (byte-level) or `Unigram`, which stands for all kinds of SentencePiece."""
+    """Return `WordPiece`, `BPE` (byte-level) or `Unigram`, which stands for every SentencePiece kind."""
     is_json = tokenizer.MODEL_FILE.endswith(".json")
     return tokenizer.description["model"]["type"] if is_json else "Unigram"
 
@@ -114,7 +117,7 @@ def _pieces(tokenizer: Tokenizer, kind: str) -> dict[int, str]:
 
 
 def _form(piece: str, kind: str) -> str:
-    """Return a piece in SentencePiece's spelling: U+2581 in front of the start of a word, nothing within one."""
+    """Return a piece in SentencePiece's spelling: U+2581 at a word's start, nothing within a word."""
     if kind == "WordPiece":
         return piece.removeprefix(_WORDPIECE) if piece.startswith(_WORDPIECE) else WORD_START + piece
     return piece.replace(_BYTE_LEVEL, WORD_START) if kind == "BPE" else piece
@@ -124,12 +127,13 @@ def _smaller(forms: dict[int, str], counts_V: np.ndarray, removed: Sequence[int]
     """Return the row for a vocabulary without the pieces `removed`.
 
     Args:
-      fixed: number of special and byte pieces, and of their occurrences.
+      fixed: how many special and byte pieces there are, and how often they occur.
     """
     without = set(removed)
     counts = {form: int(counts_V[i]) for i, form in forms.items() if i not in without}
     others = fixed[1]
     for i in removed:
+        # `counts` has only pieces that stay, so the order of removal has no effect.
         spelled, unknown = _fewest(forms[i], counts)
         others += int(counts_V[i]) * unknown
         for part in spelled:
@@ -141,12 +145,13 @@ def _fewest(form: str, known: dict[str, int]) -> tuple[list[str], int]:
     """Spell a piece with the fewest known pieces, by dynamic programming over its prefixes.
 
     Returns:
-      The pieces, and the number of bytes in characters that no known piece covers.
+      The pieces, and how many bytes are in characters that no known piece covers.
     """
     best: list[tuple[int, int]] = [(0, 0)]  # (number of pieces up to here, start of the last one)
     for stop in range(1, len(form) + 1):
         starts = range(max(0, stop - _LONGEST_PIECE), stop)
         options = [(best[start][0] + 1, start) for start in starts if form[start:stop] in known]
+        # If no known piece ends here, the character becomes bytes, each of them a token. Start -1 marks that.
         best.append(min(options, default=(best[-1][0] + len(form[stop - 1].encode()), -1)))
     spelled, unknown, stop = [], 0, len(form)
     while stop:
@@ -165,7 +170,7 @@ def _rare(counts: np.ndarray) -> int:
 
 
 def lines(store: TokenStore, counts_V: np.ndarray) -> list[str]:
-    """Return the advice and the table of sizes for the terminal."""
+    """Return the advice and the size table for the terminal."""
     counts, table = store.manifest["splits"]["train"], rows(store, counts_V)
     header = f"  {'vocabulary':>12}{'tokens/word':>13}{'bytes/token':>13}{f'pieces < {FREQUENT} times':>22}"
     result = [f"vocabulary {store.tokenizer.vocab_size:,}: {advice(store, counts_V)}"]
@@ -188,7 +193,7 @@ def advice(store: TokenStore, counts_V: np.ndarray) -> str:
     if (unknown := counts["unk"] / max(1, counts["tokens"])) > MOST_UNKNOWN:
         return f"its size cannot be judged while {unknown:.0%} of the tokens are [UNK]; see the warning"
     rule = f"{SHARE_FREQUENT:.0%} of the pieces of about {fitting:,} would occur at least {FREQUENT} times"
-    # The size of an existing tokenizer has no setting: one has to be trained.
+    # No setting changes the size of an existing tokenizer, so the flags also ask for a new one.
     is_existing = isinstance(store.manifest["spec"].get("tokenizer"), str)
     flags = "--config.data.tokenizer.model= " * is_existing + f"--config.data.tokenizer.vocab_size={fitting}"
     least = size - len(_forms(store.tokenizer)[1])

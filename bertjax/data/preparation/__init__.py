@@ -6,7 +6,7 @@
 - `building` runs the stages in order and resumes them after a kill.
 - `pieces` reads the corpus files in any order. `cleaning` applies filters on the way; `duplicates` and
   `near_duplicates` find the documents to drop.
-- `ledger` counts what is read and where it goes. A store that lacks anything is never published.
+- `ledger` counts documents as they are read and as they leave. An incomplete store is never published.
 - `steps` holds pure functions on documents.
 - `local` runs the steps in processes on one machine; `beam` runs the steps in `pieces` and `parts` on many.
 

@@ -30,7 +30,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import RunFailed, UserError, reason
 
-# The only runner whose workers certainly see this machine's files.
+# Only with this runner are the workers sure to see this machine's files.
 HERE = "FnApiRunner"
 
 
@@ -61,7 +61,7 @@ class Beam:
             raise UserError(
                 f"--runner={self.runner} needs Apache Beam ({reason(error)}); pip install '{package}'"
             ) from error
-        except Exception as error:  # an unknown name, or whatever a class of the user raises
+        except Exception as error:  # an unknown name, or any error in a user's class
             raise UserError(f"--runner={self.runner} cannot be made: {reason(error)}") from error
         if self.runner != HERE and not self._temp_location():
             raise UserError(
@@ -78,7 +78,7 @@ class Beam:
         pieces = pieces_of(all_sources)
         self._apply("read", PartReader(config, all_sources, pieces, work), len(pieces), work)
         read = merged(config, partial, all_sources, pieces, work)
-        # Keys are sorted in corpus order, so those of a piece are adjacent, and a worker needs no others.
+        # Keys are sorted in corpus order, so a piece's keys are adjacent, and its workers need no others.
         keys = np.fromfile(duplicates.path(partial), PACKED_KEY)
         for piece in pieces:
             # Documents are numbered from 1, so number 0 sorts before every document of a part.

@@ -83,7 +83,7 @@ def has_read(partial: Path) -> bool:
 
 
 def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
-    """Build a store, resuming from what an earlier process left in `partial`; return its folder within `partial`.
+    """Build a store, resuming an earlier process's work in `partial`; return its folder within `partial`.
 
     Raises:
       DamagedShard: a file from the earlier process has changed since it was written.
@@ -122,7 +122,7 @@ def stages_of(spec: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
     """
     settings = spec["tokenizer"]
     read = {name: spec[name] for name in spec if name not in ("tokenizer", "splitter")} | place
-    if isinstance(settings, dict):  # one that is trained, on a sample that the first pass draws
+    if isinstance(settings, dict):  # a tokenizer to be trained, on a sample from the first pass
         read["sample_characters"] = settings["sample_characters"]
     return json.loads(json.dumps({READING: read, TOKENIZER: {name: spec[name] for name in ("tokenizer", "splitter")}}))
 
@@ -172,7 +172,7 @@ def _tokenizer(config: DataConfig, identity: dict[str, Any], partial: Path) -> T
     """
     folder, settings = partial / "store", config.tokenizer
     if _recorded(partial / TOKENIZER_SEAL) == identity:
-        with contextlib.suppress(UserError):  # damaged, so it is made again
+        with contextlib.suppress(UserError):  # a damaged one is made again
             return tokenizer.load(folder / "tokenizer")
     shutil.rmtree(folder / "tokenizer", ignore_errors=True)
     (folder / "tokenizer").mkdir()

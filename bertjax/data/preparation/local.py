@@ -183,8 +183,8 @@ class Local:
 
 def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], work: epath.Path) -> None:
     """Read unfinished pieces, one per process."""
-    # A machine that is preempted again and again would fill its disk with what each of its workers had begun. The new
-    # name comes first: a worker that outlived its preparation for a moment cannot publish what is half removed.
+    # Remove drafts of killed workers, or a machine that is preempted again and again would fill its disk. Rename them
+    # first, so a worker that outlives its preparation for a moment cannot publish a half removed folder.
     for draft in Path(work).glob(".*"):
         removed = draft.rename(draft.with_name(f"{draft.name}.removed"))
         shutil.rmtree(removed, ignore_errors=True)

@@ -8,7 +8,7 @@ import numpy as np
 from bertjax.data.config import NearDuplicates
 from bertjax.data.text import ngrams
 
-# n-grams that are hashed at once: their hashes and the product with a multiplier stay in the cache of a core.
+# n-grams that are hashed at once: few enough that hashes and products stay in the cache of a core.
 GRAMS_AT_ONCE = 1 << 15
 
 

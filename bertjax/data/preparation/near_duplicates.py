@@ -106,6 +106,7 @@ def _connected(labels: np.ndarray, hashes: np.ndarray) -> np.ndarray:
         return labels
     first, second = labels[order[equal]], labels[order[equal + 1]]
     size = int(labels.max()) + 1
+    # Only positions count: 256 equal edges sum to 0 in int8, but SciPy takes a stored 0 for an edge too.
     graph = coo_array((np.ones(len(first), np.int8), (first, second)), shape=(size, size))
     # The result has a label for each old cluster; the old labels spread it to the documents.
     return connected_components(graph, directed=False)[1][labels]

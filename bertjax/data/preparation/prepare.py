@@ -1,4 +1,4 @@
-"""Entry point: prepare a corpus's token store, or open an existing one."""
+"""Entry point: prepare the token store for a corpus, or open an existing one."""
 
 import contextlib
 import dataclasses
@@ -26,13 +26,13 @@ from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 
 # Reference for printing a filter's settings: its kind always differs, other fields fall back to their class defaults.
 _ANY_FILTER = types.SimpleNamespace(kind="")
-# Fields of `DataConfig` that are groups of settings.
+# Fields of `DataConfig` that group other settings.
 _NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
 LOCAL = Local()
 
 
 def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
-    """Prepare a corpus's token store, or open an existing one, and print its report.
+    """Prepare the token store for a corpus, or open an existing one, and print its report.
 
     Memory does not grow with the corpus. A killed preparation leaves nothing that opens as a store; the same call
     resumes it. A second process that prepares the same store waits for the first. A store under a URL is built in
@@ -49,7 +49,7 @@ def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
 
 
 def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
-    """Open a corpus's store. If it does not exist, prepare it, or fail with the command that does.
+    """Open the store for a corpus. If it does not exist, prepare it, or fail with the command that does.
 
     Args:
       may_prepare: whether this process may prepare a missing store.
@@ -89,7 +89,7 @@ def _prepare(config: DataConfig, spec: dict[str, Any], runner: Runner) -> TokenS
 
 def _build(config: DataConfig, spec: dict[str, Any], path: Path, runner: Runner) -> None:
     """Build a missing store in a folder beside `path`, and rename it once it is completely on disk."""
-    if path.exists() and not _partial(path).exists():  # which may be where nothing can be written, not even a lock
+    if path.exists() and not _partial(path).exists():  # without a lock, as the folder may be read-only
         _name_stale(path.parent)
         return
     notice = f"another process prepares {path}; waiting for it"
@@ -167,7 +167,7 @@ def _name_stale(folder: Path) -> None:
 def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
     """Build the store within `partial` and return its folder.
 
-    After an error, what was read and encoded is kept: the next command may skip bad documents, have another tokenizer
+    After an error, text and tokens are kept: the next command may skip bad documents, have another tokenizer
     or a new hub token. If there are too few documents, or nothing was read, `partial` is removed.
     """
     try:

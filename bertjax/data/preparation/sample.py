@@ -22,7 +22,7 @@ STRETCH = 4096
 LONGEST_STRETCH = 16 * STRETCH
 # Above every priority, which has 64 bits.
 NO_LIMIT = 1 << 64
-# A stretch in the file of a piece, and with its piece and the start of its text.
+# A stretch in a piece's file; the same in memory, with its piece and the offset of its text.
 STORED = np.dtype([("priority", "<u8"), ("key", PACKED_KEY), ("index", "<u8"), ("characters", "<u8"), ("bytes", "<u8")])
 _PLACED = np.dtype([*STORED.descr, ("piece", "<u8"), ("start", "<u8")])
 _HEADER = np.dtype([("stretches", "<u8"), ("limit", "<u8")])
@@ -68,7 +68,7 @@ class Sample:
           key: sort key; keys sort in corpus order.
           digest: content hash from `steps.digest`.
         """
-        if len(text) <= STRETCH:  # most documents of most corpora
+        if len(text) <= STRETCH:  # true for most documents in most corpora
             priority = sample_priority(digest, 0)
             if priority < self.limit:
                 self._offer(Stretch(priority, key, 0, text))
@@ -86,7 +86,7 @@ class Sample:
     def _offer(self, stretch: Stretch) -> None:
         self._offered.append(stretch)
         self._size += len(stretch.text)
-        # Sorting what is kept only when as much has been added again is faster than a heap, and has twice its memory.
+        # Sorted only when the sample has doubled, which is faster than a heap but needs twice the memory.
         if self._size > 2 * self._characters:
             self._prune()
 
@@ -152,7 +152,7 @@ def merged(
         for name in STORED.names:
             placed[name] = table[name]
         placed["piece"], placed["start"] = piece, np.cumsum(table["bytes"]) - table["bytes"]
-        # What did not fit into the sample of a piece does not fit into that of the corpus, nor does anything behind it.
+        # A priority that did not fit into a piece's sample does not fit into the corpus sample, and no higher one does.
         limit = min(limit, int(header["limit"]))
         drawn = np.concatenate([drawn, placed])
         drawn, limit = _lowest(drawn[drawn["priority"] < np.uint64(limit)], characters, limit)

@@ -147,7 +147,7 @@ def _read(path: Path) -> tuple[dict, memoryview]:
     """Read a shard's header and payload."""
     try:
         content = storage.read_bytes(path)
-    except FileNotFoundError:  # a job that tidies up removes old files, even of a preparation that is only stopped
+    except FileNotFoundError:  # cleanup jobs remove old files, even while a preparation is only paused
         raise DamagedShard(f"{path} is missing, which was written; check the disk") from None
     view = memoryview(content)
     # 8 hexadecimal digits and a line end.

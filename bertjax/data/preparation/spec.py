@@ -25,7 +25,7 @@ VERSION = 4
 def spec_of(config: DataConfig) -> dict[str, Any]:
     """Return everything that determines a store's content, as JSON values. Paths are not included.
 
-    This hashes the corpus files, unless `data.store` is a single store, whose manifest has the spec.
+    This hashes the corpus files, unless `data.store` is a single store. Then the spec comes from its manifest.
 
     Raises:
       UserError: the corpus cannot be read, or the single store was made with other settings.
@@ -43,7 +43,7 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
             for name, source in config.named_sources.items()
         },
         "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
-        # A setting that is off is left out: a store has the same name whatever else the package can do.
+        # A setting that is off is left out, so a new setting does not rename existing stores.
         **({"share": config.share} if config.share < 1 else {}),
         **_cleaning(config),
         **_groups(config),
@@ -101,7 +101,7 @@ def find(config: DataConfig, fingerprint: str) -> epath.Path | None:
     """Find the store with a fingerprint without reading the corpus. Return its path, or None.
 
     Args:
-      config: names the folder for stores, and the corpus, with which a store's name starts.
+      config: sets the store folder, and the corpus name that the store's name starts with.
     """
     for path in storage.retry(lambda: _candidates(config), _folder(config)):
         if (manifest := _manifest(path)) and manifest.get("fingerprint") == fingerprint:

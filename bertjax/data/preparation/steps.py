@@ -20,11 +20,11 @@ from bertjax.data.tokenizer import Tokenizer
 
 # Runs with any seed share a store, so the sample is drawn by a fixed name and by content, not by a seed.
 SAMPLE_NAME = b"bertjax/sample"
-_SAMPLE_STATE = hashlib.blake2b(digest_size=8, key=SAMPLE_NAME)  # a copy of it costs half of a new one
+_SAMPLE_STATE = hashlib.blake2b(digest_size=8, key=SAMPLE_NAME)  # copying it takes half the time of creating one
 LONGEST = 10
 _KEY = struct.Struct(">IIQQ")
 PACKED_BYTES = _KEY.size
-# White space that a clean text does not have. It has only single spaces, line ends and single blank lines.
+# White space that marks a text as unclean. A clean text has only single spaces, line ends and single blank lines.
 _ASCII_UNCLEAN = (" \n", "\n ", "\n\n\n", *"\t\r\x0b\x0c\x1c\x1d\x1e\x1f")
 _OTHER_UNCLEAN = tuple(chr(code) for code in range(128, 0x3001) if chr(code).isspace())
 _BLANK_LINES = re.compile("\n{3,}")

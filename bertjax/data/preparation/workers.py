@@ -23,7 +23,7 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 def number(setting: int | None) -> int:
-    """Return how many processes `data.workers` means: by default one per usable core."""
+    """Resolve `data.workers` to a number of processes: by default one per usable core."""
     return cores() if setting is None else setting
 
 
@@ -61,7 +61,7 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
         while busy:
             # `wait` looks at the pipe, not at Python's buffer. A worker has one answer under way, so nothing hides
             # there.
-            for stdout in wait(list(busy)):  # pipes with an answer, or whose process has died
+            for stdout in wait(list(busy)):  # ready if they have an answer or their process has died
                 worker, task = busy.pop(stdout)
                 answer = task, _receive(worker)
                 # The next task goes out before the answer is yielded, so the worker need not wait for the consumer.
@@ -109,7 +109,7 @@ def _end(workers: Sequence[subprocess.Popen]) -> None:
 
 
 def _start(work: Callable[[int], Any]) -> subprocess.Popen:
-    # A worker imports what this process could, such as filters of the user beside a script.
+    # The same import path as here, so that workers find a user's filters beside a script.
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "TOKENIZERS_PARALLELISM": "false",  # one process per core is enough
