@@ -314,14 +314,7 @@ def main(argv: list[str] | None = None) -> int:
         "  the pieces of a domain:   python -m bertjax compress models/bert --to=models/law --vocabulary=my/laws\n"
         "  a quarter of the bytes:   python -m bertjax compress models/bert --to=models/int8 --quantize=int8\n",
     )
-    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
-    parser.add_argument(
-        "--to",
-        dest="target",
-        required=True,
-        metavar="DIR",
-        help="folder to write the export to; empty, or not there yet",
-    )
+    command_line.add_model_and_target(parser)
     parser.add_argument("--layers", default="", metavar="I,J,...", help="layers to keep, counted from 0")
     parser.add_argument("--heads", type=int, metavar="N", help="heads to keep in each layer")
     parser.add_argument("--mlp", type=int, metavar="N", help="feed-forward neurons to keep in each layer")

@@ -183,14 +183,7 @@ def main(argv: list[str] | None = None) -> int:
         "  a student's pieces:  python -m bertjax extend models/bert --to=models/mixed --mix=small/tokenizer\n"
         "  longer examples:     python -m bertjax extend models/bert --to=models/long --max-positions=1024\n",
     )
-    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
-    parser.add_argument(
-        "--to",
-        dest="target",
-        required=True,
-        metavar="DIR",
-        help="folder to write the export to; empty, or not there yet",
-    )
+    command_line.add_model_and_target(parser)
     parser.add_argument("--pieces", default="", metavar="FILE", help="text file with one new piece per line")
     parser.add_argument("--corpus", default="", help="add frequent words of this corpus that are split now")
     parser.add_argument(

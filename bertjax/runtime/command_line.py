@@ -44,6 +44,18 @@ def _python() -> str:
     return shlex.quote(os.path.relpath(here) if here.is_relative_to(Path.cwd()) else str(here))
 
 
+def add_model_and_target(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL and --to, for commands that write another export of a model."""
+    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument(
+        "--to",
+        dest="target",
+        required=True,
+        metavar="DIR",
+        help="folder to write the export to; empty, or not there yet",
+    )
+
+
 def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     """Add --trust-code."""
     parser.add_argument(
