@@ -246,7 +246,7 @@ def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsy
     assert runs.call(*new, *logits, f"--workdir={run}") == 0
     output = capsys.readouterr().out
     assert "attention:" not in output
-    assert "bertjax report" in output and "bertjax convert" not in output  # neither transformers nor ONNX has it
+    assert "bertjax report " in output and "bertjax convert " not in output  # neither transformers nor ONNX has it
     values = [record["train/logits_loss"] for record in runs.records(run / "metrics.jsonl")]
     assert sum(values[-5:]) < 0.5 * sum(values[:5])
     monkeypatch.chdir(dev.parent)
