@@ -1,9 +1,12 @@
 """Weight files of a checkpoint: safetensors or a PyTorch pickle, in one file or in shards."""
 
 import importlib.util
+import io
+import pickletools
 import re
 import warnings
-from collections.abc import Callable, Iterable
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,13 @@ from bertjax.runtime.errors import UserError, quoted, reason
 
 SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
+# Opcodes of a pickle that name a function or a class, and the names that `torch.save` writes for tensors.
+_NAMING = ("GLOBAL", "INST", "STACK_GLOBAL")
+_NAMES_OF_TENSORS = (
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+)
 # Other formats: (file pattern, what the file is, how to convert it). `{path}` is the file, `{folder}` its folder and
 # `{model}` the model's class.
 _IN_TRANSFORMERS = "transformers.{model}.from_pretrained({folder!r}, {flag}=True).save_pretrained(NEW)"
@@ -45,9 +55,13 @@ _OTHERS = (
     (
         "*.ckpt",
         "a checkpoint of Lightning",
-        'in PyTorch: torch.save(torch.load({path!r}, weights_only=False)["state_dict"], "pytorch_model.bin")',
+        'in PyTorch: torch.save(torch.load({path!r}, weights_only=True)["state_dict"], "pytorch_model.bin")',
     ),
-    ("zero_to_fp32.py", "a checkpoint of DeepSpeed", "python {folder}/zero_to_fp32.py {folder} NEW"),
+    (
+        "zero_to_fp32.py",
+        "a checkpoint of DeepSpeed",
+        "python {folder}/zero_to_fp32.py {folder} NEW, which runs a script of its author",
+    ),
     ("*.distcp", "shards of FSDP", "accelerate merge-weights {folder} NEW"),
     ("rust_model.ot", "weights of rust-bert", "download model.safetensors"),
     ("*.onnx", "an ONNX file", "download model.safetensors"),
@@ -156,16 +170,18 @@ def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
-        return {name: _array(name, tensor) for name, tensor in deserialize(untrusted.read_bytes(path))}
+        return {name: _array(path, name, tensor) for name, tensor in deserialize(untrusted.read_bytes(path))}
     except (OSError, SafetensorError, ValueError) as error:
         raise UserError(f"{path} is damaged or cut short ({reason(error)}); download it again") from None
 
 
-def _array(name: str, tensor: dict) -> np.ndarray:
+def _array(path: Path, name: str, tensor: dict) -> np.ndarray:
     if tensor["dtype"] == "BF16":
         return _widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
     if tensor["dtype"] not in _DTYPES:
-        raise UserError(f"{name} holds {tensor['dtype']}, which bertjax does not read; save the weights as float32")
+        raise UserError(
+            f"{path}: {quoted(name)} holds {tensor['dtype']}, which bertjax does not read; save the weights as float32"
+        )
     return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
 
 
@@ -188,19 +204,59 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         raise UserError(f"PyTorch {torch.__version__} does not read {path} safely; pip install --upgrade torch")
     try:
+        content = untrusted.read_bytes(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({reason(error)}); download it again") from None
+    try:
+        if called := _called(content):
+            raise UserError(f"{path} asks to run {quoted(called)}, which bertjax does not do; get it as {SAFETENSORS}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols
-            state = torch.load(untrusted.regular_file(path), map_location="cpu", weights_only=True)
-        return _arrays(state, path.stat().st_size, path)
+            state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        return _arrays(state, len(content), path)
     except UserError:
         raise
     except ValueError as error:
         problem = f"is not a PyTorch state dict ({reason(error)})"
     except Exception as error:  # PyTorch raises whatever its reader meets in a damaged file
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise UserError(
+                f"{path} does not fit into memory; free some, or get the checkpoint as {SAFETENSORS}"
+            ) from None
         # Its message is not shown: it advises `weights_only=False`, which runs what the file names.
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        problem = f"asks to run {quoted(refused[1])}, which bertjax does not do" if refused else "is damaged"
+        problem = "is damaged"
     raise UserError(f"{path} {problem}; download it again, or get the checkpoint as {SAFETENSORS}")
+
+
+def _called(content: bytes) -> str:
+    """Return the first function or class that a file of `torch.save` names beyond those of tensors; empty if none.
+
+    `weights_only` also allows `bytearray`, `_codecs.encode` and others, with which a kilobyte fills the memory.
+
+    Raises:
+      ValueError: the file is compressed or encrypted, or its parts are larger than it is.
+    """
+    for pickled in _pickles(content):
+        for opcode, argument, _ in pickletools.genops(pickled):
+            is_storage = re.fullmatch(r"torch \w+Storage", str(argument))
+            if opcode.name in _NAMING and argument not in _NAMES_OF_TENSORS and not is_storage:
+                return str(argument or opcode.name).replace(" ", ".")
+    return ""
+
+
+def _pickles(content: bytes) -> Iterator[bytes | io.BytesIO]:
+    file = io.BytesIO(content)
+    if not zipfile.is_zipfile(file):  # before PyTorch 1.6: five pickles in a row, then the numbers
+        file.seek(0)
+        yield from [file] * 5
+        return
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if any(member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1 for member in members):
+            raise ValueError("it is compressed or encrypted, which torch.save never does")
+        if sum(member.file_size for member in members) > len(content):
+            raise ValueError("its parts are larger than the file")
+        yield from (archive.read(member) for member in members if member.filename.endswith(".pkl"))
 
 
 def _arrays(state: Any, size: int, path: Path) -> dict[str, np.ndarray]:
@@ -225,10 +281,12 @@ def _arrays(state: Any, size: int, path: Path) -> dict[str, np.ndarray]:
                 f"PyTorch: torch.save(torch.load({str(path)!r}, weights_only=True)[{quoted(key)}], NEW)"
             )
         raise ValueError(f"it holds a {type(next(iter(odd.values()))).__name__} among the tensors")
+    if not all(isinstance(name, str) for name in state):
+        raise ValueError("it has names that are not text")
     if sum(tensor.numel() * max(4, tensor.itemsize) for tensor in state.values()) > _MOST_COPIES * size:
         raise ValueError(f"its tensors would take more than {_MOST_COPIES} times the size of the file")
     return {
-        str(name): (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().numpy()
         for name, tensor in state.items()
     }
 

@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import random
+import struct
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -194,7 +196,10 @@ def test_a_type_that_is_not_read_is_named(tmp_path):
     content = np.zeros(4, np.uint8)
     spec = TensorSpec(dtype="float8_e4m3fn", shape=(4,), data_ptr=content.ctypes.data, data_len=content.nbytes)
     serialize_file({"a": spec}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match="^a holds F8_E4M3, which bertjax does not read; save the weights as float32"):
+    with pytest.raises(
+        UserError,
+        match="model.safetensors: 'a' holds F8_E4M3, which bertjax does not read; save the weights as float32",
+    ):
         weights.read(tmp_path)
 
 
@@ -263,3 +268,51 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path, shard_of, refused):
     with pytest.raises(UserError, match=refused) as caught:
         weights.read(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+BOMB = b"\x80\x02c__builtin__\nbytearray\nJ\x00\x00\xc0\x12\x85R."  # 300 MiB from one call
+DOUBLED = b"\x80\x02" + b"c_codecs\nencode\n" * 8 + value("a") + (value("hex") + b"\x86R") * 8 + b"."
+
+
+@needs_torch
+@pytest.mark.parametrize("write", [archive, sequence])
+@pytest.mark.parametrize("pickled, name", [(BOMB, "__builtin__.bytearray"), (DOUBLED, "_codecs.encode")])
+def test_functions_that_fill_the_memory_are_refused_before_they_run(tmp_path, write, pickled, name):
+    """PyTorch allows them with `weights_only`."""
+    write(tmp_path / "pytorch_model.bin", pickled)
+    tracemalloc.start()
+    with pytest.raises(UserError, match=f"asks to run '{name}', which bertjax does not do"):
+        weights.read(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+@needs_torch
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_compressed_archive_is_refused(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", method) as file:
+        file.writestr("archive/data.pkl", tensor("FloatStorage", 12, 0, (12,), (1,)))
+        file.writestr("archive/data/0", bytes(1 << 20))
+    with pytest.raises(UserError, match="is compressed or encrypted, which torch.save never does"):
+        weights.read(tmp_path)
+
+
+@needs_torch
+def test_members_that_overlap_are_refused(tmp_path):
+    path = archive(tmp_path / "pytorch_model.bin", pickle.dumps({}), **{"0": bytes(5000), "1": bytes(5000)})
+    content = path.read_bytes()
+    directory = content.index(b"PK\x01\x02")
+    entries = [at for at in range(directory, len(content) - 46) if content[at : at + 4] == b"PK\x01\x02"]
+    changed = bytearray(content)
+    for at in entries[1:]:
+        changed[at + 20 : at + 28] = struct.pack("<II", 10**9, 10**9)
+    path.write_bytes(changed)
+    with pytest.raises(UserError, match="its parts are larger than the file"):
+        weights.read(tmp_path)
+
+
+@needs_torch
+def test_a_pickle_that_git_has_not_fetched_is_named(tmp_path):
+    (tmp_path / "pytorch_model.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(UserError, match="git lfs pull"):
+        weights.read(tmp_path)
