@@ -6,15 +6,14 @@ import re
 from bertjax.data.filters.base import Filter, check_range
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
-from bertjax.data.text.sentences import split
+from bertjax.data.text.sentences import LETTER_AND_STOP, split
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 # C4's "terminal punctuation mark": any script's sentence terminal, or a closing quotation mark. Thai and Lao have no
 # such mark, so their letters count as one and no line is dropped for its end.
 _END = re.compile(
     rf"(?:[{unicode.TERMINALS}\"\u201d\u00bb\u300d\u300f{unicode.ENDED_BY_SPACE}]|"
-    rf"[{unicode.GREEK}][{unicode.GREEK_QUESTION_MARKS}]|[{unicode.ARMENIAN}]:|[{unicode.ETHIOPIC}]::|[{unicode.INDIC}]\||"
-    rf"{unicode.ETHIOPIC_FULL_STOP})[{unicode.INVISIBLE}]*\Z"
+    rf"{LETTER_AND_STOP}|{unicode.ETHIOPIC_FULL_STOP})[{unicode.INVISIBLE}]*\Z"
 )
 _ELLIPSIS = ("...", "\u2026")
 _POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")

@@ -53,8 +53,9 @@ class Decontamination(Filter):
         return f"shares {self.ngram} words with evaluation files" if self._shares(document.text) else None
 
     def _shares(self, text: str) -> bool:
+        words, counts = ngrams.word_hashes([text])
         for scale, evaluation in self._evaluation.items():
-            hashes = self._hashes(text, scale)
+            hashes = self._hashes(words, counts, scale)
             # `searchsorted` returns len for hashes above all others; clamped, the comparison below rejects them.
             places = np.minimum(np.searchsorted(evaluation, hashes), len(evaluation) - 1)
             if (evaluation[places] == hashes).any():
@@ -68,12 +69,11 @@ class Decontamination(Filter):
         for corpus in self.against:
             for document in sources.documents(corpus, self.text_field):
                 scale = ngrams.words_a_word(document.text)
-                hashes[scale].append(self._hashes(document.text, scale))
+                hashes[scale].append(self._hashes(*ngrams.word_hashes([document.text]), scale))
         every = {scale: np.unique(np.concatenate(of_texts)) for scale, of_texts in hashes.items()}
         return {scale: known for scale, known in every.items() if len(known)}
 
-    def _hashes(self, text: str, scale: int) -> np.ndarray:
-        words, counts = ngrams.word_hashes([text])
+    def _hashes(self, words: np.ndarray, counts: np.ndarray, scale: int) -> np.ndarray:
         if counts[0] < scale * self.ngram:
             return np.zeros(0, np.uint64)
         return ngrams.ngram_hashes(words, counts, scale * self.ngram)[0]

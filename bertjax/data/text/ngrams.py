@@ -82,7 +82,10 @@ def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 def words_a_word(text: str) -> int:
     """Return how many words of this module make up about one English word, see `unicode.characters_a_word`."""
-    return 1 if unicode.SYLLABLE_MARK in text else unicode.characters_a_word(unicode.words(text))
+    words = unicode.words(text)
+    # Tibetan's syllables are words here; a mark that a text in another script quotes does not make it Tibetan.
+    syllabic = sum(unicode.is_syllabic(word[0]) for word in words)
+    return 1 if 2 * syllabic > len(words) else unicode.characters_a_word(words)
 
 
 def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -28,12 +28,12 @@ BETWEEN_WORDS = re.compile(r"[^\w.]+")
 # Portuguese, Italian, German, Polish, Russian and Ukrainian, Vietnamese.
 TITLES = frozenset(
     "mr mrs ms messrs mme mlle dr prof rev hon st jr gen col capt lt sgt maj gov sen rep vs viz cf "
-    "sr sra sres srta dra dña sig dott bzw ca ul ул вул проф стр рис tp pgs ths".split()
+    "sr sra sres srta dra dña sig dott bzw ul ул вул проф tp pgs ths".split()
 )
 GERMAN_AFTER_ORDINAL = re.compile(
     r"(?:Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober|November|Dezember|Jahrhundert)\b"
 )
-BEFORE_NUMBER = frozenset("no nos p pp vol ch art sec fig ed jan feb aug sept oct nov dec".split())
+BEFORE_NUMBER = frozenset("no nos p pp vol ch art sec fig ed ca стр рис jan feb aug sept oct nov dec".split())
 ABBREVIATIONS = TITLES | BEFORE_NUMBER
 INITIALS = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|[A-HJ-Z]")
 # German abbreviates with two or three single letters, each with a space after it: "z. B.", "d. h.", "v. Chr.".
@@ -83,8 +83,10 @@ DOUBTFUL = tuple(
 _GREEK_QUESTION = rf"[{unicode.GREEK_QUESTION_MARKS}](?:(?<=[{unicode.GREEK}].)|(?<=[{unicode.GREEK}][\u0300-\u0345].))"
 _COLONS = rf":(?:(?<=[{unicode.ARMENIAN}]:)|(?<=[{unicode.ETHIOPIC}]:):)"
 _BARS = rf"\|(?<=[{unicode.INDIC}]\|)\|?"
+# Stops only after a letter of their script; for use inside (?:...).
+LETTER_AND_STOP = rf"{_GREEK_QUESTION}|{_COLONS}|{_BARS}"
 STOP = re.compile(
-    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{_GREEK_QUESTION}|{_COLONS}|{_BARS})[{unicode.TERMINALS}]*"
+    rf"(?:[{unicode.TERMINALS}]|{unicode.ETHIOPIC_FULL_STOP}|{LETTER_AND_STOP})[{unicode.TERMINALS}]*"
     rf"(?:(?<=[।॥]) ?\d{{1,4}} ?[।॥]+)?(?:(?<=[།༎]) ?[།༎]+)*[{_CLOSERS}]*(?: »(?=[ \n]|\Z))?"
 )
 # Cheap tests for stops that `DOUBTFUL` cannot find.

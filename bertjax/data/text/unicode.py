@@ -159,6 +159,11 @@ def has_unspaced(text: str) -> bool:
     return not text.isascii() and bool(_IN_UNSPACED.search(text))
 
 
+def is_syllabic(character: str) -> bool:
+    """Return whether a character is of a script that marks syllables instead of words."""
+    return _is_in(character, SYLLABIC)
+
+
 def is_unspaced(character: str) -> bool:
     """Return whether a character is a letter, mark or digit in a script without spaces."""
     return _is_in(character, WITHOUT_SPACES) and unicodedata.category(character)[0] in "LMN"

@@ -13,6 +13,7 @@ from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.filters.scripts import Scripts
 from bertjax.data.sources import Document
+from bertjax.data.text import ngrams
 from bertjax.runtime.errors import UserError
 from tests.data import scripts
 
@@ -152,6 +153,18 @@ def test_marks_are_part_of_their_letters(name):
     text = "\n".join(scripts.texts(name, 40)[:6])
     assert reason(Scripts(fewest_letters=0.8), text) is None
     assert reason(Scripts(fewest_letters=0.8), text[:200] + "12345 " * 20) == "less than 80% letters"
+
+
+def test_a_quoted_mark_does_not_change_the_script_of_a_text():
+    """Tibetan's syllables count as words; four characters of Thai do, and two of Chinese."""
+    texts = "研究人员" * 20, "การวิจัย" * 20, "a word " * 20
+    assert [ngrams.words_a_word(text + "\u0f0b") for text in texts] == [2, 4, 1]
+    assert ngrams.words_a_word("བོད་ཡིག་" * 20 + "研究") == 1
+
+
+def test_c4_ends_lines_where_the_splitter_ends_sentences():
+    text = "यह पहला वाक्य है||\nΠού πας εσύ Γιατι\u0301;"
+    assert C4().rewrite(text) == (text, 0)
 
 
 def test_c4_reads_past_invisible_characters_and_colons_that_are_full_stops():
