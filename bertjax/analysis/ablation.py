@@ -29,6 +29,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, is_real
+from bertjax.training.results.scores import is_lower_better
 
 # {name among `taps.MASKS`: mask}
 Masks = Mapping[str, Any]
@@ -148,7 +149,7 @@ class Ablation:
         encoder, self.objective = subject.encoder, encoded.objective
         self.examples, self.tokens, self._encoded = len(encoded), encoded.tokens, encoded
         best = self.objective.best_metric
-        self.metric = "" if best.endswith("_loss") else best
+        self.metric = "" if is_lower_better(best) else best
         self.shapes = {
             taps.HEAD_MASK: (encoder.layers, encoder.heads),
             taps.FEEDFORWARD_MASK: (encoder.layers, encoder.feedforward),

@@ -131,7 +131,7 @@ class DataConfig:
             raise UserError(f"data.overfit={self.overfit} must be 1, which repeats the first batch, or 0")
         if self.workers is not None and self.workers < 0:
             raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process per core")
-        # A corpus that equals the default cannot be told from one that is unset, so it is not a conflict.
+        # An unset corpus has the default as well, so a corpus that equals the default is no conflict.
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
             raise UserError(f"data.corpus={self.corpus!r} and data.sources ({names}) are both set; remove one of them")

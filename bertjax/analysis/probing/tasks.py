@@ -3,14 +3,13 @@
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import NamedTuple
 
 import numpy as np
 
 from bertjax.analysis.probing.structural_probe import Sentence, tree_distances
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.labeled import conllu, labels
+from bertjax.data.labeled import conllu, json_objects, labels
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import Tokenizer
@@ -155,7 +154,7 @@ def sentences_of(records: Sequence[Record]) -> list[Sentence]:
 
 def is_conllu(path: str) -> bool:
     """Return whether a file is CoNLL-U, judged by name."""
-    return conllu.SUFFIX in PurePath(path).suffixes
+    return json_objects.kind_of(path) == conllu.SUFFIX
 
 
 def _with_heads(records: list[Record], path: str) -> list[Record]:

@@ -19,7 +19,7 @@ _DOCUMENT = "-DOCSTART-"
 _PART = re.compile(r"#(begin|end) document\b")
 # Only ASCII space and tab separate columns. `str.split()` would also cut at the no-break space in "10 000".
 _SPACES = re.compile("[ \t]+")
-# A column is no column of words if this share of the sentences shows it.
+# A column does not hold the words if at least this share of the sentences speaks against it.
 _MOST = 0.9
 
 
@@ -60,7 +60,7 @@ class ColumnFile:
 
     @functools.cached_property
     def width(self) -> int:
-        """The most common number of columns; 0 if there are no words."""
+        """The most common number of columns; 0 for a file without words."""
         # Comments may have any number of columns, but a file of only such lines has words named #.
         counts = Counter(len(columns) for block in self._blocks for _, columns in block if not _may_be_comment(columns))
         counts = counts or Counter(len(columns) for block in self._blocks for _, columns in block)

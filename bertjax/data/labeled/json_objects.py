@@ -36,7 +36,7 @@ def holds_array(path: str) -> bool:
 
 def kind_of(path: str) -> str:
     """Return the suffix below a compression suffix in lower case, such as `.csv` for `a.CSV.gz`."""
-    suffixes = [suffix.lower() for suffix in PurePath(path).suffixes if suffix not in COMPRESSIONS]
+    suffixes = [suffix for suffix in map(str.lower, PurePath(path).suffixes) if suffix not in COMPRESSIONS]
     return suffixes[-1] if suffixes else ""
 
 

@@ -33,7 +33,7 @@ def is_missing(label: Any) -> bool:
 
 
 def usual_kind(labels: Iterable[Any]) -> str:
-    """Return the most common label type, such as `a number`; empty if there are no labels."""
+    """Return the most common label type, such as `a number`; empty without labels."""
     kinds = Counter(kind for label in labels if (kind := _kind_of(label)))
     return kinds.most_common(1)[0][0] if kinds else ""
 
@@ -106,7 +106,8 @@ def matched(names: Sequence[str], classes: Sequence[str]) -> dict[str, str]:
       names: class names in a file or a model.
       classes: class names in another one.
     """
-    exact = {name: name for name in names if name in set(classes)}
+    known = set(classes)
+    exact = {name: name for name in names if name in known}
     # Exact matches come first, so that `Positive` and `positive` in one file stay two classes.
     ours = {name: _meaning(name) for name in names if name not in exact}
     theirs = {name: _meaning(name) for name in classes if name not in exact}
@@ -122,7 +123,8 @@ def places_of(names: Sequence[str], classes: Sequence[str]) -> list[int] | None:
     pairs = matched(names, classes)
     if len(names) != len(classes) or len(set(pairs.values())) != len(classes):
         return None
-    return [list(classes).index(pairs[name]) for name in names]
+    places = {name: place for place, name in enumerate(classes)}
+    return [places[pairs[name]] for name in names]
 
 
 def _meaning(name: str) -> str:

@@ -27,7 +27,7 @@ class Questions(LabeledFormat):
     """`[CLS] question [SEP] context [SEP]`, or several windows of the context (Devlin et al., 2019, 4.2 and 4.3).
 
     Labels: `start` and `end`, the positions of the first and last token of the first answer in the example. Both are
-    the position of [CLS] if there is no answer or it is not completely inside the window, and -1 if answers are
+    the position of [CLS] if the question has no answer or the window does not hold all of it, and -1 if the answers are
     unknown. Token labels: `begin` and `stop`, the token's characters context[begin:stop], -1 outside the context;
     `most_context`, whether no other window gives the token more context.
 

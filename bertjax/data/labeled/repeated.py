@@ -5,11 +5,12 @@ from collections import Counter
 
 from etils import epath
 
+from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad, decoded
-from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
+from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 
@@ -41,7 +42,7 @@ class RepeatedText(SiamesePairs):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if self.label and path != self.train:
             return super().parse(path, on_bad)
-        if path.removesuffix(next(filter(path.endswith, COMPRESSIONS), "")).endswith(".txt"):
+        if json_objects.kind_of(path) == ".txt":
             return _lines(path, self.text, on_bad)
         return LabeledText(text=self.text, label="", quoted=self.quoted).parse(path, on_bad)
 

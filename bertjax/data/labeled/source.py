@@ -167,7 +167,7 @@ class LabeledSource:
         return lines
 
     def unigram_counts(self, split: str) -> np.ndarray:
-        """Return counts in a split by class index, or by token id if there are no classes; int64."""
+        """Return counts in a split, int64: by class index, or by token id for a format without classes."""
         if not self._has_classes:
             ids = itertools.chain.from_iterable(self.tokenizer.encode(self._texts(split)))
             return np.bincount(np.fromiter(ids, np.int64), minlength=self.tokenizer.vocab_size)
@@ -176,9 +176,15 @@ class LabeledSource:
 
     def tokens_per_byte(self, split: str) -> float:
         """Return the number of tokens for each byte of text in UTF-8; 0 if records have no columns of text."""
-        texts = self._texts(split)
-        tokens = sum(map(len, self.tokenizer.encode(texts)))
-        return tokens / max(1, sum(len(text.encode()) for text in texts))
+        if split not in self._tokens_per_byte:  # every evaluation asks, and the texts stay the same
+            texts = self._texts(split)
+            tokens = sum(map(len, self.tokenizer.encode(texts)))
+            self._tokens_per_byte[split] = tokens / max(1, sum(len(text.encode()) for text in texts))
+        return self._tokens_per_byte[split]
+
+    @functools.cached_property
+    def _tokens_per_byte(self) -> dict[str, float]:
+        return {}
 
     def _texts(self, split: str) -> list[str]:
         return [text for record in self.records(split) for text in self.format.texts_of(record)]

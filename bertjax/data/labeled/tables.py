@@ -41,7 +41,7 @@ def read(
 ) -> list[Record]:
     """Read a table's rows as {column: text}, with their locations under `WHERE`.
 
-    The first line in a .tsv or .csv names the columns. If all `columns` are numbers, they count from 0 and there is no
+    The first line in a .tsv or .csv names the columns. If all `columns` are numbers, counted from 0, the file has no
     header (as in GLUE's CoLA). Quotes are always parsed in a .csv, and in a .tsv only with `quoted`. A .json file holds
     one array of objects, a .jsonl file one object per line.
 
@@ -183,6 +183,9 @@ def _regular_delimiter(path: str, last: int, own: str) -> str:
             widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
         except csv.Error:
             continue
+        # Text has commas by chance, but no tabs: a table of tabs in which one line has one more is not one of commas.
+        if delimiter == own == "\t" and min(widths, default=0) > max(last, 1):
+            return own
         # The delimiter of the suffix is preferred even if it gives too few fields, which is then the error.
         if len(widths) == 1 and widths.pop() > (min(last, 1) if delimiter == own else max(last, 1)):
             return delimiter

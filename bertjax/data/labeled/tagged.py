@@ -5,7 +5,6 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import PurePath
 from typing import ClassVar
 
 import numpy as np
@@ -124,7 +123,7 @@ class Tagged(LabeledFormat):
     def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
         """Recognize a file by its content."""
         file = ColumnFile(path, self.comment)
-        if conllu.SUFFIX in PurePath(path).suffixes:
+        if json_objects.kind_of(path) == conllu.SUFFIX:
             return _CONLLU, file
         if json_objects.holds_objects(path):
             return _OBJECTS, file
@@ -239,7 +238,7 @@ class Tagged(LabeledFormat):
         """Return the untagged records in `unlabeled`."""
         if not self.unlabeled:
             return []
-        if conllu.SUFFIX in PurePath(self.unlabeled).suffixes or tables.is_table(self.unlabeled):
+        if json_objects.kind_of(self.unlabeled) == conllu.SUFFIX or tables.is_table(self.unlabeled):
             raise UserError(
                 f"examples.unlabeled={self.unlabeled} is not plain text; give a file with one text per line"
             )

@@ -120,6 +120,12 @@ def test_delimiters_of_tables_without_a_header(tmp_path, capsys, content, printe
     assert printed in (line := capsys.readouterr().err) and bool(line) == bool(printed)
 
 
+def test_a_line_with_a_tab_too_many_does_not_make_commas_of_the_tabs(tmp_path):
+    path = write(tmp_path, "a.tsv", "0\tNice, really\textra\n1\tBad, really\n")
+    with pytest.raises(UserError, match=r"a.tsv:\d has \d "):
+        tables.read(path, ["0", "1"])
+
+
 def test_a_header_is_no_record_if_columns_have_numbers(tmp_path):
     """Its name of the label would be a class."""
     path = write(tmp_path, "a.csv", "Text,id,Label\na,1,x\n")
