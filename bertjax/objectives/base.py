@@ -41,7 +41,7 @@ class Objective(Student):
 
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
-      best_metric: metric that selects the best checkpoint, a score or `<term>_loss`. Every objective names one.
+      best_metric: metric that selects the best checkpoint, a score, `<term>_loss` or `<term>_bits_per_byte`.
       text_term: the term whose loss is that of predicted text tokens, in nats; empty if there is none.
       tuned_settings: settings that an evaluation tunes while they are None, and reports as metrics.
       classes: predicted class names, in order; a field if the classes come from the training file.

@@ -77,8 +77,8 @@ class Evaluation:
       baselines: the same metrics for simple baselines.
       samples: examples with the model's best guesses.
       predictions: predictions of the objective, if it makes any; with several tasks, each has a `task`.
-      rank: value for comparing checkpoints, lower is better: the first task's `best_metric`, negated unless it is a
-        loss. Infinity if no held-out row has this metric.
+      rank: value for comparing checkpoints, lower is better: the first task's `best_metric`, negated if higher is
+        better. Infinity if no held-out row has this metric.
       scores: metrics per example (labeled files) or per batch (text), named like `metrics`.
       further: {name: evaluation} for additional held-out sets.
     """

@@ -135,6 +135,9 @@ def test_masked_words_of_a_labeled_file(store, tmp_path):
     tokens_per_byte = sum(map(len, tokenizer.encode(texts[1]))) / len("".join(texts[1]))
     bits = evaluation.metrics["mlm_loss"] * tokens_per_byte / np.log(2)
     assert evaluation.metrics["mlm_bits_per_byte"] == pytest.approx(bits)
+    with pytest.MonkeyPatch.context() as patch:  # the next evaluation does not tokenize the same texts again
+        patch.setattr(type(tokenizer), "encode", lambda *_: pytest.fail("encoded again"))
+        assert feeds.store.tokens_per_byte("heldout") == pytest.approx(tokens_per_byte)
 
 
 @pytest.mark.parametrize(

@@ -44,5 +44,5 @@ class Retention:
         scored = sorted((scores[step], step) for step in steps if scores.get(step) is not None)
         kept |= {step for _, step in scored[: self.best]}  # of equal scores, the earlier step
         if hold_before is not None:
-            kept |= set([step for step in steps if step <= hold_before][-self.newest :])
+            kept |= {*[step for step in steps if step <= hold_before][-self.newest :]}
         return kept & set(steps)

@@ -266,6 +266,13 @@ def test_a_checkpoint_of_another_format_is_refused_and_kept(tmp_path, monkeypatc
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [10]
 
 
+def test_a_damaged_version_is_damage_and_not_a_format(two, tmp_path):
+    shutil.copytree(two, tmp_path / "c")
+    [path] = (tmp_path / "c" / "20" / "meta").glob("metadata")
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 0'))
+    assert newest(tmp_path / "c").step == 10
+
+
 def test_metadata_of_a_checkpoint(two):
     [path] = (two / "20" / "meta").glob("metadata")
     meta = json.loads(path.read_text())
