@@ -8,13 +8,13 @@ MAX_FAILURES=${MAX_FAILURES:-5}
 MAX_STOPS=${MAX_STOPS:-100}
 highest=-1 failures=0 stops=0
 
-# Prints a workdir as Python writes it, which expands ~ and drops repeated and final slashes. A quoted ~ stays one in a
+# Prints a workdir as Python writes it, which expands ~ and drops repeated and final slashes and `.`. A quoted ~ stays one in a
 # shell, and to a bucket gs://BUCKET/DIR/ is another folder than gs://BUCKET/DIR: no checkpoint would be found in it.
 normalized() {
   local path=$1
   # shellcheck disable=SC2088
   case $path in '~' | '~/'*) path=$HOME${path#\~} ;; esac
-  sed -E 's|([^:/])/+|\1/|g; s|(.)/+$|\1|' <<<"$path"
+  sed -E 's#^(\./+)+(.)#\2#; :a; s#([^:/])/+\.(/|$)#\1\2#; ta; s|([^:/])/+|\1/|g; s|(.)/+$|\1|' <<<"$path"
 }
 
 storage() { timeout --kill-after=10 "${STORAGE_SECONDS:-120}" gcloud storage "$@" --quiet; }

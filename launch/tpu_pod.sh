@@ -62,8 +62,8 @@ read_settings() {
   [[ $SPOT == yes || $SPOT == no ]] || bad_input "SPOT=$SPOT in $file is unknown; choose yes or no"
   [[ $AFTER_FAILURE == delete || $AFTER_FAILURE == keep ]] ||
     bad_input "AFTER_FAILURE=$AFTER_FAILURE in $file is unknown; choose delete or keep"
-  [[ $WORKDIR == gs://?* ]] || bad_input "WORKDIR=$WORKDIR in $file is not gs://BUCKET/DIR; a VM's disk is lost with it"
   WORKDIR=$(normalized "$WORKDIR")
+  [[ $WORKDIR == gs://?* ]] || bad_input "WORKDIR=$WORKDIR in $file is not gs://BUCKET/DIR; a VM's disk is lost with it"
   command -v gcloud >/dev/null || bad_input "gcloud is not installed; see https://cloud.google.com/sdk/docs/install"
   COMMIT=$(git -C "$here" rev-parse --quiet --verify "$REF^{commit}") ||
     bad_input "REF=$REF in $file is not a commit of the checkout that contains $here; git log lists the commits"

@@ -166,8 +166,9 @@ def _labeled(
     if not isinstance(task.examples, LabeledFormat):
         if columns:
             name, column = next(iter(columns.items()))
+            flag = name.replace("_", "-")
             raise UserError(
-                f"--{name}={column} has no effect on a model of examples.kind={task.examples.kind}; remove it"
+                f"--{flag}={column} has no effect on a model of examples.kind={task.examples.kind}; remove it"
             )
         return None
     records = []

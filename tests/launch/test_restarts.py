@@ -43,6 +43,7 @@ def test_every_mixture_of_exit_codes_has_the_meaning_of_the_table():
 def test_a_workdir_has_the_name_that_python_gives_it():
     """A bucket has no folders: `gs://bucket/run//checkpoints` is not in `gs://bucket/run/checkpoints`."""
     names = ["gs://bucket/run/", "gs://bucket//a///run//", "gs://bucket/a b", "runs/x/", "/a//b/", "/", "~/runs/x", "~"]
+    names += ["gs://bucket/./run", "gs://bucket/run/.", "gs://bucket/././a/./b/", "./x", "a/.b/..c"]
     expected = [os.fspath(Workdir.at(name).root) for name in names]
     lines = bash('for name; do normalized "$name"; done', *names, HOME=os.path.expanduser("~"))
     assert lines == expected
