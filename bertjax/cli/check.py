@@ -73,7 +73,8 @@ def wrong_rounds(results: np.ndarray) -> np.ndarray:
       results: uint32 [round, device, part].
     """
     parts = np.moveaxis(results, -1, 0)
-    # There is no reference: correct results depend on hardware and compiler, so the majority is taken for right.
+    # There is no reference to compare with, because correct bits depend on hardware and compiler: the most frequent
+    # result counts as correct.
     frequent = [collections.Counter(part.ravel().tolist()).most_common(1)[0][0] for part in parts]
     return (results != np.array(frequent)).sum(axis=0)
 

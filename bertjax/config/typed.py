@@ -129,7 +129,7 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> li
       Names of removed settings.
 
     Raises:
-      UserError: there is no `=`, or a list index is out of range.
+      UserError: `assignment` has no `=`, or a list index is out of range.
     """
     path, equals, text = assignment.partition("=")
     if not equals or not path:
