@@ -15,7 +15,7 @@ import orbax.checkpoint as ocp
 from bertjax.cli import train
 from bertjax.config import export
 from bertjax.runtime import command_line, storage
-from bertjax.training import evaluation, loop
+from bertjax.training import evaluation, loop, session
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
 from bertjax.training.run import shared, writer
@@ -169,7 +169,7 @@ FAULTS = {
 
 if __name__ == "__main__":
     fault = sys.argv.pop(1)
-    train.Watchdog = KnownWatchdog
+    session.Watchdog = KnownWatchdog
     FAULTS[fault]()
     arguments = sys.argv[1:]
     sys.exit(processes.leave(lambda: command_line.exit_code_of(lambda: train.main(arguments))))

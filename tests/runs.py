@@ -75,7 +75,8 @@ def shared_programs() -> Iterator[None]:
 
     A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
     """
-    from bertjax.cli import evaluate, train  # not above: JAX must see the environment of conftest.py
+    from bertjax.cli import evaluate  # not above: JAX must see the environment of conftest.py
+    from bertjax.training import start as starting
     from bertjax.training.program import Program
 
     def program_of(config, vocab_size: int, **choices) -> Program:
@@ -91,7 +92,7 @@ def shared_programs() -> Iterator[None]:
             _programs.popitem(last=False)
         return program
 
-    with mock.patch.object(train, "Program", program_of), mock.patch.object(evaluate, "Program", program_of):
+    with mock.patch.object(starting, "Program", program_of), mock.patch.object(evaluate, "Program", program_of):
         yield
 
 

@@ -45,9 +45,9 @@ ALLOWED = {
     "training.param_paths training.parallel training.state",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
-    "training": "runtime config.user_code config.typed data models config.export objectives training.schedules "
-    "training.config training.lora training.pruning training.quantization training.model_params training.stages "
-    "config.config training.param_paths training.parallel training.state training.run config.opening",
+    "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
+    "training.schedules training.config training.lora training.pruning training.quantization training.model_params "
+    "training.stages config.config training.param_paths training.parallel training.state training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
     "inference": "runtime data models config.export objectives config.config",
     "interop": "runtime data models config.private_paths config.export training.config config.config",

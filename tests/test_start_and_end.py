@@ -10,6 +10,7 @@ from bertjax.cli import status, train
 from bertjax.config.config import Config
 from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import Unavailable
+from bertjax.training import start
 from tests import runs
 from tests.waiting import wait_until
 
@@ -34,7 +35,7 @@ def test_a_start_shows_that_it_lives_before_its_data_are_open(flags, resumed, mo
         assert status_now.state == "starting" and status_now.exit_code is None
         raise Unavailable("the bucket does not answer")
 
-    monkeypatch.setattr(train, "open_feeds", open_feeds)
+    monkeypatch.setattr(start, "open_feeds", open_feeds)
     assert runs.call(*flags, f"--workdir={resumed}") == STOPPED
     [after], _ = status.run([resumed])
     assert (after.state, after.exit_code, after.failure) == ("stopped", STOPPED, "the bucket does not answer")

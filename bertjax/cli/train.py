@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import dataclasses
-import functools
 import logging
 import os
 import shlex
@@ -23,28 +22,22 @@ from bertjax.interop import families, huggingface, sentence_transformers
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason, say
-from bertjax.training import init_from, start, sweep
+from bertjax.training import loop, session, start, sweep
 from bertjax.training.evaluation import Evaluation, tuned_config
-from bertjax.training.loop import Loop
+from bertjax.training.hooks.base import Run
+from bertjax.training.hooks.default import default_hooks
+from bertjax.training.hooks.log import open_log
+from bertjax.training.hooks.own import own_hooks
+from bertjax.training.hooks.profiling import parse_steps
 from bertjax.training.parallel import processes
-from bertjax.training.program import Program
-from bertjax.training.resolve import open_feeds
+from bertjax.training.restore import restore
 from bertjax.training.results import best, classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.results.sparsity import describe_zeros
-from bertjax.training.run import foreign_code, record, versions
-from bertjax.training.run.goodput import Elapsed
-from bertjax.training.run.heartbeat import Heartbeat
-from bertjax.training.run.notify import Notifier, end_of
-from bertjax.training.run.profiling import parse_steps
-from bertjax.training.run.refusal import Refusal
+from bertjax.training.run import record
 from bertjax.training.run.stop_signal import stop_signal
-from bertjax.training.run.tracking import Tracking, check_trackers
-from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, read_jsonl, write_json, write_jsonl
-from bertjax.training.run.writer import LogWriter
-from bertjax.training.teachers import open_teachers
 
 log = logging.getLogger(__name__)
 
@@ -96,83 +89,37 @@ def run(
       RunFailed: the run started and cannot continue.
     """
     processes.check_started()
-    files = Workdir.at(workdir)
-    with (
-        Notifier(on_event if processes.is_writer() else "", str(files.root)) as notify,
-        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat), notify) as watchdog,
-        contextlib.ExitStack() as locks,
-        processes.noticing_lost_peers(),
-    ):
-        lock = processes.together(lambda: start.claim(files, longer, locks) if processes.is_writer() else None)
-        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config)))
-        refusal = processes.together(lambda: locks.enter_context(Refusal(files, processes.is_writer())))
-        writer = locks.enter_context(LogWriter(processes.is_writer(), lock))
-        locks.push(
-            lambda _, error, __: (
-                watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
-            )
-        )
-        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
-        elapsed = processes.together(lambda: Elapsed(files.elapsed))
-        before = record.shared_record(files)
-        if before is None:
-            writer.add(elapsed)
-        resumed = before if before and config.init_from and record.has_checkpoint(files) else None
-        processes.together(lambda: init_from.check(config, resumed))
-        settings = config
-        config = processes.together(lambda: open_teachers(config))
-        processes.together(lambda: check_trackers(config.runtime.trackers))
-        expected = Program(config, config.expected_vocab_size)
-        processes.together(expected.check)  # before a corpus is prepared
-        with watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
-            feeds = open_feeds(config, before)
-            processes.together(feeds.plan)
-        config = feeds.config  # resolved
-        watchdog.locate(0, sum(stage.steps for stage in config.stages))
-        program = Program(config, feeds.store.tokenizer.vocab_size)
-        program = expected if program == expected else program  # its model has been traced
-        processes.together(program.check)
-        source = processes.together(lambda: init_from.source_of(resumed, program.at(0), feeds.store.tokenizer))
-        started = start.check_start(files, settings, program, feeds, source, longer)
-        initial_state = functools.partial(init_from.state_from, source, program.at(0))
-        names = config.runtime.trackers if processes.is_writer() else ()
-        trackers = [Tracking(name, files, configuration.to_dict(config)) for name in names]
-        with watchdog.state("restoring"):
-            loop = Loop(
-                program,
-                feeds,
-                files,
-                started.meta,
-                initial_state,
-                should_stop,
-                elapsed,
-                writer,
-                watchdog,
-                lock,
-                profile,
-                [locks.enter_context(tracker) for tracker in trackers],
-            )
-        started.commit()  # up to here, a refused start has not changed any file of the run
-        refusal.accept()
-        if before is not None:
-            writer.add(elapsed)
-        trained = loop.run()
-        if trained.evaluation is None:
-            watchdog.end("stopped", STOPPED)
-            notify("stopped", trained.step)
-            return Summary(trained.step, False, {}, files.path)
-        with watchdog.state("exporting"):
-            params = export.exported(program.merged(trained.state))
-            params = multihost_utils.process_allgather(params, tiled=True)
-            settings = configuration.to_dict(tuned_config(config, trained.evaluation.metrics))
-            model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
-            processes.on_writer(lock.verify if lock else lambda: None)
-            processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
-        if trained.failure:  # raised after the export, which may be all that is left of the run
-            raise trained.failure
-        watchdog.end("finished", command_line.FINISHED)
-        notify("finished", trained.step)
-        return Summary(trained.step, True, trained.figures, files.path, feeds.store.tokenizer.pad_id)
+    own = processes.together(own_hooks, config.runtime.hooks)  # imports them, before anything else
+    with session.opened(config, workdir, longer, other_versions, on_event) as opened:
+        prepared = start.prepare(opened, config, longer)
+        with opened.watchdog.state("restoring"):
+            beginning = restore(prepared)
+            log = open_log(prepared, beginning)
+            hooks = [*default_hooks(prepared, beginning, log, profile), *own]
+            training = Run(prepared, beginning, log, hooks, should_stop)
+        prepared.commit()  # up to here, a refused start has not changed any file of the run
+        files, tokenizer = opened.files, prepared.feeds.store.tokenizer
+        if not loop.train(training):
+            opened.end("stopped", STOPPED, training.saved)
+            return Summary(training.saved, False, {}, files.path)
+        with opened.watchdog.state("exporting"):
+            figures = _export(training, name)
+        if training.failure:  # raised after the export, which may be all that is left of the run
+            raise training.failure
+        opened.end("finished", command_line.FINISHED, training.step)
+        return Summary(training.step, True, figures, files.path, tokenizer.pad_id)
+
+
+def _export(training: Run, name: str) -> dict[str, Any]:
+    """Write the model and the results of a finished run, and return its figures."""
+    program, evaluation, figures = training.program, training.evaluation, training.figures(training.evaluation)
+    params = export.exported(program.merged(training.state))
+    params = multihost_utils.process_allgather(params, tiled=True)
+    settings = configuration.to_dict(tuned_config(program.config, evaluation.metrics))
+    model = export.Export(settings, program.encoder, params, training.feeds.store.tokenizer, figures)
+    training.session.verify_lock()
+    processes.on_writer(lambda: _write_results(training.session.files, model, name, program.config, evaluation))
+    return figures
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:

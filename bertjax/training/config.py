@@ -310,6 +310,7 @@ class RuntimeConfig:
       log_every: steps between lines of metrics.
       trackers: further destinations for metrics: `wandb`, `mlflow`, `trackio`, or `module:Class`, a subclass of
         `bertjax.training.run.trackers.base.Tracker`.
+      hooks: your own code between steps, each `module:Class`, a subclass of `bertjax.training.hooks.base.Hook`.
       gradient_norms: also log the gradient norm of each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.
       save_seconds: minimum seconds between two of these checkpoints; 0 for no limit. It allows a small `save_every`,
@@ -342,6 +343,7 @@ class RuntimeConfig:
     workers: int = 0
     log_every: int = 10
     trackers: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
     gradient_norms: bool = False
     save_every: int = 1000
     save_seconds: int = 0
@@ -366,6 +368,8 @@ class RuntimeConfig:
         for field in counts:
             if (getattr(self, field) or 0) < 0:
                 raise UserError(f"runtime.{field}={getattr(self, field)} must not be negative")
+        if wrong := [kind for kind in self.hooks if ":" not in kind]:
+            raise UserError(f"runtime.hooks has {wrong[0]!r}, which must be module:Class, such as mylab.hooks:Mine")
         if wrong := [step for step in self.keep_at if step < 0]:
             raise UserError(
                 f"runtime.keep_at has the step {wrong[0]}, which must not be negative; 0 is the initial state"

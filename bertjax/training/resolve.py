@@ -45,11 +45,11 @@ def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
       UserError: the data cannot be read, or does not fit the configuration.
     """
     if isinstance(config.task.examples, LabeledFormat):
-        return processes.together(lambda: _labeled_feeds(config), "labeled-files")
+        return processes.together(_labeled_feeds, config, purpose="labeled-files")
     feeds = Feeds(config, open_store(config.data, before))
     if feeds.store.origin:  # a remote store: process 0 makes and uploads the plans, the others fetch them
         processes.on_writer(feeds.plan, "plan")
-    return processes.together(lambda: resolve(feeds), "resolve")
+    return processes.together(resolve, feeds, purpose="resolve")
 
 
 def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
@@ -74,7 +74,7 @@ def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
 
     if is_remote(data.store):
         processes.on_writer(opened, "prepare")
-    return processes.together(opened, "store")
+    return processes.together(opened, purpose="store")
 
 
 def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
@@ -88,12 +88,12 @@ def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
 
     # A remote store has one path for all processes; each machine searches its own disk for a local one.
     agree = processes.from_writer if is_remote(data.store) else processes.together
-    path = agree(found, "find-store")
+    path = agree(found, purpose="find-store")
     # All processes take the same branch: otherwise those that prepare would wait for the others.
     if not all(processes.gather(bool(path), "has-store")):
         return None
     print(f"the token store of the run is {path}; {corpora(data)} is not read", flush=True)
-    return processes.together(lambda: TokenStore.open(path, cache_dir=data.cache_dir), "store")
+    return processes.together(lambda: TokenStore.open(path, cache_dir=data.cache_dir), purpose="store")
 
 
 def _content(data: DataConfig) -> DataConfig:

@@ -1,6 +1,5 @@
 """Check a start against the record in its workdir, print the plan, and write the new record."""
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -10,21 +9,23 @@ from bertjax.config import config as configuration
 from bertjax.config.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
-from bertjax.data.tokenizer import Tokenizer
-from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError, say
+from bertjax.runtime.errors import say
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
+from bertjax.training.resolve import open_feeds
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.foreign_code import foreign_modules
-from bertjax.training.run.lease import Lease
 from bertjax.training.run.record import start_record
 from bertjax.training.run.shared import check_shared
-from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
+from bertjax.training.run.tracking import check_trackers
+from bertjax.training.run.workdir import append_jsonl, cut_jsonl, write_json
+from bertjax.training.session import Session
+from bertjax.training.state import State
+from bertjax.training.teachers import open_teachers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,20 +33,36 @@ class Start:
     """A start that matches its workdir and has not written to it yet.
 
     Attributes:
-      files: the workdir.
+      session: the open workdir.
+      program: the run with its resolved configuration.
+      feeds: the run's data.
+      source: initial parameters; None for random ones.
       run_record: written by `commit`.
-      tokenizer: written by `commit`.
       resumes: whether the workdir already holds the run.
       longer: whether the last stage may have more steps than before.
-      meta: metadata stored with every checkpoint.
     """
 
-    files: Workdir
+    session: Session
+    program: Program
+    feeds: Feeds
+    source: init_from.Source | None
     run_record: record.RunRecord
-    tokenizer: Tokenizer
     resumes: bool
     longer: bool
-    meta: dict[str, Any]
+
+    def create_state(self) -> State:
+        """Return the state at step 0."""
+        return init_from.state_from(self.source, self.program.at(0))
+
+    @functools.cached_property
+    def meta(self) -> dict[str, Any]:
+        """Metadata stored with every checkpoint."""
+        return {
+            "config": configuration.to_dict(self.program.config),
+            "tokenizer": self.feeds.store.tokenizer.fingerprint,
+            "plans": self.feeds.fingerprints,
+            "layout": report.layout_line(self.program),
+        }
 
     def commit(self) -> None:
         """Write the record and this start's line. Call it once nothing can refuse the start anymore.
@@ -53,47 +70,58 @@ class Start:
         Raises:
           UserError: the processes have different workdirs; nothing is written.
         """
-        check_shared(self.files)
+        check_shared(self.session.files)
         processes.on_writer(self._write)
+        self.session.accept()
 
     def _write(self) -> None:
-        modules = foreign_modules(self.run_record.config)
-        record.write_record(self.files, self.run_record, self.tokenizer)
+        files, config = self.session.files, self.run_record.config
+        modules = foreign_modules((*config.foreign_kinds, *config.runtime.hooks))
+        record.write_record(files, self.run_record, self.feeds.store.tokenizer)
         # A killed start may have left half a line; appending to it would damage the new line as well.
-        cut_jsonl(self.files.starts, last_step=math.inf)
-        append_jsonl(self.files.starts, start_record(self.resumes, self.longer, modules))
-        write_json(self.files.versions, versions.installed())
+        cut_jsonl(files.starts, last_step=math.inf)
+        append_jsonl(files.starts, start_record(self.resumes, self.longer, modules))
+        write_json(files.versions, versions.installed())
 
 
-def claim(files: Workdir, longer: bool, locks: contextlib.ExitStack) -> Lease | None:
-    """Lock a workdir until `locks` closes; see `Workdir.locked`.
-
-    Raises:
-      UserError: the path cannot hold checkpoints, or `longer` is set and the workdir has no run to continue.
-    """
-    files.check_checkpoints()
-    lock = locks.enter_context(files.locked())
-    if longer and not storage.exists(files.config):
-        raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
-    return lock
-
-
-def check_start(
-    files: Workdir, settings: Config, program: Program, feeds: Feeds, source: init_from.Source | None, longer: bool
-) -> Start:
-    """Compare a start with the record in the workdir, if there is one, and print the run's plan.
+def prepare(session: Session, config: Config, longer: bool) -> Start:
+    """Open everything that a run needs, compare it with the record in the workdir, and print the plan.
 
     Args:
-      files: the workdir.
-      settings: configuration as the user wrote it.
-      program: the run with its resolved configuration.
-      feeds: the run's data.
-      source: initial parameters; None for random ones.
+      session: the open workdir.
+      config: the configuration as the user wrote it.
       longer: whether the last stage may have more steps than before.
 
     Raises:
-      UserError: settings or data differ from the ones that the workdir was started with.
+      UserError: the configuration cannot be run here, or settings or data differ from the ones that the workdir was
+        started with.
     """
+    files, before = session.files, session.before
+    resumed = before if before and config.init_from and record.has_checkpoint(files) else None
+    processes.together(init_from.check, config, resumed)
+    settings, config = config, processes.together(open_teachers, config)
+    processes.together(check_trackers, config.runtime.trackers)
+    expected = Program(config, config.expected_vocab_size)
+    processes.together(expected.check)  # before a corpus is prepared
+    with session.watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
+        feeds = open_feeds(config, before)
+        processes.together(feeds.plan)
+    config, tokenizer = feeds.config, feeds.store.tokenizer  # resolved
+    session.watchdog.locate(0, sum(stage.steps for stage in config.stages))
+    program = Program(config, tokenizer.vocab_size)
+    program = expected if program == expected else program  # its model has been traced
+    processes.together(program.check)
+    source = processes.together(init_from.source_of, resumed, program.at(0), tokenizer)
+    identity = _identity(program, feeds, source)
+    run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
+    resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
+    record.check_processes(identity)
+    _print_plan(program, feeds)
+    return Start(session, program, feeds, source, run_record, resumes, longer)
+
+
+def _identity(program: Program, feeds: Feeds, source: init_from.Source | None) -> dict[str, Any]:
+    """Return what decides the result of a run, as compared when it resumes."""
     # Settings alone do not determine the result: plans, frozen parameters (a teacher, for example), initial weights and
     # resources such as a lexicon are compared by content.
     identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
@@ -108,10 +136,11 @@ def check_start(
         identity["init_from"] = source.fingerprint
     if feeds.read:
         identity["read"] = feeds.read
-    tokenizer = feeds.store.tokenizer
-    run_record = record.RunRecord(program.config, settings, identity, tokenizer.vocab_size)
-    resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
-    record.check_processes(identity)
+    return identity
+
+
+def _print_plan(program: Program, feeds: Feeds) -> None:
+    """Print parameters, data, stages and layout of a run."""
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     for (task, _), feed in feeds.train.items():
@@ -133,10 +162,3 @@ def check_start(
     for line in report.replacing_lines(program.config):
         print(line)
     print(report.layout_line(program), flush=True)
-    meta = {
-        "config": configuration.to_dict(program.config),
-        "tokenizer": tokenizer.fingerprint,
-        "plans": feeds.fingerprints,
-        "layout": report.layout_line(program),
-    }
-    return Start(files, run_record, tokenizer, resumes, longer, meta)

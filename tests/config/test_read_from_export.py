@@ -84,11 +84,11 @@ optimizer.schedule.decay_steps optimizer.schedule.kind optimizer.warmup_share op
 optimizer.weight_decay
 pruning.end_share pruning.kind pruning.remaining pruning.start_share
 quantization.bits quantization.layer_bits
-runtime.attention runtime.dtype runtime.gradient_norms runtime.hang_timeout runtime.heartbeat_timeout runtime.keep
-runtime.keep_at runtime.keep_best runtime.keep_every runtime.log_every runtime.max_skipped runtime.mesh.data
-runtime.mesh.fsdp runtime.mesh.tensor runtime.micro_tokens runtime.reduction runtime.remat runtime.save_every
-runtime.save_seconds runtime.skip_rows runtime.steps_per_call runtime.strategy runtime.trackers runtime.unroll
-runtime.workers
+runtime.attention runtime.dtype runtime.gradient_norms runtime.hang_timeout runtime.heartbeat_timeout runtime.hooks
+runtime.keep runtime.keep_at runtime.keep_best runtime.keep_every runtime.log_every runtime.max_skipped
+runtime.mesh.data runtime.mesh.fsdp runtime.mesh.tensor runtime.micro_tokens runtime.reduction runtime.remat
+runtime.save_every runtime.save_seconds runtime.skip_rows runtime.steps_per_call runtime.strategy runtime.trackers
+runtime.unroll runtime.workers
 seed
 stages.*.batch stages.*.epochs stages.*.examples stages.*.flops stages.*.frozen stages.*.frozen_layers
 stages.*.layers stages.*.learning_rate stages.*.min_steps stages.*.steps stages.*.warmup_steps

@@ -16,11 +16,11 @@ from unittest import mock
 
 # What a run calls in each phase, and which call is in the middle of the run.
 PLACES = {
-    "start": ("bertjax.cli.train", "open_teachers", 1),
+    "start": ("bertjax.training.start", "open_teachers", 1),
     "prepare": ("bertjax.training.resolve", "open_or_prepare", 1),
     "restore": ("bertjax.training.run.checkpoint:Checkpoints", "restore_newest", 1),
     "step": ("bertjax.training.loop", "put_batches", 7),
-    "evaluation": ("bertjax.training.loop:Evaluator", "__call__", 1),
+    "evaluation": ("bertjax.training.hooks.evaluate:Evaluator", "__call__", 1),
     "save": ("orbax.checkpoint:CheckpointManager", "save", 2),
     "export": ("bertjax.config.export", "write", 1),
 }

@@ -6,6 +6,7 @@ fail in one process runs through `together`, so that no process waits for one th
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -164,10 +165,11 @@ def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserE
     return result, failures
 
 
-def together(action: Callable[[], T], purpose: str = "action") -> T:
+def together(action: Callable[..., T], *arguments: Any, purpose: str = "action") -> T:
     """Run an action in every process and return its result here; if it fails in any process, all of them raise.
 
     Args:
+      action: called with the arguments; raises UserError or OSError if it fails.
       purpose: name of the exchange, see `gather`.
 
     Raises:
@@ -176,8 +178,8 @@ def together(action: Callable[[], T], purpose: str = "action") -> T:
       Exception: the action raised another error here.
     """
     if jax.process_count() == 1:
-        return action()
-    result, failures = attempt(action, purpose)
+        return action(*arguments)
+    result, failures = attempt(functools.partial(action, *arguments), purpose)
     raise_first(failures)
     return result
 
@@ -196,7 +198,7 @@ def on_writer(action: Callable[[], Any], purpose: str = "writing") -> None:
     Raises:
       UserError: the action raised a UserError or an OSError.
     """
-    together(action if is_writer() else lambda: None, purpose)
+    together(action if is_writer() else lambda: None, purpose=purpose)
 
 
 def from_writer(action: Callable[[], T], purpose: str) -> T:
@@ -205,7 +207,7 @@ def from_writer(action: Callable[[], T], purpose: str) -> T:
     Raises:
       UserError: the action raised a UserError or an OSError.
     """
-    value = together(action if is_writer() else lambda: None, purpose)
+    value = together(action if is_writer() else lambda: None, purpose=purpose)
     return gather(value, f"{purpose}-result")[0]
 
 

@@ -214,7 +214,7 @@ class Checkpoints:
           RunFailed: the processes do not see the same checkpoints, or a checkpoint cannot be read, see `restore`.
           Unavailable: the storage does not answer.
         """
-        steps = processes.together(self.steps, "list-checkpoints")
+        steps = processes.together(self.steps, purpose="list-checkpoints")
         for index, others in enumerate(processes.gather(steps, "checkpoints")):
             if others != steps:
                 raise RunFailed(

@@ -23,18 +23,6 @@ class NotFinite(RunFailed):
     """Too many consecutive losses or gradients are not finite. All processes detect this at the same step."""
 
 
-def check_finite(step: int, metrics: dict[str, float], max_skipped: int) -> None:
-    """Warn of a step that was skipped, and raise NotFinite if too many in a row were."""
-    if metrics["skipped"] > max_skipped:
-        losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
-        raise NotFinite(
-            f"loss or gradient is not finite at step {step} ({losses}, gradient_norm={metrics['gradient_norm']}); "
-            "nothing was saved after it; raise runtime.max_skipped, or lower optimizer.learning_rate in a new workdir"
-        )
-    if metrics["skipped"] and processes.is_writer():
-        log.warning("step %d was skipped: its loss or gradient is not finite", step)
-
-
 class Failures:
     """A run's failures over all starts, in `failures.jsonl`: checkpoint, step, reason and time.
 

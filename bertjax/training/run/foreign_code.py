@@ -2,12 +2,11 @@
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from bertjax.config.config import Config
 from bertjax.training.run.versions import described_commit
 
 
@@ -25,9 +24,9 @@ class ForeignModule(NamedTuple):
     version: str
 
 
-def foreign_modules(config: Config) -> dict[str, ForeignModule]:
-    """Return {module: its origin} for all `module:Class` settings in a configuration. The modules must be imported."""
-    names = sorted({kind.partition(":")[0] for kind in config.foreign_kinds})
+def foreign_modules(kinds: Iterable[str]) -> dict[str, ForeignModule]:
+    """Return {module: its origin} for settings `module:Class`. The modules must be imported."""
+    names = sorted({kind.partition(":")[0] for kind in kinds})
     distributions = metadata.packages_distributions() if names else {}
     return {name: _module(name, distributions.get(name.partition(".")[0], [])) for name in names}
 

@@ -224,7 +224,7 @@ def check_processes(identity: dict) -> None:
     """Raise UserError in all processes unless all have the same identity as process 0."""
     # Otherwise each process would train on other data, and summed gradients would hide it.
     first, *_ = processes.gather(identity, "identity")
-    processes.together(lambda: _check_alike(first, identity))
+    processes.together(_check_alike, first, identity)
 
 
 def _check_alike(first: dict, identity: dict) -> None:

@@ -26,7 +26,7 @@ def check_shared(workdir: Workdir) -> None:
     mark = workdir.root / name
     processes.on_writer(lambda: storage.write_bytes(mark, b"seen by all processes?"), "write-mark")
     try:
-        processes.together(lambda: wait_for(mark, workdir), "see-mark")
+        processes.together(wait_for, mark, workdir, purpose="see-mark")
     finally:
         processes.on_writer(lambda: mark.unlink(missing_ok=True), "remove-mark")
 

@@ -101,7 +101,7 @@ def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {
     computing = (*_COMPUTING, *foreign)
     # Hosts with different code would compile different programs, and their collectives would not match.
     everywhere = processes.gather(versions() | dict(foreign), "versions")
-    processes.together(lambda: _check_processes(everywhere, computing, other_versions))
+    processes.together(_check_processes, everywhere, computing, other_versions)
     processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], computing, other_versions))
 
 

@@ -4,18 +4,14 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
-import pytest
 from etils import epath
 
 from bertjax.runtime.chips import peak_flops
-from bertjax.runtime.errors import UserError
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.run import goodput
 from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
 from bertjax.training.run.metrics import Totals
-from bertjax.training.run.profiling import Trace, parse_steps
 from tests.waiting import Clock
 
 
@@ -66,46 +62,3 @@ def test_mfu_where_the_peak_is_known(monkeypatch, caplog):
     for _ in range(2):  # an impossible share is neither hidden nor reported at every line
         assert mfu(1e12, 2e13, 10.0, mesh)["executed_mfu"] == 2.0
     assert [record.levelname for record in caplog.records] == ["ERROR"] and "mfu is above 1" in caplog.text
-
-
-def test_steps_to_trace():
-    assert parse_steps("100:105") == range(100, 105)
-    for text in ("", "5", "5:5", "5:3", "a:b", "-1:3"):
-        with pytest.raises(UserError, match="must be FIRST:LAST, as in --profile=100:105"):
-            parse_steps(text)
-
-
-@pytest.mark.slow
-def test_a_trace_of_some_steps_is_written(tmp_path):
-    trace, state = Trace(range(2, 4), epath.Path(tmp_path)), {"step": jnp.zeros(())}
-    for step in range(6):
-        trace.edge(step, step + 1, state)
-        state = {"step": state["step"] + 1}
-    trace.end(state)
-    assert list(tmp_path.rglob("*.xplane.pb"))
-
-
-def test_steps_within_a_chunk_are_traced_with_it(tmp_path):
-    trace, state = Trace(range(20, 25), epath.Path(tmp_path)), {"step": jnp.zeros(())}
-    for first in (0, 16, 32):
-        trace.edge(first, first + 16, state)
-        assert bool(list(tmp_path.rglob("*.xplane.pb"))) == (first == 32)
-
-
-def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):
-    (tmp_path / "profile").write_text("not a folder")
-    trace, state = Trace(range(0, 2), epath.Path(tmp_path / "profile")), {"step": jnp.zeros(())}
-    for step in range(4):
-        trace.edge(step, step + 1, state)
-    trace.end(state)
-    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.startswith(f"no trace is written to {tmp_path / 'profile'}: ")
-    (tmp_path / "profile").unlink()
-    jax.profiler.stop_trace()  # a session that could not write stays open in JAX
-
-
-def test_a_trace_of_steps_that_are_not_trained_is_a_warning(tmp_path, caplog):
-    trace = Trace(range(20, 25), epath.Path(tmp_path))
-    trace.edge(0, 16, {})
-    trace.end({})
-    assert "no trace was written: none of the steps 20:25 was trained" in caplog.text

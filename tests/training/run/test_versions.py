@@ -180,13 +180,13 @@ def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, m
         {"tasks": {"mine": {"objective": {"kind": "mine_rtd:Mine"}, "examples": {"kind": "full_sentences"}}}},
         trust_code=True,
     )
-    assert foreign_modules(Config()) == {}
-    before = foreign_modules(config)
+    assert foreign_modules(Config().foreign_kinds) == {}
+    before = foreign_modules(config.foreign_kinds)
     assert before["mine_rtd"] == (hashlib.sha256(source.read_bytes()).hexdigest()[:12], commit, "")
     start_with(workdir, **hashes(before))
     versions.check(workdir, False, hashes(before))
     source.write_text(source.read_text() + "# changed\n")
-    after = foreign_modules(config)
+    after = foreign_modules(config.foreign_kinds)
     assert after["mine_rtd"].commit == f"{commit}-dirty"
     with pytest.raises(UserError, match=r"mine_rtd \(sha256\): \w{12} -> \w{12}\); .*--other-versions"):
         versions.check(workdir, False, hashes(after))

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from bertjax.runtime.errors import Busy, UserError
-from bertjax.training import start
+from bertjax.training import session
 from bertjax.training.run import lease as leases
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
@@ -67,7 +67,7 @@ def test_a_path_where_checkpoints_cannot_be_read_is_refused_before_anything_is_w
     monkeypatch.chdir(tmp_path)
     fsspec.register_implementation("s3", Bucket, clobber=True)
     with contextlib.ExitStack() as locks, pytest.raises(UserError, match="; choose another --workdir"):
-        start.claim(Workdir.at(name), False, locks)
+        session.claim(Workdir.at(name), False, locks)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +75,7 @@ def test_a_relative_workdir_is_refused_for_the_folder_that_it_is_in(tmp_path, mo
     (tmp_path / "[thesis]").mkdir()
     monkeypatch.chdir(tmp_path / "[thesis]")
     with contextlib.ExitStack() as locks, pytest.raises(UserError, match=r"\[thesis\]/run has \[ in its path"):
-        start.claim(Workdir.at("run"), False, locks)
+        session.claim(Workdir.at("run"), False, locks)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.training.run.spikes import SpikeDetector
+from bertjax.training.hooks.spikes import SpikeDetector
 
 
 def test_a_spike_is_found_and_hardly_moves_the_mean():

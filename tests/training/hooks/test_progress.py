@@ -4,7 +4,7 @@ import io
 
 from tqdm import tqdm
 
-from bertjax.training.run.progress import show_metrics
+from bertjax.training.hooks.progress import show_metrics
 
 
 def test_the_rate_is_seen_on_a_narrow_terminal_however_many_losses_there_are():

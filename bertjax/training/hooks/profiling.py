@@ -7,11 +7,12 @@ import jax
 from etils import epath
 
 from bertjax.runtime.errors import UserError, reason
+from bertjax.training.hooks.base import Hook, Run
 
 log = logging.getLogger(__name__)
 
 
-class Trace:
+class Trace(Hook):
     """Writes an xprof trace of some steps. A trace that cannot be written is only a warning.
 
     Args:
@@ -23,24 +24,25 @@ class Trace:
         self._steps, self._folder = steps, folder
         self._is_running = False
 
-    def edge(self, first: int, end: int, state: dict) -> None:
-        """Start or end the trace before a chunk with steps `first` to `end - 1`.
-
-        If a chunk contains any step to trace, the whole chunk is traced.
-        """
+    def on_dispatch(self, run: Run, first: int, end: int) -> None:
+        # If a chunk contains any step to trace, the whole chunk is traced.
         # Dispatch is asynchronous: wait for earlier steps, or the trace would contain their end.
         if self._is_running and first >= self._steps.stop:
-            self.end(state)
+            self._end(run)
         elif self._steps and not self._is_running and first < self._steps.stop and end > self._steps.start:
-            jax.block_until_ready(state)
+            jax.block_until_ready(run.state)
             self._is_running = self._succeeds(lambda: jax.profiler.start_trace(str(self._folder)))
             self._steps = self._steps if self._is_running else None
 
-    def end(self, state: dict) -> None:
+    def on_close(self, run: Run, error: BaseException | None) -> None:
+        if error is None:
+            self._end(run)
+
+    def _end(self, run: Run) -> None:
         """End a running trace; log a warning if no trace was written."""
         if self._is_running:
             # Wait for the traced steps, which may only be dispatched yet.
-            jax.block_until_ready(state)
+            jax.block_until_ready(run.state)
             if self._succeeds(jax.profiler.stop_trace):
                 log.info("trace written to %s", self._folder)
         elif self._steps:

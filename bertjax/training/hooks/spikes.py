@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.pipeline import Feed
-from bertjax.training.run.metrics import MetricsLog
-from bertjax.training.run.notify import Notifier
-from bertjax.training.stages import StepSpec
+from bertjax.training.hooks.base import Hook, Run
+from bertjax.training.parallel import processes
+from bertjax.training.restore import Beginning
 
 log = logging.getLogger(__name__)
 
@@ -111,51 +110,41 @@ class SpikeDetector:
             known.high_since = step
 
 
-class SpikeReport:
+class Spikes(Hook):
     """Logs loss spikes, and writes them to `spikes.jsonl` with their batch rows.
 
     All processes track the losses, because they must keep and delete the same checkpoints. Only the writer reports.
 
     Args:
-      metrics_log: writes `spikes.jsonl`.
-      state: `state` at the restored step, if the checkpoint has one.
-      reports: whether this process is the writer.
-      notify: called for spikes and when a loss diverges.
+      beginning: has the detector's state at the restored step.
     """
 
-    def __init__(self, metrics_log: MetricsLog, state: dict[str, Any] | None, reports: bool, notify: Notifier):
-        self._metrics_log, self._detector = metrics_log, SpikeDetector(state=state)
-        self._reports, self._notify = reports, notify
+    def __init__(self, beginning: Beginning):
+        self._detector = SpikeDetector(state=beginning.meta.get("spikes"))
 
-    @property
-    def state(self) -> dict[str, Any]:
-        """The detector's state, for checkpoint metadata."""
-        return self._detector.state
-
-    @property
-    def high_since(self) -> int | None:
-        """See `SpikeDetector.high_since`."""
-        return self._detector.high_since
-
-    def check(self, step: int, metrics: dict[str, float], spec: StepSpec, feed: Feed) -> None:
-        """Report loss spikes in a step's metrics; the step trained on `spec` from `feed`."""
+    def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
-        high_before = self.high_since
+        high_before, spec = self._detector.high_since, run.timetable.at(step - 1)
         spikes = self._detector.find(step, losses, spec.stage)
-        if not self._reports:
+        if not processes.is_writer():
             return
+        notify = run.session.watchdog.notify
         # Warn once per divergence, at its first step: later checkpoints may all be bad, so earlier ones are held.
-        if self.high_since is not None and high_before is None:
+        if self._detector.high_since is not None and high_before is None:
             log.warning("a mean loss is far above its lowest value; the checkpoints up to step %d are kept", step)
-            self._notify("diverged", step)
+            notify("diverged", step)
         for name, (loss, above) in spikes.items():
             last = spec.first + spec.rows - 1
             log.warning(
                 "%s of step %d is %.3f, %.1f deviations above its mean, on rows %d to %d of task %s (spikes.jsonl)",
                 *(name, step, loss, above, spec.first, last, spec.task),
             )
-            self._notify("spike", step, name=name, loss=loss if math.isfinite(loss) else None)
+            notify("spike", step, name=name, loss=loss if math.isfinite(loss) else None)
             # Rows of the plans, so that the user can look at the examples or leave them out with `runtime.skip_rows`.
-            epochs, plans, rows = feed.locate(np.arange(spec.first, last + 1))
+            epochs, plans, rows = run.feeds.train[spec.task, spec.seq_len].locate(np.arange(spec.first, last + 1))
             located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
-            self._metrics_log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})
+            run.log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})
+
+    def on_save(self, run: Run, meta: dict[str, Any]) -> None:
+        meta["spikes"] = self._detector.state
+        run.beginning.checkpoints.hold_before = self._detector.high_since

@@ -6,8 +6,8 @@ import pytest
 from matplotlib import image
 
 from bertjax.runtime.storage import StorageError
-from bertjax.training.results import newest
-from bertjax.training.results.newest import NewestResults
+from bertjax.training.hooks import newest
+from bertjax.training.hooks.newest import NewestResults
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter

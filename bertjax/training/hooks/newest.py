@@ -7,6 +7,8 @@ from typing import Any
 
 from bertjax.runtime import storage
 from bertjax.runtime.errors import json_text
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.results import curves
 from bertjax.training.run.workdir import Workdir
 
@@ -14,7 +16,7 @@ from bertjax.training.run.workdir import Workdir
 _SECONDS_UNTIL_DRAWN = 30.0
 
 
-class NewestResults:
+class NewestResults(Hook):
     """Intermediate results: `LogWriter` writes the summary at each evaluation and the curves half a minute later.
 
     Args:
@@ -28,6 +30,14 @@ class NewestResults:
         # Two locks: `add` in the training thread must not wait for a slow write.
         self._taking, self._writing = threading.Lock(), threading.Lock()
         self._ended = False
+
+    def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
+        self.add(run.figures(evaluation))
+
+    def on_close(self, run: Run, error: BaseException | None) -> None:
+        if error is None and run.has_finished:
+            with run.session.watchdog.state("exporting"):
+                self.end()
 
     def add(self, figures: dict[str, Any]) -> None:
         """Queue an evaluation's figures, as in a finished run's summary."""

@@ -1,0 +1,156 @@
+"""The interface of hooks, and the run in progress that they see."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bertjax.models.vocabulary import count_parameters
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.flops import StepFlops
+from bertjax.training.program import Program
+from bertjax.training.restore import Beginning
+from bertjax.training.results.report import summary_of
+from bertjax.training.run.checkpoint import NotSaved
+from bertjax.training.run.goodput import goodput_of, mfu
+from bertjax.training.run.metrics import MetricsLog, MetricsQueue
+from bertjax.training.stage_flops import of_stage
+from bertjax.training.start import Start
+
+
+class Stopping(Exception):
+    """The run is asked to stop."""
+
+
+class Run:
+    """A run in progress, as its hooks see it. `bertjax.training.loop.train` trains it.
+
+    Args:
+      start: the checked start: program, data and workdir.
+      beginning: the state to begin with.
+      log: logs and totals.
+      hooks: called in this order at each moment.
+      should_stop: called between chunks and between evaluation batches, in all processes after the same ones.
+
+    Attributes:
+      state: state after `step` steps.
+      step: steps dispatched. A chunk is what one dispatch trains, one step or several.
+      taken: steps whose metrics have arrived; at most one dispatch behind, so that the device never waits.
+      owes_evaluation: whether the state after `step` steps is evaluated next, by a resumed run if not by this start.
+      evaluation: the newest evaluation.
+      saved: step of the newest state that is saved, once the run was asked to stop.
+      failure: error of the last save, if it failed.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        beginning: Beginning,
+        log: MetricsLog,
+        hooks: Sequence["Hook"],
+        should_stop: Callable[[], bool],
+    ):
+        self.start, self.beginning, self.log, self.hooks = start, beginning, log, hooks
+        self.session, self.program, self.feeds = start.session, start.program, start.feeds
+        self.runtime, self.timetable = self.program.config.runtime, self.program.timetable
+        self.state, self.step = beginning.state, beginning.step
+        self.taken = self.saved = beginning.step
+        self.owes_evaluation = beginning.owes_evaluation
+        self.evaluation: Evaluation | None = None
+        self.failure: NotSaved | None = None
+        self.queue = MetricsQueue()
+        self._should_stop = should_stop
+
+    def each(self, moment: str, *arguments: Any) -> None:
+        """Call a method of every hook, in order."""
+        for hook in self.hooks:
+            getattr(hook, moment)(self, *arguments)
+
+    def take(self, leave: int = 0) -> None:
+        """Pass the metrics of steps to the hooks; without waiting if the newest dispatch is left out (`leave=1`)."""
+        arrived = self.queue.take(leave)
+        for step, metrics in arrived:
+            self.each("on_step", step, metrics)
+            self.taken = step
+        if arrived:  # one beat: the steps of a dispatch arrive together
+            self.session.watchdog.beat(self.taken)
+
+    def check_stop(self) -> None:
+        """Raise Stopping if the run is asked to stop."""
+        if self._should_stop():
+            raise Stopping
+
+    def is_due(self, every: int, first: int) -> bool:
+        """Return whether the chunk from `first` to `step` contains a multiple of `every`, or ends the run."""
+        return self.step // every > first // every or self.is_at_end
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all steps are dispatched."""
+        return self.step == self.timetable.steps
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether all steps are done and the last state is evaluated."""
+        return self.is_at_end and not self.owes_evaluation
+
+    @property
+    def may_be_best(self) -> bool:
+        """Whether the state may rank as best: not before pruning has ended, since it is denser than the result."""
+        return self.program.config.pruning.has_ended(self.step, self.timetable.steps)
+
+    @property
+    def current_program(self) -> Program:
+        """The program, with the depth that trained the last step (progressive stacking)."""
+        return self.program.at(self.timetable.at(max(self.step - 1, 0)).stage)
+
+    def flops_at(self, step: int) -> StepFlops:
+        """Return the FLOPs of a step, counted from 0."""
+        spec = self.timetable.at(step)
+        return self._flops_of(spec.stage, spec.task)
+
+    @functools.cached_property
+    def _flops_of(self) -> Callable[[int, str], StepFlops]:
+        return functools.cache(lambda stage, task: of_stage(self.program.at(stage).tasks[task], stage))
+
+    def figures(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Return results after an evaluation of the current state, as in `summary.json`."""
+        totals = self.log.totals
+        goodput = goodput_of(totals, self.session.elapsed.seconds)
+        goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self.program.mesh)
+        parameters = count_parameters(self.program.abstract_state["params"], self.program.encoder)
+        return summary_of(evaluation, totals, self.step, goodput, parameters)
+
+
+class Hook:
+    """One duty of a run between its steps. A subclass defines the moments that it needs.
+
+    All processes call all hooks, at the same moments; only process 0 prints and writes, see
+    `bertjax.training.parallel.processes`. An error in a hook ends the run. A hook must not change the state: what a run
+    computes is decided by its configuration alone.
+
+    Name your own as `runtime.hooks=["module:Class"]`: each is made without arguments, and called after bertjax's.
+    """
+
+    def on_start(self, run: Run) -> None:
+        """Before the first chunk of this start."""
+
+    def on_dispatch(self, run: Run, first: int, end: int) -> None:
+        """Before the chunk with the steps `first` to `end - 1`, counted from 0."""
+
+    def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
+        """When the metrics of a step have arrived; `step` steps are done. All steps come, in order."""
+
+    def on_chunk(self, run: Run, first: int) -> None:
+        """After the chunk from `first` to `run.step`; `run.take()` waits for its metrics."""
+
+    def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
+        """After an evaluation of the state after `run.step` steps."""
+
+    def on_save(self, run: Run, meta: dict[str, Any]) -> None:
+        """Before a checkpoint is saved: add what a resumed run needs to its metadata, as JSON."""
+
+    def on_stop(self, run: Run) -> None:
+        """When the run is asked to stop, between two chunks or in the middle of an evaluation."""
+
+    def on_close(self, run: Run, error: BaseException | None) -> None:
+        """At the end, after all steps, a stop or an error; called even if another hook fails here."""

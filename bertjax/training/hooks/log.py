@@ -1,0 +1,84 @@
+"""Count steps, and write their lines of metrics."""
+
+import dataclasses
+from typing import Any
+
+from bertjax.config.config import to_dict
+from bertjax.models.flops import Counts
+from bertjax.training.evaluation import Evaluation
+from bertjax.training.hooks.base import Hook, Run
+from bertjax.training.parallel import processes
+from bertjax.training.restore import Beginning
+from bertjax.training.run import goodput
+from bertjax.training.run.metrics import MetricsLog, Totals
+from bertjax.training.run.tracking import Tracking
+from bertjax.training.start import Start
+
+
+class Log(Hook):
+    """Writes a line of metrics every `runtime.log_every` steps, and one for every evaluated step.
+
+    The newest step's line waits until the next step arrives or a checkpoint is saved, as an evaluation may join it.
+
+    Args:
+      beginning: metrics since the last line, if the run resumes.
+    """
+
+    def __init__(self, beginning: Beginning):
+        # Newest metrics of each task trained since the last line.
+        is_due, is_owed = beginning.meta.get("evaluation_is_due", False), beginning.owes_evaluation
+        has_line = is_due and not is_owed  # the evaluation after the save has written this line
+        self._recent: dict[str, float] = {} if has_line else dict(beginning.meta.get("recent", {}))
+        self._waiting: tuple[int, dict[str, float]] | None = (beginning.step, dict(self._recent)) if is_owed else None
+
+    def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
+        self._write(run)
+        counts = Counts(**{name: metrics[name] for name in Counts._fields})
+        run.log.count(metrics, run.flops_at(step - 1).useful(counts))
+        self._recent |= metrics
+        self._waiting = (step, dict(self._recent))
+
+    def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
+        metrics_of = {name: part.metrics for name, part in evaluation.by_set.items()}
+        self._write(
+            run, {f"{name}/{key}": value for name, values in metrics_of.items() for key, value in values.items()}
+        )
+        run.log.write_samples(run.step, [dataclasses.asdict(sample) for sample in evaluation.samples])
+
+    def on_save(self, run: Run, meta: dict[str, Any]) -> None:
+        if not run.owes_evaluation:  # an evaluated step has one line, which also holds the evaluation
+            self._write(run)
+        run.log.flush()
+        meta |= {"totals": dataclasses.asdict(run.log.totals), "recent": self._recent}
+
+    def on_close(self, run: Run, error: BaseException | None) -> None:
+        run.log.close()
+
+    def _write(self, run: Run, evaluation: dict[str, float] | None = None) -> None:
+        if self._waiting:
+            step, metrics = self._waiting
+            if evaluation or step % run.runtime.log_every == 0 or step == run.timetable.steps:
+                run.log.write(step, metrics, evaluation)
+                self._recent = {}
+            self._waiting = None
+
+
+def open_log(start: Start, beginning: Beginning) -> MetricsLog:
+    """Open the logs and trackers of a run in the writer, and its totals in every process.
+
+    Raises:
+      UserError: a log file is damaged.
+    """
+    session, config = start.session, start.program.config
+    names = config.runtime.trackers if processes.is_writer() else ()
+    trackers = [session.closing.enter_context(Tracking(name, session.files, to_dict(config))) for name in names]
+    totals = Totals(**beginning.meta["totals"]) if beginning.meta else Totals()
+
+    def speed(before: Totals, now: Totals, steps: int) -> dict[str, float]:
+        return goodput.speed(before, now, steps, session.elapsed.seconds, start.program.mesh)
+
+    # A damaged file of the writer is an error in every process.
+    return processes.together(
+        MetricsLog,
+        *(session.files, totals, beginning.step, session.writer, trackers, speed, beginning.owes_evaluation),
+    )

@@ -1,0 +1,72 @@
+"""Decide when the state is saved, and with which metadata."""
+
+from typing import Any
+
+import jax
+
+from bertjax.runtime.errors import Unavailable
+from bertjax.training.hooks.base import Hook, Run
+from bertjax.training.run.failures import NotFinite
+from bertjax.training.run.saving import Saving
+
+
+class Save(Hook):
+    """Saves every `runtime.save_every` steps, at those of `keep_at`, at a stop and at the end.
+
+    With `keep_best`, also before each evaluation that may make a checkpoint the best.
+
+    Args:
+      saving: saves in the background.
+    """
+
+    def __init__(self, saving: Saving):
+        self._saving = saving
+
+    def on_start(self, run: Run) -> None:
+        if run.beginning.is_new:
+            self._saving.try_out(run.session.files.trial_checkpoint, run.state)
+            if 0 in run.runtime.keep_at:
+                self._save(run)
+
+    def on_chunk(self, run: Run, first: int) -> None:
+        self._saving.check()
+        may_be_best = run.owes_evaluation and run.runtime.keep_best and run.may_be_best
+        if may_be_best or run.step in run.runtime.keep_at or self._is_due(run, first):
+            run.take()
+            self._save(run, is_last=run.is_at_end)
+
+    def on_stop(self, run: Run) -> None:
+        """Save the state, or finish a save that started a few steps ago."""
+        self._saving.check()
+        if run.step == run.beginning.step and not run.beginning.is_new:
+            run.saved = run.step  # nothing is trained: the restored checkpoint is this state
+        elif finished := self._saving.finish_recent(run.step):
+            run.saved, run.failure = finished
+        else:
+            run.take()
+            self._save(run, is_last=True)
+            run.saved = run.step
+
+    def on_close(self, run: Run, error: BaseException | None) -> None:
+        # After an error, complete a running save only if no other process is needed for it and this one still owns the
+        # workdir.
+        is_alone = jax.process_count() == 1 and isinstance(error, Exception) and not isinstance(error, Unavailable)
+        if error is None or isinstance(error, NotFinite) or is_alone:
+            self._saving.close()
+
+    def _is_due(self, run: Run, first: int) -> bool:
+        return run.is_due(run.runtime.save_every, first) and (run.is_at_end or self._saving.may_save())
+
+    def _save(self, run: Run, is_last: bool = False) -> None:
+        """Start saving the state. With `is_last`, wait for the save and keep its error for the end of the run."""
+        meta: dict[str, Any] = {
+            **run.start.meta,
+            "evaluation_is_due": run.owes_evaluation,
+            "skip_rows": run.runtime.skipped_before(run.step),
+        }
+        run.each("on_save", meta)
+        run.session.verify_lock()
+        if is_last:
+            run.failure = self._saving.save_last(run.step, run.state, meta)
+        else:
+            self._saving.save(run.step, run.state, meta)

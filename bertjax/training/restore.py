@@ -1,0 +1,95 @@
+"""Restore a run's newest checkpoint, or create its state at step 0."""
+
+import logging
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from bertjax.runtime.errors import UserError, shorten
+from bertjax.training.config import RuntimeConfig
+from bertjax.training.parallel import processes
+from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.fingerprints import check_replicas
+from bertjax.training.run.metrics import read_scores
+from bertjax.training.run.retention import Retention
+from bertjax.training.run.workdir import Workdir
+from bertjax.training.start import Start
+from bertjax.training.state import State
+
+log = logging.getLogger(__name__)
+
+
+class Beginning(NamedTuple):
+    """The state that a start begins with.
+
+    Attributes:
+      checkpoints: checkpoints of the run.
+      state: state after `step` steps.
+      step: steps done.
+      meta: metadata of the restored checkpoint; empty at step 0 of a new run.
+      owes_evaluation: whether the earlier start saved the state to evaluate it next, and ended before it had.
+    """
+
+    checkpoints: Checkpoints
+    state: State
+    step: int
+    meta: dict[str, Any]
+    owes_evaluation: bool
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the run had no checkpoint."""
+        return not self.meta
+
+
+def restore(start: Start) -> Beginning:
+    """Restore the newest checkpoint that is whole; without one, create the state at step 0.
+
+    Raises:
+      UserError: the settings contradict the checkpoint.
+    """
+    program, files, runtime = start.program, start.session.files, start.program.config.runtime
+    timetable = program.timetable
+    retention = Retention(runtime.keep, runtime.kept_every, runtime.keep_best, runtime.keep_at)
+    checkpoints = Checkpoints(files.checkpoints, retention)
+
+    def abstract_state_at(step: int) -> State:
+        return program.at(timetable.at(max(step - 1, 0)).stage).abstract_state
+
+    restored = checkpoints.restore_newest(abstract_state_at)
+    state, step, meta = (restored.tree, restored.step, restored.meta) if restored else (start.create_state(), 0, {})
+    check_replicas(state, step)
+    start.session.watchdog.locate(step, timetable.steps)
+    if restored:
+        check_skipped_rows(runtime, step, meta.get("skip_rows", []), files)
+        if processes.is_writer():
+            warn_of_missed(runtime.keep_at, step, checkpoints.steps())
+        log.info("resumed at step %d of %d", step, timetable.steps)
+        if meta["layout"] != (layout := start.meta["layout"]):
+            log.info(
+                "the checkpoint was saved on %s; the run continues on %s with the same batches", meta["layout"], layout
+            )
+    checkpoints.scores = dict(processes.from_writer(lambda: read_scores(files.evaluations, step), "evaluations"))
+    # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and writes
+    # its line of metrics.
+    owes_evaluation = meta.get("evaluation_is_due", False) and step not in checkpoints.scores
+    return Beginning(checkpoints, state, step, meta, owes_evaluation)
+
+
+def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], workdir: Workdir) -> None:
+    """Raise UserError if the settings skip other rows before `step` than the checkpoint was trained with."""
+    if runtime.skipped_before(step) != skipped:
+        raise UserError(
+            f"checkpoint {step} was trained with runtime.skip_rows={skipped}, and the settings differ before that "
+            f"step: {[list(steps) for steps in runtime.skip_rows]}; change only what is later, or move the checkpoints "
+            f"after the first skipped step out of {workdir.checkpoints}"
+        )
+
+
+def warn_of_missed(keep_at: Collection[int], step: int, saved: Collection[int]) -> None:
+    """Warn about steps in `keep_at` that the run has passed without saving a checkpoint."""
+    if missed := [kept for kept in keep_at if kept < step and kept not in saved]:
+        log.warning(
+            "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",
+            shorten([f"step {kept}" for kept in missed]),
+            step,
+        )

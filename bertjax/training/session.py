@@ -1,0 +1,115 @@
+"""What one start of a run opens around its training: lock, heartbeat, watchdog, log writer and clock."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from etils import epath
+
+from bertjax.config.config import Config
+from bertjax.runtime import command_line, storage
+from bertjax.runtime.errors import UserError, reason
+from bertjax.training.parallel import processes
+from bertjax.training.run import foreign_code, record, versions
+from bertjax.training.run.goodput import Elapsed
+from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.lease import Lease
+from bertjax.training.run.notify import Notifier, end_of
+from bertjax.training.run.refusal import Refusal
+from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.writer import LogWriter
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """An open start of a run, in each of its processes.
+
+    Attributes:
+      files: the workdir, locked.
+      before: record of the start before this one; None at the first.
+      lock: lock of the workdir, if this process holds one that can be lost.
+      writer: writes the logs.
+      watchdog: limits and reports each activity.
+      elapsed: wall time over all starts.
+      refusal: restores the heartbeat unless the start is accepted.
+      closing: closes what is opened later, such as trackers.
+    """
+
+    files: Workdir
+    before: record.RunRecord | None
+    lock: Lease | None
+    writer: LogWriter
+    watchdog: Watchdog
+    elapsed: Elapsed
+    refusal: Refusal
+    closing: contextlib.ExitStack
+
+    def accept(self) -> None:
+        """Accept the start: from now on, errors belong to the run."""
+        self.refusal.accept()
+        if self.before is not None:
+            self.writer.add(self.elapsed)
+
+    def verify_lock(self) -> None:
+        """Raise Unavailable in all processes if the writer has lost its lock, by reading the lock file."""
+        processes.on_writer(self.lock.verify if self.lock else lambda: None)
+
+    def end(self, state: str, exit_code: int, step: int) -> None:
+        """Report the end of the run in the heartbeat and as an event."""
+        self.watchdog.end(state, exit_code)
+        self.watchdog.notify(state, step)
+
+
+@contextlib.contextmanager
+def opened(
+    config: Config, workdir: str | Path | epath.Path, longer: bool, other_versions: bool, on_event: str
+) -> Iterator[Session]:
+    """Open a session: lock the workdir and begin the heartbeat. An error that ends it is reported there.
+
+    Args:
+      config: the configuration as the user wrote it.
+      workdir: the run's folder.
+      longer: whether the run must exist already, to be continued with more steps.
+      other_versions: allow other versions of computing libraries than at the last start.
+      on_event: command to run at each event, see `Notifier`.
+
+    Raises:
+      UserError: the workdir cannot be used, or was written with other versions.
+    """
+    files, is_writer = Workdir.at(workdir), processes.is_writer()
+    with (
+        Notifier(on_event if is_writer else "", str(files.root)) as notify,
+        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat), notify) as watchdog,
+        contextlib.ExitStack() as closing,
+        processes.noticing_lost_peers(),
+    ):
+        lock = processes.together(lambda: claim(files, longer, closing) if is_writer else None)
+        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config.foreign_kinds)))
+        refusal = processes.together(closing.enter_context, Refusal(files, is_writer))
+        writer = closing.enter_context(LogWriter(is_writer, lock))
+        closing.push(
+            lambda _, error, __: (
+                watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
+            )
+        )
+        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
+        elapsed = processes.together(Elapsed, files.elapsed)
+        before = record.shared_record(files)
+        if before is None:
+            writer.add(elapsed)
+        yield Session(files, before, lock, writer, watchdog, elapsed, refusal, closing)
+
+
+def claim(files: Workdir, longer: bool, closing: contextlib.ExitStack) -> Lease | None:
+    """Lock a workdir until `closing` closes; see `Workdir.locked`.
+
+    Raises:
+      UserError: the path cannot hold checkpoints, or `longer` is set and the workdir has no run to continue.
+    """
+    files.check_checkpoints()
+    lock = closing.enter_context(files.locked())
+    if longer and not storage.exists(files.config):
+        raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
+    return lock
