@@ -16,7 +16,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bertjax.config import config as configuration
-from bertjax.config import config_file, export
+from bertjax.config import config_file, export, private_paths
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.interop import families, huggingface, sentence_transformers
@@ -165,6 +165,7 @@ def run(
             params = export.exported(program.merged(trained.state))
             params = multihost_utils.process_allgather(params, tiled=True)
             settings = configuration.to_dict(tuned_config(config, trained.evaluation.metrics))
+            settings = private_paths.without_teachers(settings)
             model = export.Export(settings, program.encoder, params, feeds.store.tokenizer, trained.figures)
             processes.on_writer(lock.verify if lock else lambda: None)
             processes.on_writer(lambda: _write_results(files, model, name, config, trained.evaluation))
