@@ -38,9 +38,10 @@ def three_layers(method: str) -> Commands:
         if method != "distilbert":
             config, flags = f"configs/adapt.py:{place.adapted}", [*flags, *cut(THREE)]
         if method in _LOSSES:
-            losses = [f"--config.tasks.mlm.objective.teacher_losses.{loss}" for loss in _LOSSES[method]]
-            teacher = f"--config.tasks.mlm.objective.teacher={place.adapted}"
-            flags += [teacher, "--config.tasks.mlm.objective.own_factor=0.0", *losses]
+            objective = "--config.tasks.mlm.objective"
+            distilled = "{'kind': 'distilled', 'objective': {'kind': 'mlm'}, 'own_factor': 0.0}"
+            losses = [f"{objective}.losses.{loss}" for loss in _LOSSES[method]]
+            flags += [f"{objective}={distilled}", f"{objective}.teacher={place.adapted}", *losses]
         return _then_tuned(place, _shared(place, method), config, flags)
 
     return commands
@@ -101,7 +102,7 @@ def mobilebert(is_taught: bool) -> Commands:
         flags += [f"--config.stages.1.{name}" for name in (f"steps={steps}", "seq_len=128", "batch=16")]
         flags += ["--config.stages.1.learning_rate=5e-4", f"--config.stages.1.warmup_steps={steps // 10}"]
         if not is_taught:
-            flags += [flag for task in ("transfer", "distillation") for flag in _alone(task)]
+            flags += [_alone(task, "mlm") for task in ("transfer", "distillation")]
         pretrained = _shared(place, "mobilebert" if is_taught else "mobilebert-alone")
         return _then_tuned(place, pretrained, f"configs/mobilebert.py:{place.adapted}", flags)
 
@@ -121,7 +122,7 @@ def small_vocabulary(width: int, is_taught: bool) -> Commands:
             _shared(place, name) for name in (f"small-{width}-alone", f"small-{width}", "mixed", "continued")
         )
         recipe = "configs/small_vocabulary.py"
-        first, tuned_alone = _then_tuned(place, alone, f"{recipe}:{place.adapted}", [*flags, *_alone("bert")])
+        first, tuned_alone = _then_tuned(place, alone, f"{recipe}:{place.adapted}", [*flags, _alone("bert", "bert")])
         if not is_taught:
             return [first, tuned_alone]
         on_both = pretraining(place.corpus, ADAPTING_STEPS, mixed)
@@ -144,7 +145,6 @@ def _then_tuned(place: Place, pretrained: Path, config: str, flags: list[str]) -
     return [trained(config, pretrained, place.seed, *flags), tuned(place, pretrained / "export")]
 
 
-def _alone(task: str) -> list[str]:
-    """Return the flags of a pretraining task without its teacher."""
-    settings = ("teacher=", "teacher_losses={}", "own_factor=1.0")
-    return [f"--config.tasks.{task}.objective.{setting}" for setting in settings]
+def _alone(task: str, kind: str) -> str:
+    """Return the flag that gives a pretraining task an objective without its teacher."""
+    return f"--config.tasks.{task}.objective={{'kind': '{kind}'}}"

@@ -17,7 +17,7 @@ _LAYERS_ONLY = (
     '--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]',
     "--config.optimizer.multipliers=[]",
 )
-_LOSSES = "--config.tasks.classify.objective.teacher_losses"
+_LOSSES = "--config.tasks.classify.objective.losses"
 _THREE_BITS = "--config.quantization.layer_bits=[3, 3, 3, 3, 3, 3]"  # of a teacher with six layers
 
 

@@ -148,7 +148,10 @@ ABLATIONS: dict[str, Row] = {
 
 def student_tasks(teacher: str) -> dict[str, dict[str, Any]]:
     """Return the task of the student of an export."""
-    return {STUDENT: task("distillation", teacher=teacher, soft_on="all")}
+    losses = {"soft": {"kind": "token_logits", "temperature": 2.0, "factor": 5.0}, "cosine": {"kind": "output"}}
+    taught = task("mlm")
+    distilled = {"kind": "distilled", "objective": taught["objective"], "own_factor": 2.0, "losses": losses}
+    return {STUDENT: taught | {"objective": distilled | {"teacher": teacher}}}
 
 
 def get_config(variant: str = TEACHER) -> ml_collections.ConfigDict:

@@ -13,11 +13,12 @@ import jax
 from benchmarks import family_config, family_finetuning, family_probe, resumable
 from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
 from bertjax.config.config import Config, Task, from_dict
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.teacher import Teacher
 from bertjax.training import stage_flops
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
+from bertjax.training.step import total_loss
 
 SEEDS = (0, 1, 2)
 # The steps that choose a learning rate are those of a run of a third of the FLOPs.
@@ -116,7 +117,7 @@ def _params(encoder, key: jax.Array) -> dict:
 
 
 def own_loss(row: str, metrics: dict[str, float]) -> float:
-    """Return the held-out loss that a row minimizes: its terms with their coefficients, the mean over its tasks."""
+    """Return the held-out loss that a row minimizes: its terms with their weights, the mean over its tasks."""
     objectives = {name: task.objective for name, task in _config(row, family_config.STEPS).tasks.items()}
     losses = []
     for name, objective in objectives.items():
@@ -126,7 +127,7 @@ def own_loss(row: str, metrics: dict[str, float]) -> float:
             for metric, value in metrics.items()
             if metric.startswith(prefix) and metric.endswith("_loss")
         }
-        losses.append(sum(objective.coefficients.get(term, 1.0) * value for term, value in terms.items()))
+        losses.append(float(total_loss(objective, terms, step=0)))
     return statistics.fmean(losses)
 
 

@@ -97,12 +97,11 @@ def _twice(place: Place, *flags: str) -> list[Command]:
 
 
 def _minibert(place: Place) -> list[Command]:
-    objective = "--config.tasks.tags.objective"
+    losses = {"soft": {"kind": "logits"}}
+    objective = {"kind": "distilled", "objective": {"kind": "tagging"}, "teacher": str(place.teacher)}
     return _twice(
         place,
-        f"{objective}.teacher={place.teacher}",
-        f"{objective}.teacher_losses.soft.kind=logits",
-        f"{objective}.own_factor=0.0",
+        f"--config.tasks.tags.objective={objective | {'losses': losses, 'own_factor': 0.0}}",
         f"--config.tasks.tags.examples.unlabeled={place.out}/data/unlabeled.txt",
     )
 

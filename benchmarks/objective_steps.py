@@ -27,11 +27,13 @@ from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import Objective
-from bertjax.objectives.pretraining.distillation import Distillation
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.output import OutputCosine
+from bertjax.objectives.distill.losses.token_logits import TokenLogits
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
-from bertjax.objectives.teacher import Teacher
 from bertjax.runtime import platform
 from bertjax.runtime.command_line import exit_code_of
 from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
@@ -39,12 +41,13 @@ from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 
 VOCABULARY = Vocabulary(8000, 0, 5, 4, 6, (0, 1, 2, 3, 4, 5, 6))
+_LOSSES = {"soft": TokenLogits(temperature=2.0, factor=5.0), "cosine": OutputCosine()}
 # The objective of each arm, and its additional encoder settings. The other arms are compared with the first.
 ARMS: dict[str, tuple[Objective, dict]] = {
     "mlm": (MaskedLM(), {}),
     "electra, generator 1/4": (Electra(generator_share=0.25), {}),
     "permutation": (PermutationLM(), {"positions": "relative"}),
-    "distillation, all tokens": (Distillation(soft_on="all"), {}),
+    "distillation, all tokens": (Distilled(MaskedLM(), "teacher", _LOSSES, own_factor=2.0), {}),
 }
 
 
@@ -75,7 +78,7 @@ def features(objective: Objective, batch: int, seq_len: int) -> dict[str, np.nda
 def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len: int) -> Callable[[], None]:
     """Return a function that trains one step, always on the same batch."""
     frozen = None
-    if isinstance(objective, Distillation):
+    if isinstance(objective, Distilled):
         untrained = program(MaskedLM(), encoder, batch, seq_len, unroll=True).init_state()["params"]
         objective = objective.bind_teacher(Teacher(encoder, jax.device_get(untrained), tokenizer_fingerprint=""))
         frozen = jax.device_put(objective.frozen_params(encoder))

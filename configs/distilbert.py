@@ -54,7 +54,16 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.data = {"corpus": "hf:wikimedia/wikipedia/20231101.en", "tokenizer": {"model": f"{teacher}/tokenizer"}}
     config.tasks = {
         "distillation": {
-            "objective": {"kind": "distillation", "teacher": teacher, "soft_on": "all"},
+            "objective": {
+                "kind": "distilled",
+                "objective": {"kind": "mlm"},
+                "teacher": teacher,
+                "own_factor": 2.0,
+                "losses": {
+                    "soft": {"kind": "token_logits", "temperature": 2.0, "factor": 5.0},
+                    "cosine": {"kind": "output"},
+                },
+            },
             "examples": {"kind": "full_sentences"},
             "row_examples": 1,
         }

@@ -68,7 +68,13 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     soft = {"soft": {"kind": "logits", "factor": 0.5}}
     config.tasks = {
         name: {
-            "objective": {"kind": "mlm", "teacher": teacher, "own_factor": factor, "teacher_losses": losses},
+            "objective": {
+                "kind": "distilled",
+                "objective": {"kind": "mlm"},
+                "teacher": teacher,
+                "own_factor": factor,
+                "losses": losses,
+            },
             "examples": {"kind": "full_sentences"},
             "row_examples": 1,
         }

@@ -65,7 +65,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     losses = {"projections": {"kind": "parameters", "factor": 10.0}}
     config.tasks = {
         "bert": {
-            "objective": {"kind": "bert", "teacher": teacher, "teacher_losses": losses},
+            "objective": {"kind": "distilled", "objective": {"kind": "bert"}, "teacher": teacher, "losses": losses},
             "examples": {"kind": "segment_pairs"},
             "row_examples": 1,
         }

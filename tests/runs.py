@@ -76,13 +76,14 @@ def shared_programs() -> Iterator[None]:
     A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
     """
     from bertjax.cli import evaluate  # not above: JAX must see the environment of conftest.py
+    from bertjax.objectives.distill.wrapper import Wrapper
     from bertjax.training import start as starting
     from bertjax.training.program import Program
 
     def program_of(config, vocab_size: int, **choices) -> Program:
         objectives = [task.objective for task in config.tasks.values()]
         program = Program(config, vocab_size, **choices)
-        if any(task.objective.bound_teacher is not None for task in program.config.tasks.values()):
+        if any(isinstance(task.objective, Wrapper) for task in program.config.tasks.values()):
             return program
         # Settings of user-defined objectives may be equal although their classes are not.
         key = (repr(program), *map(type, objectives))

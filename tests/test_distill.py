@@ -39,7 +39,7 @@ def get_config():
         "init_layers": [0],
         "tasks": {
             "good": {
-                "objective": {"kind": "classification", "teacher_losses": losses},
+                "objective": {"kind": "distilled", "objective": {"kind": "classification"}, "losses": losses},
                 "examples": {"kind": "labeled_text"},
             }
         },
@@ -50,6 +50,7 @@ def get_config():
     }
 """
 LOSSES = ("soft", "states", "patient", "maps", "relations")
+OBJECTIVE = "--config.tasks.good.objective"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def files(undisturbed, tmp_path_factory):
     labeled, dev = labeled_files.write(folder)
     own = [f"--config.tasks.good.examples.train={labeled}", f"--config.tasks.good.examples.heldout={dev}"]
     own.append(f"--config.init_from={undisturbed / 'export'}")
-    flags = [f"--config={folder / 'student.py'}", *own, "--config.tasks.good.objective.teacher_losses={}"]
+    flags = [f"--config={folder / 'student.py'}", *own, f"{OBJECTIVE}={{'kind': 'classification'}}"]
     flags += ["--config.model.layers=2", "--config.init_layers=[]"]
     assert runs.call(*flags, f"--workdir={folder / 'teacher'}") == 0
     teacher = folder / "teacher" / "export"
@@ -96,6 +97,9 @@ def test_the_student_stands_alone(files, finished, tmp_path, monkeypatch):
     summary = json.loads((finished / "summary.json").read_text())
     assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
     assert "soft_loss" not in figures["eval"]
+    [task] = export.read_manifest(finished / "export")["config"]["tasks"].values()
+    assert task["objective"]["kind"] == "classification" and "teacher" not in json.dumps(task)
+    assert "unlabeled" not in task["examples"]
 
 
 @pytest.mark.slow
@@ -149,30 +153,25 @@ def test_unlabeled_files_that_are_refused(tmp_path, settings, complaint):
         LabeledText(unlabeled="more.txt", label="")
 
 
-OBJECTIVE = "--config.tasks.good.objective"
-
-
 @pytest.mark.parametrize(
     "more, complaint",
     [
-        ([f"{OBJECTIVE}.teacher="], "teacher_losses=soft, states, patient, maps and 1 more need a teacher; set"),
-        ([f"{OBJECTIVE}.teacher_losses={{}}"], "has no effect without losses; set objective.teacher_losses="),
+        ([f"{OBJECTIVE}.teacher="], "objective.kind=distilled needs a teacher; set objective.teacher to an export"),
+        ([f"{OBJECTIVE}.losses={{}}"], "objective.kind=distilled has no objective.losses; set objective.losses="),
         (
-            [f"{OBJECTIVE}.teacher_losses={{}}", f"{OBJECTIVE}.teacher="],
-            "more.txt needs a teacher, which labels it; set objective.teacher and objective.teacher_losses",
+            [f"{OBJECTIVE}={{'kind': 'classification'}}"],
+            "more.txt needs a teacher, which labels it; set objective.kind=distilled, objective.teacher and ",
+        ),
+        ([f"{OBJECTIVE}.losses.maps.layer_map=skip"], "compares no layers of a student of 1 and a teacher"),
+        ([f"{OBJECTIVE}.losses.maps.layers=1"], "unknown configuration key"),
+        ([f"{OBJECTIVE}.losses.soft.kind=relation"], "kind='relation' is unknown; choose one of logits"),
+        (
+            [f"{OBJECTIVE}={{'kind': 'distilled', 'losses': {{'soft': {{'kind': 'logits'}}}}}}"],
+            "tasks.good.objective has no objective; set tasks.good.objective.objective",
         ),
         (
-            [f"{OBJECTIVE}.teacher_losses.maps.layer_map=skip"],
-            "compares no layers of a student of 1 and a teacher",
-        ),
-        ([f"{OBJECTIVE}.teacher_losses.maps.layers=1"], "unknown configuration key"),
-        (
-            [f"{OBJECTIVE}.teacher_losses.soft.kind=relation"],
-            "kind='relation' is unknown; choose one of logits",
-        ),
-        (
-            [f"{OBJECTIVE}.own_factor=0", *(f"{OBJECTIVE}.teacher_losses.{name}.factor=0" for name in LOSSES)],
-            "objective.own_factor=0 leaves nothing to learn: every loss of objective.teacher_losses=soft, states, ",
+            [f"{OBJECTIVE}.own_factor=0", *(f"{OBJECTIVE}.losses.{name}.factor=0" for name in LOSSES)],
+            "objective.own_factor=0 leaves nothing to learn: every loss of objective.losses=soft, states, ",
         ),
         ([f"{OBJECTIVE}.own_factor=-1"], "objective.own_factor=-1.0 must be a number, not negative"),
     ],
@@ -200,7 +199,7 @@ def test_the_command_line_is_that_of_the_recipe():
 
     for method in distill.METHODS:
         objective = distill.get_config(f"{method}-smoke").tasks.classify.objective
-        assert objective.teacher_losses or objective.replacing
+        assert objective.kind == "replacing" if method == "theseus" else objective.losses
 
 
 def test_a_regression_has_the_losses_of_its_method_on_numbers():
@@ -208,16 +207,19 @@ def test_a_regression_has_the_losses_of_its_method_on_numbers():
 
     for method, (own_factor, losses) in distill.METHODS.items():
         objective = distill.get_config(f"{method}-regression").tasks.classify.objective
-        assert (objective.kind, objective.own_factor) == ("regression", own_factor)
-        assert set(objective.teacher_losses) == set(losses)
-        soft = [loss for loss in objective.teacher_losses.values() if loss.kind == "logits"]
+        assert objective.objective.kind == "regression"
+        if method == "theseus":
+            continue
+        assert objective.own_factor == own_factor and set(objective.losses) == set(losses)
+        soft = [loss for loss in objective.losses.values() if loss.kind == "logits"]
         assert all(loss.compare == "mse" and "temperature" not in loss for loss in soft)
 
 
 @pytest.mark.slow
 def test_layers_of_a_student_replace_those_of_its_teacher(files, tmp_path, monkeypatch):
     monkeypatch.chdir(files[2].parent)
-    replacing = [f"{OBJECTIVE}.teacher_losses={{}}", f"{OBJECTIVE}.replacing={{'first': 0.3, 'steps': 10}}"]
+    inner = "{'kind': 'classification'}"
+    replacing = [f"{OBJECTIVE}={{'kind': 'replacing', 'objective': {inner}, 'teacher': '{files[0]}', 'steps': 10}}"]
     replacing += ["--config.tasks.good.examples.unlabeled=", f"--workdir={tmp_path / 'run'}"]
     assert runs.call(*files[1], *replacing) == 0
     losses = [
@@ -240,7 +242,7 @@ def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsy
     new = [flag for flag in flags if "init_from" not in flag]
     new += [f"--config.data.tokenizer.model={teacher / 'tokenizer'}", "--config.init_layers=[]"]
     new += ["--config.model.preset=bilstm", "--config.model.max_positions=32", "--config.optimizer.learning_rate=1e-2"]
-    losses = "--config.tasks.good.objective.teacher_losses"
+    losses = f"{OBJECTIVE}.losses"
     logits = [f"{losses}={{'logits': {{'kind': 'logits', 'compare': 'mse'}}}}"]
     run = tmp_path / "run"
     assert runs.call(*new, *logits, f"--workdir={run}") == 0

@@ -13,7 +13,8 @@ import pytest
 
 from bertjax.config import config_file
 from bertjax.config.config import from_dict, to_dict
-from bertjax.objectives.teacher_losses.layer_map import MappedLoss
+from bertjax.objectives.distill.losses.layer_map import MappedLoss
+from bertjax.objectives.distill.replacing import Replacing
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
@@ -81,10 +82,10 @@ def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_pa
     config = config_file.load(path, [flag.removeprefix("--config.") for flag in flags if flag.startswith("--config.")])
     teacher = from_dict(settings).model
     for task in config.tasks.values():
-        for loss in task.objective.teacher_losses.values():
+        for loss in getattr(task.objective, "losses", {}).values():
             if isinstance(loss, MappedLoss):
                 loss.pairs(config.model, teacher)
-        assert not (task.objective.replacing and teacher.layers % config.model.layers)
+        assert not (isinstance(task.objective, Replacing) and teacher.layers % config.model.layers)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

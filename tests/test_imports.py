@@ -40,8 +40,8 @@ ALLOWED = {
     "training.param_paths": "runtime",
     "training.parallel": "runtime data models training.config training.param_paths",
     "training.state": "training.parallel",
-    "training.run": "runtime config.registry config.typed data config.export training.config training.lora "
-    "training.pruning training.quantization training.model_params training.stages config.config "
+    "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
+    "training.lora training.pruning training.quantization training.model_params training.stages config.config "
     "training.param_paths training.parallel training.state",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
@@ -55,9 +55,9 @@ ALLOWED = {
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config training.parallel training.run config.opening config.config_file training "
     "inference interop comparison",
-    "cli": "analysis.page runtime data models config.export objectives training.config config.config "
-    "training.parallel training.run config.opening config.config_file training forecast inference interop "
-    "comparison analysis",
+    "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
+    "config.config training.parallel training.run config.opening config.config_file training forecast inference "
+    "interop comparison analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
     "train": "__main__",

@@ -10,6 +10,7 @@ import pytest
 from bertjax.config.config import to_dict
 from bertjax.config.config_file import load
 from bertjax.models.presets import PRESETS
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from tests import frozen, runs
@@ -111,7 +112,10 @@ def test_distilbert_has_the_settings_of_its_code(tmp_path):
         **{"optimizer.learning_rate": 5e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 0.0},
         **{"optimizer.clip_norm": 5.0, "optimizer.warmup_share": 0.05, "optimizer.epsilon": 1e-6},
         **{"optimizer.frozen": ["^encoder/embeddings/position$"], "stages.0.epochs": 3.0, "stages.0.batch": 4000},
-        **{"tasks.distillation.objective.soft_on": "all", "tasks.distillation.objective.temperature": 2.0},
+        **{"tasks.distillation.objective.losses.soft.kind": "token_logits"},
+        **{"tasks.distillation.objective.losses.soft.temperature": 2.0},
+        **{"tasks.distillation.objective.losses.soft.factor": 5.0, "tasks.distillation.objective.own_factor": 2.0},
+        **{"tasks.distillation.objective.losses.cosine": {"kind": "output", "factor": 1.0}},
     }
     assert_published(settings, published)
 
@@ -132,7 +136,7 @@ def test_mobilebert_has_the_architecture_and_the_settings_of_its_code(ib_bert):
         **{"stages.0": (240_000, 512, 2048), "stages.1": (500_000, 512, 2048), "stages.1.tasks": ["distillation"]},
         **{"optimizer.kind": "lamb", "optimizer.learning_rate": 1.5e-3, "optimizer.warmup_steps": 10_000},
         **{"tasks.distillation.objective.own_factor": 0.5, "tasks.transfer.objective.own_factor": 0.0},
-        **{"tasks.transfer.objective.teacher_losses.states.factor": 100.0 * 512},
+        **{"tasks.transfer.objective.losses.states.factor": 100.0 * 512},
     }
     assert_published(to_dict(config), published)
 
@@ -154,8 +158,8 @@ def test_a_student_with_a_small_vocabulary_is_a_quarter_as_wide_as_its_teacher(t
     assert config.model == dataclasses.replace(PRESETS["base"], **student)
     assert config.data.tokenizer.vocab_size == 5000
     load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", ["model.width=96", "model.feedforward=384"])
-    alone = ["tasks.bert.objective.teacher=", "tasks.bert.objective.teacher_losses={}"]
-    assert not load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", alone).task.objective.teacher_losses
+    alone = load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", ["tasks.bert.objective={'kind': 'bert'}"])
+    assert alone.task.objective == BERT()
     manifest["config"]["model"]["heads"] = 256
     (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match="width=768 and heads=256, which do not divide a quarter of the width"):

@@ -13,7 +13,7 @@ from bertjax.cli import analyze, augment, compare, compress, convert, evaluate, 
 from bertjax.config import config_file, registry
 from bertjax.config.opening import SavedModel
 from bertjax.inference.predictor import Predictor
-from bertjax.objectives.teacher import Teacher
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.run.record import check_identity, read_record

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import HeadSpec
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import Objective, Traits
 from bertjax.objectives.outputs import Output
 
 
@@ -29,8 +29,7 @@ class Toy(Objective):
     """The encoder imitates a frozen teacher, a second network imitates the encoder."""
 
     teacher_seed: int = 7
-    sharding_rules = ((r"(^|/)(second|teacher)/", P()),)
-    coefficients = {"second": 0.5}
+    traits = Traits(sharding_rules=((r"(^|/)(second|teacher)/", P()),))
     best_metric = "teacher_loss"
 
     def heads(self, config):
@@ -55,6 +54,9 @@ class Toy(Objective):
         target_BD = jnp.mean(frozen["teacher"]["table"][batch["tokens_BT"]], axis=1)
         pairs = {"teacher": (first_BD, target_BD), "second": (second_BD, jax.lax.stop_gradient(first_BD))}
         return {name: jnp.sum(batch["real_B"][:, None] * (a - b) ** 2) for name, (a, b) in pairs.items()}, {}
+
+    def loss_weights(self, terms, step):
+        return {"second": 0.5}
 
     def outputs(self, model, params, batch):
         return {"norm": Output(jnp.linalg.norm(self.apply(model, params, batch)[0], axis=-1)[:, None], per="example")}

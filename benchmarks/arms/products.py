@@ -25,7 +25,7 @@ _PRODUCTS = 16
 def flops_of(setting: Setting) -> float:
     """Return the operations of a step by the formula that training counts with."""
     batches = {name: array[None] for name, array in ours.batch(setting).items()}
-    return StepFlops(BERT().all_flops_parts(ours.encoder(setting, unroll=True))).executed(batches)
+    return StepFlops(BERT().flops_parts(ours.encoder(setting, unroll=True))).executed(batches)
 
 
 def build(setting: Setting) -> Callable[[], float]:

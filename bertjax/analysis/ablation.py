@@ -30,6 +30,7 @@ from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, is_real
 from bertjax.training.results.scores import is_lower_better
+from bertjax.training.step import total_loss
 
 # {name among `taps.MASKS`: mask}
 Masks = Mapping[str, Any]
@@ -83,7 +84,7 @@ def mask_gradients(
 ) -> Arrays:
     """Device: return {name: gradient of each example's loss share}, [L, H, B, N] and [L, F, B, N].
 
-    An example's share is the sum over terms of coefficient * S / W. S is summed over the example, W over all examples.
+    An example's share is the sum over terms of loss weight * S / W. S is summed over the example, W over all examples.
     An empty slot has gradient 0.
 
     Args:
@@ -97,7 +98,7 @@ def mask_gradients(
     def loss(of_examples: Arrays) -> jax.Array:
         key = jax.random.key(0)
         sums, _ = objective.terms(model, params, frozen, batch, key, False, {"encoder": of_examples})
-        return sum(objective.coefficients.get(term, 1.0) * total / weights[term] for term, total in sums.items())
+        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, step=0)
 
     return jax.grad(loss)(of_examples)
 
@@ -203,7 +204,7 @@ class Ablation:
         means = {
             name: float(total_U.sum() / weight_U.sum()) for name, (total_U, weight_U) in sums.items() if weight_U.any()
         }
-        loss = sum(self.objective.coefficients.get(term, 1.0) * means[f"{term}_loss"] for term in self.terms)
+        loss = total_loss(self.objective, {term: means[f"{term}_loss"] for term in self.terms}, step=0)
         metric = None
         if self.metric:
             metric = means[self.metric] if self.metric in sums else self._score(outputs, np.arange(self.units))
@@ -242,12 +243,12 @@ class Ablation:
         Intervals and p-values come from the paired bootstrap over units. They are NaN with fewer than
         `resampling.LEAST_EXAMPLES` units.
         """
-        coefficients = [self.objective.coefficients.get(term, 1.0) for term in self.terms]
 
         # The last axis holds (sum, weight) of each term in turn. Dividing after resampling keeps a mean over tokens a
         # mean over tokens.
         def loss(sums: np.ndarray) -> np.ndarray:
-            return sum(c * resampling.ratio(sums[..., 2 * i : 2 * i + 2]) for i, c in enumerate(coefficients))
+            losses = {term: resampling.ratio(sums[..., 2 * i : 2 * i + 2]) for i, term in enumerate(self.terms)}
+            return total_loss(self.objective, losses, step=0)
 
         def compare(names: list[str], metric: resampling.Metric) -> Difference:
             of_unmasked, *of_masked = (
@@ -321,7 +322,7 @@ def lacks_objective(subject: Subject, materials: Sequence[Material]) -> str:
     if not objectives:
         return "has no head whose loss these texts have; name a fine-tuned model with its labeled file, or a masked LM"
     # Contrastive losses compare the rows of a batch, so a row has no loss of its own.
-    if all(objective.needs_global_batch for objective in objectives):
+    if all(objective.traits.needs_global_batch for objective in objectives):
         return "compares the examples of a batch with each other, so that no example has a loss of its own"
     if not scored(subject, materials):
         return "predicts nothing in these texts; name longer texts, or more of them"
@@ -334,7 +335,7 @@ def scored(subject: Subject, materials: Sequence[Material]) -> list[Material]:
         material
         for material in materials
         if (objective := material.objective(subject))
-        and not objective.needs_global_batch
+        and not objective.traits.needs_global_batch
         and ablation_of(subject, material).has_loss
     ]
 

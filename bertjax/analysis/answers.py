@@ -38,7 +38,7 @@ class Answers:
         if isinstance(objective, MultiLabel):
             return "predicts classes that do not exclude each other"
         if isinstance(objective, ExampleObjective):
-            if objective.group > 1:  # the choices of a question: a softmax over the examples of a row
+            if objective.traits.group > 1:  # the choices of a question: a softmax over the examples of a row
                 return "compares several texts, so that one sentence has no answer"
             return "has a head that reads all layers" if objective.reads == MIX else ""
         if not isinstance(objective, MaskedLM):

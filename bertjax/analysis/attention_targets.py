@@ -20,6 +20,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.pretraining.permutation import PermutationLM
+from bertjax.training.step import total_loss
 
 KINDS = ("[CLS]", "[SEP]", "punctuation", "other")
 TARGETS = ("[CLS]", "[SEP]", "punctuation", "previous", "next", "same word", "itself")
@@ -128,9 +129,9 @@ def without_gradient(objective: Objective | None, encoder: EncoderConfig) -> str
     """Return why `gradient_sums` does not apply, as the end of a sentence about the model; empty if it does."""
     if objective is None:
         return "has no loss on these texts"
-    if objective.needs_global_batch:
+    if objective.traits.needs_global_batch:
         return "compares the examples of a batch with each other, so that no example has a loss of its own"
-    if objective.generator(encoder) is not None:
+    if objective.model(encoder).generator is not None:
         # The loss is computed on replaced tokens, so the values captured here would not match it.
         return "has a loss on texts in which its generator has replaced tokens, and not on these texts"
     if isinstance(objective, PermutationLM):
@@ -158,7 +159,7 @@ def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) ->
         def loss(offset_LBTHD):
             masks = {"encoder": {taps.CONTEXT_OFFSET: offset_LBTHD}}
             sums, _ = objective.terms(model, params, None, batch, jax.random.key(0), train=False, taps=masks)
-            return sum(objective.coefficients.get(term, 1.0) * total for term, total in sums.items())
+            return total_loss(objective, sums, step=0)
 
         # The gradient of the offset at 0 is dL / dcontext for all layers, from one backward pass.
         gradient_LBTHD = jax.grad(loss)(jnp.zeros_like(values_LBTHD))

@@ -52,7 +52,7 @@ class Encoded:
     @property
     def group(self) -> int:
         """Number of neighboring examples that share a row."""
-        return self.objective.group if self.objective else 1
+        return self.objective.traits.group if self.objective else 1
 
     def batch(self, rows_BN: np.ndarray, seq_len: int, with_objective: bool = False) -> dict[str, np.ndarray]:
         """Return the core batch with examples packed as in `rows_BN`.

@@ -14,6 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
+from bertjax.training.step import total_loss
 
 # The iteration ends if the eigenvalue changes by less than this fraction, or after this many products.
 TOLERANCE, MOST_PRODUCTS = 1e-3, 100
@@ -45,7 +46,7 @@ def top_eigenvalue(
         values = unflatten_dict(flat | kernels, sep="/")
         sums, _ = objective.terms(model, values, frozen, batch, jax.random.key(0), False)
         weights = objective.weights(batch)
-        return sum(objective.coefficients.get(term, 1.0) * total / weights[term] for term, total in sums.items())
+        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, step=0)
 
     # Forward over reverse: `product(v)` is the Hessian-vector product, without another forward pass.
     _, product = jax.linearize(jax.grad(loss), kernels)

@@ -32,7 +32,6 @@ from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
-from bertjax.training.teachers import without_teachers
 
 
 def run(
@@ -100,7 +99,6 @@ def score(
     elif config.data.tokenizer.model:  # the recorded path may exist only on the training machine
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
-    config = without_teachers(config)
     # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
@@ -126,7 +124,7 @@ def score(
         if lexicon != MINE and task.objective.masking.lexicon == MINE:  # files named by an export are never opened
             say(f"objective.masking.lexicon={quoted(lexicon)} is not opened: phrases are mined from the scored corpus")
     for objective in (task.objective for task in config.tasks.values()):
-        for setting in objective.tuned_settings:
+        for setting in objective.traits.tuned_settings:
             value = getattr(objective, setting)
             source = "tuned on the scored file" if value is None else f"{value:.4f}, as the model has it"
             say(f"objective.{setting}: {source}")
@@ -148,7 +146,7 @@ def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
     tasks = {}
     for name, task in config.tasks.items():
         of_weights = _objective_of(settings, name)
-        values = {field: of_weights[field] for field in task.objective.tuned_settings if field in of_weights}
+        values = {field: of_weights[field] for field in task.objective.traits.tuned_settings if field in of_weights}
         tasks[name] = dataclasses.replace(task, objective=dataclasses.replace(task.objective, **values))
     return dataclasses.replace(config, tasks=tasks)
 

@@ -15,7 +15,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bertjax.config import config as configuration
-from bertjax.config import config_file, export
+from bertjax.config import config_file, export, private_paths
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.interop import families, huggingface, sentence_transformers
@@ -115,7 +115,7 @@ def _export(training: Run, name: str) -> dict[str, Any]:
     program, evaluation, figures = training.program, training.evaluation, training.figures(training.evaluation)
     params = export.exported(program.merged(training.state))
     params = multihost_utils.process_allgather(params, tiled=True)
-    settings = configuration.to_dict(tuned_config(program.config, evaluation.metrics))
+    settings = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
     model = export.Export(settings, program.encoder, params, training.feeds.store.tokenizer, figures)
     training.session.verify_lock()
     processes.on_writer(lambda: _write_results(training.session.files, model, name, program.config, evaluation))

@@ -26,7 +26,11 @@ from bertjax.models.dropout import drops
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.teacher_losses import TEACHER_LOSSES
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses import TEACHER_LOSSES
+from bertjax.objectives.distill.losses.base import TeacherLoss
+from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
+from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
 from bertjax.training import depths
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
@@ -147,24 +151,24 @@ class Config:
             # Names become parts of metric names, parameter paths and file names.
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(f"tasks has the name {name!r}; use only letters, digits, -, _ and dots")
-            if task.objective.needs_global_batch and self.runtime.micro_tokens:
+            if task.objective.traits.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
-                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares all its examples with each "
+                    f"objective.kind={task.kind} compares all its examples with each "
                     "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
-            if task.objective.reads_all_layers and self.layers_at(0) != self.model.layers:
+            if getattr(unwrapped(task.objective), "reads", "") == MIX and self.layers_at(0) != self.model.layers:
                 raise UserError(
                     f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
                     f"stages.0.layers={self.layers_at(0)} starts with fewer than model.layers={self.model.layers}; set "
                     f"tasks.{name}.objective.reads=last, or leave stages.N.layers out"
                 )
             rates = self.model.dropout, self.model.attention_dropout
-            if task.objective.needs_dropout and not any(map(drops, rates)):
+            if task.objective.traits.needs_dropout and not any(map(drops, rates)):
                 raise UserError(
                     f"model.dropout={rates[0]} and model.attention_dropout={rates[1]} drop nothing and make both views "
                     "of a text equal, which "
-                    f"objective.kind={OBJECTIVES.kind_of(task.objective)} compares; set model.dropout=0.1"
+                    f"objective.kind={task.kind} compares; set model.dropout=0.1"
                 )
         for name, task in self.tasks.items():
             if task.task_type >= max(1, self.model.task_types):
@@ -214,7 +218,7 @@ class Config:
         """Settings that depend on data (`bertjax.training.resolve`), such as `stages.0.epochs`."""
         stages = (f"stages.{index}.{name}" for index, stage in enumerate(self.stages) for name in stage.open_settings)
         classes = (
-            f"tasks.{name}.objective.classes"
+            f"tasks.{name}.objective.{'objective.' if isinstance(task.objective, Wrapper) else ''}classes"
             for name, task in self.tasks.items()
             if task.has_classes and not task.objective.classes
         )
@@ -239,8 +243,9 @@ class Config:
         tasks = (
             (
                 OBJECTIVES.kind_of(task.objective),
+                task.kind,
                 task.examples.kind,
-                *(loss.kind for loss in task.objective.teacher_losses.values()),
+                *(loss.kind for loss in _teacher_losses(task).values()),
             )
             for task in self.tasks.values()
         )
@@ -325,6 +330,10 @@ class Config:
         if len(self.tasks) > 1:
             identity["task_order"] = list(self.tasks)
         return identity
+
+
+def _teacher_losses(task: Task) -> Mapping[str, TeacherLoss]:
+    return task.objective.losses if isinstance(task.objective, Distilled) else {}
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _TOKENIZER = "tokenizer"
 # The only part of the encoder that an export may lack.
 _POOLER = "pooler/"
 _ROOTS = ("encoder", "heads", "generator")
-# `bertjax.objectives.imitation.PROJECTIONS`
+# `bertjax.objectives.distill.distilled.PROJECTIONS`
 _PROJECTIONS = "projections"
 # Upper bound for every size of an encoder; JAX indexes in int32.
 _LARGEST = 2**30

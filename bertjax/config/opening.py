@@ -91,7 +91,7 @@ class SavedModel:
             settings = untrusted.read_json(path)["config"]
             if not isinstance(settings, dict):
                 raise TypeError(f"config={quoted(settings)} is not settings by name")
-            return settings
+            return private_paths.without_teachers(settings)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({reason(error)}); restore it") from error
 

@@ -20,11 +20,14 @@ _PATHS = (
     "data.tokenizer.keep_file",
     "tasks.*.objective.teacher",
     "tasks.*.objective.masking.lexicon",
+    "tasks.*.objective.objective.masking.lexicon",
     "tasks.*.examples.train",
     "tasks.*.examples.heldout",
     "tasks.*.examples.unlabeled",
     "tasks.*.examples.further_heldout.*",
 )
+# Kinds of `bertjax.objectives.distill.wrapper.Wrapper`.
+_WRAPPERS = ("distilled", "replacing")
 # Locations on a machine; exports contain the defaults.
 _PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
 # Prefix of the corpora that come with bertjax. Without a name behind it: no corpus.
@@ -43,12 +46,9 @@ _READ = (
     "data.filters",
     "data.heldout_share",
 )
-# Exceptions below those: files, and a finished student's teacher.
+# Exceptions below those: files and folders.
 _OF_THE_MACHINE = (
     "tasks.*.objective.teacher",
-    "tasks.*.objective.teacher_losses",
-    "tasks.*.objective.own_factor",
-    "tasks.*.objective.replacing",
     "tasks.*.objective.masking.lexicon",
     "tasks.*.examples.train",
     "tasks.*.examples.heldout",
@@ -70,6 +70,25 @@ def without(settings: Mapping[str, Any]) -> dict[str, Any]:
     return _mapped(settings, _shortened)
 
 
+def without_teachers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's settings as a finished student has them: without teachers, and without texts for them.
+
+    Malformed settings are returned as they are; the code that builds a configuration raises the error.
+    """
+    if not isinstance(tasks := settings.get("tasks"), Mapping):
+        return dict(settings)
+    return {**settings, "tasks": {name: _without_teacher(task) for name, task in tasks.items()}}
+
+
+def _without_teacher(task: Any) -> Any:
+    objective = task.get("objective") if isinstance(task, Mapping) else None
+    if not isinstance(objective, Mapping) or objective.get("kind") not in _WRAPPERS or "objective" not in objective:
+        return task
+    examples = {name: value for name, value in task.get("examples", {}).items() if name != "unlabeled"}
+    # Again, because a file that is not ours may hold a wrapper in a wrapper.
+    return _without_teacher({**task, "objective": objective["objective"], "examples": examples})
+
+
 def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of an export that are safe to build a configuration from; all others get defaults.
 
@@ -78,7 +97,7 @@ def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
       settings: configuration in the export's manifest.
     """
-    read = _kept(settings, ())
+    read = _kept(without_teachers(settings), ())
     data, stored = read.get("data", {}), settings.get("data", {})
     # Other types stay as they are, and building the configuration reports them.
     if isinstance(data, Mapping) and isinstance(stored, Mapping):

@@ -11,6 +11,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.wrapper import rewrapped, unwrapped
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 
@@ -39,14 +40,15 @@ class Task:
     task_type: int = 0
 
     def __post_init__(self):
-        if missing := [label for label in self.objective.labels if label not in self.examples.labels]:
+        labels = self.objective.traits.labels
+        if missing := [label for label in labels if label not in self.examples.labels]:
             # If no registered format has the label, only a user's own class can.
-            kinds = kinds_with(self.objective.labels) or ["module:Class"]
+            kinds = kinds_with(labels) or ["module:Class"]
             remedy = f"use examples.kind={' or '.join(kinds)}"
             if self.examples.kind in kinds:
                 remedy = "name its column in examples.label"
             raise UserError(
-                f"objective.kind={OBJECTIVES.kind_of(self.objective)} learns the label {missing[0]}, which "
+                f"objective.kind={self.kind} learns the label {missing[0]}, which "
                 f"examples.kind={self.examples.kind} does not have; {remedy}, or another objective"
             )
         if self.row_examples < 0:
@@ -68,18 +70,23 @@ class Task:
         """
         if not rate:
             return self
-        masking = getattr(self.objective, "masking", None)
+        masking = getattr(unwrapped(self.objective), "masking", None)
         if not isinstance(masking, Masking):
             raise UserError(
-                f"masking_rate={rate} has no effect on objective.kind={OBJECTIVES.kind_of(self.objective)}, which has "
-                "no masking; leave it out"
+                f"masking_rate={rate} has no effect on objective.kind={self.kind}, which has no masking; leave it out"
             )
         masking = dataclasses.replace(masking, rate=rate)
-        return dataclasses.replace(self, objective=self.objective.copy_with(masking=masking))
+        changed = rewrapped(self.objective, lambda objective: objective.copy_with(masking=masking))
+        return dataclasses.replace(self, objective=changed)
+
+    @property
+    def kind(self) -> str:
+        """What is predicted: the objective's kind, without a wrapper."""
+        return OBJECTIVES.kind_of(unwrapped(self.objective))
 
     @property
     def has_classes(self) -> bool:
         """Whether the objective predicts classes and takes their names from the training file."""
         # A registered or user objective opts in with a field of this name.
-        is_set_by_data = "classes" in {field.name for field in dataclasses.fields(self.objective)}
+        is_set_by_data = "classes" in {field.name for field in dataclasses.fields(unwrapped(self.objective))}
         return is_set_by_data and isinstance(self.examples, LabeledFormat)

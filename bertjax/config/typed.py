@@ -87,6 +87,13 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
             nameable = known | {"kind"} if is_union else known
             hint = f"; did you mean {' or '.join(map(repr, deeper))}?" if deeper else _nearest(key, nameable)
             raise UserError(f"unknown configuration key {quoted(_join(path, key))}{hint}")
+    required = [
+        field.name
+        for field in dataclasses.fields(expected)
+        if field.init and field.default is field.default_factory is dataclasses.MISSING
+    ]
+    if missing := [name for name in required if name not in fields]:
+        raise UserError(f"{path or 'the configuration'} has no {missing[0]}; set {_join(path, missing[0])}")
     # Not `field.type`, which is text if a module has `from __future__ import annotations`.
     hints = typing.get_type_hints(expected)
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})

@@ -16,7 +16,6 @@ from bertjax.runtime.errors import UserError
 _FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record")
 # Objective settings that affect training or comparison, but not predictions.
 _OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric")
-_OF_TRAINING += ("teacher", "teacher_losses", "own_factor", "replacing")
 
 
 class Ensemble(Predictor):
@@ -75,7 +74,7 @@ def _task(model: Export) -> dict[str, Any]:
 
 
 def _tuned_settings(model: Export) -> tuple[str, ...]:
-    return config_of(model).task.objective.tuned_settings
+    return config_of(model).task.objective.traits.tuned_settings
 
 
 def _with_means(models: Collection[Export]) -> Export:

@@ -73,7 +73,7 @@ class FineTuned(Pipeline):
     @property
     def remarks(self) -> list[str]:
         """One line per setting tuned during evaluation: the value that predictions use."""
-        values = {name: getattr(self.objective, name) for name in self.objective.tuned_settings}
+        values = {name: getattr(self.objective, name) for name in self.objective.traits.tuned_settings}
         return [
             f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training"
             if value is not None
@@ -101,7 +101,7 @@ class FineTuned(Pipeline):
 
     @property
     def group(self) -> int:
-        return self.objective.group
+        return self.objective.traits.group
 
     def predictions(self, outputs, examples):
         predictions = super().predictions(outputs, examples)

@@ -154,7 +154,7 @@ def _logits(
 ) -> dict[str, np.ndarray]:
     """Return a fine-tuned model's logits, computed by its own objective."""
     objective = from_dict(export.read_settings).task.objective
-    if objective.group > 1:  # in training all choices of a question share a row; here each is a row
+    if objective.traits.group > 1:  # in training all choices of a question share a row; here each is a row
         objective = dataclasses.replace(objective, classes=objective.classes[:1])
     logits = np.asarray(jax.jit(functools.partial(objective.apply, objective.model(config)))(export.params, batch))
     if not reading.is_per_token(reading.outputs[0]):

@@ -9,10 +9,13 @@ from flax import linen as nn
 
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import Encoder
 from bertjax.models.model import Model
 
 # Add these variables to `params` and pass `mutable=[taps.CAPTURED]` to use `encode_layers`.
 CAPTURES = {taps.CAPTURED: {"encoder": {"hidden": None}}}
+# Name of the encoder output in `apply_capturing`, and Flax's collection of what submodules returned.
+OUTPUT, _RETURNED = "output", "intermediates"
 
 
 class ScalarMix(nn.Module):
@@ -29,9 +32,14 @@ class ScalarMix(nn.Module):
         return gamma * jnp.einsum("l,lbtd->btd", shares_L, hidden_LBTD, precision=jax.lax.Precision.HIGHEST)
 
 
-def apply(model: Model, variables: dict, *arguments: Any, method: Callable, with_layers: bool) -> Any:
-    """Apply a model method. With `with_layers`, the method may call `encode_layers`."""
-    if not with_layers:
+def reads_all_layers(model: Model) -> bool:
+    """Return whether one of a model's heads mixes all layers."""
+    return any(spec.kind is ScalarMix for spec in model.heads.values())
+
+
+def apply(model: Model, variables: dict, *arguments: Any, method: Callable) -> Any:
+    """Apply a model method. If a head mixes all layers, the method may call `encode_layers`."""
+    if not reads_all_layers(model):
         return model.apply(variables, *arguments, method=method)
     return model.apply(variables | CAPTURES, *arguments, method=method, mutable=[taps.CAPTURED])[0]
 
@@ -42,14 +50,30 @@ def apply_capturing(
     """Apply a model method; return its result and the captured encoder values {name: array}.
 
     Args:
-      names: tap names, see `bertjax.models.taps`; if empty, nothing is captured.
+      names: tap names (`bertjax.models.taps`), and `output` for the encoder output, [B, T, D] after its final norm; if
+        empty, nothing is captured.
       layers: layers to capture, counted from 0.
     """
     if not names:
         return model.apply(variables, *arguments, method=method), {}
-    captures = {taps.CAPTURED: {"encoder": dict.fromkeys(names, layers)}}
-    result, state = model.apply(variables | captures, *arguments, method=method, mutable=[taps.CAPTURED])
-    return result, dict(state[taps.CAPTURED]["encoder"])
+    of_layers = dict.fromkeys((name for name in names if name != OUTPUT), layers)
+    result, state = model.apply(
+        variables | ({taps.CAPTURED: {"encoder": of_layers}} if of_layers else {}),
+        *arguments,
+        method=method,
+        mutable=[taps.CAPTURED, _RETURNED],
+        # Taps are inside of the layers; what the whole encoder returns is recorded by Flax.
+        capture_intermediates=OUTPUT in names and _is_encoder_call,
+    )
+    captured = dict(state[taps.CAPTURED]["encoder"]) if of_layers else {}
+    if OUTPUT in names:
+        [encoded] = state[_RETURNED]["encoder"]["__call__"]
+        captured[OUTPUT] = encoded.hidden
+    return result, captured
+
+
+def _is_encoder_call(module: nn.Module, method: str) -> bool:
+    return isinstance(module, Encoder) and method == "__call__"
 
 
 def encode_layers(model: Model, batch: dict) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Objectives, one idea per file: registry, base class, losses, teachers, pretraining and fine-tuning."""
+"""Objectives, one idea per file: registry, base class, losses, pretraining, fine-tuning and distillation."""
 
 from bertjax.config.registry import Union
 from bertjax.objectives.base import Objective
@@ -8,7 +8,6 @@ KINDS = {
     "mlm": "bertjax.objectives.pretraining.mlm:MaskedLM",
     "causal": "bertjax.objectives.pretraining.causal:CausalLM",
     "bert": "bertjax.objectives.pretraining.sentence_pairs:BERT",
-    "distillation": "bertjax.objectives.pretraining.distillation:Distillation",
     "electra": "bertjax.objectives.pretraining.electra:Electra",
     "permutation": "bertjax.objectives.pretraining.permutation:PermutationLM",
     "sentence_order": "bertjax.objectives.pretraining.sentence_pairs:SentenceOrderPrediction",
@@ -25,6 +24,8 @@ KINDS = {
     "tagging": "bertjax.objectives.finetuning.tagging:Tagging",
     "question_answering": "bertjax.objectives.finetuning.question_answering:QuestionAnswering",
     "multiple_choice": "bertjax.objectives.finetuning.multiple_choice:MultipleChoice",
+    "distilled": "bertjax.objectives.distill.distilled:Distilled",
+    "replacing": "bertjax.objectives.distill.replacing:Replacing",
     "embedding_classification": "bertjax.objectives.finetuning.embeddings:EmbeddingClassification",
     "embedding_regression": "bertjax.objectives.finetuning.embeddings:EmbeddingRegression",
     "embedding_contrastive": "bertjax.objectives.finetuning.embeddings:EmbeddingContrastive",

@@ -2,12 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
-from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 
 
@@ -59,11 +57,3 @@ class Sample:
 
 # (record, sum, weight): a metric is the ratio of the totals.
 RecordScores = list[tuple[Record, float, float]]
-
-
-@runtime_checkable
-class ScoredByRecord(Protocol):
-    """An objective with metrics that average over the records of a labeled file. `compare` resamples records."""
-
-    def scores(self, outputs: dict, examples: Ragged, records: list[Record]) -> dict[str, RecordScores]:
-        """Host: return these metrics by record. Arguments as in `Objective.score`."""

@@ -12,6 +12,7 @@ from typing import Any
 from bertjax.config.config import Config
 from bertjax.data.labeled import labels
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
@@ -96,7 +97,7 @@ def _heads(settings: Mapping[str, Any], config: Config) -> Iterator[_Head]:
     """Yield the run's heads that predict classes or numbers."""
     tasks = settings.get("tasks", {})
     for name, task in config.tasks.items():
-        objective = task.objective
+        objective = unwrapped(task.objective)
         if not isinstance(objective, (*_OUTPUT_FOR_EACH_CLASS, Regression)):
             continue
         place = (name, objective.term) if config.has_own_heads else (objective.term,)

@@ -19,7 +19,9 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.outputs import Output, Sample, ScoredByRecord, regroup
+from bertjax.objectives.distill.wrapper import rewrapped, unwrapped
+from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
+from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
@@ -44,7 +46,7 @@ def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Ar
         own_params = with_heads_of(params, context.own_heads)
         # An optional third value updates slots, which only training does.
         sums, metrics = objective.terms(context.model, own_params, frozen, batch, keys, False)[:2]
-        weights = objective.all_weights(batch)
+        weights = objective.weights(batch)
         # Add sums and weights separately: a mean of per-device means overweights devices with few labels.
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
@@ -162,7 +164,7 @@ class _TaskEvaluator:
         self._read_from(feeds.heldout[task.name])
         self._step, self._outputs = task.jitted(eval_step), task.jitted(outputs)
         # Of a labeled file, token counts need all of its texts, which few objectives read.
-        self._counts = self._store.unigram_counts("train") if has_baselines(task.objective) else np.zeros(0)
+        self._counts = self._store.unigram_counts("train") if has_baselines(unwrapped(task.objective)) else np.zeros(0)
 
     def on(self, feed: Feed, name: str) -> "_TaskEvaluator":
         """Return an evaluator for other rows that shares this one's compiled functions.
@@ -187,7 +189,8 @@ class _TaskEvaluator:
           params: model params.
           tuned_by: metrics that hold tuned settings, such as a threshold, from the main held-out set.
         """
-        objective = tuned(self._task.objective, tuned_by)
+        # A teacher changes the loss; scores are those of the task.
+        objective = unwrapped(tuned(self._task.objective, tuned_by))
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
@@ -219,9 +222,10 @@ class _TaskEvaluator:
             predictions = objective.predictions(outputs, examples, records)
             by_record = objective.scores(outputs, examples, records) if isinstance(objective, ScoredByRecord) else {}
             scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
-        loss = f"{objective.text_term}_loss"
+        text_term = objective.traits.text_term
+        loss = f"{text_term}_loss"
         if loss in metrics and (factor := self._bits_per_byte()):
-            name = f"{objective.text_term}_bits_per_byte"
+            name = f"{text_term}_bits_per_byte"
             metrics[name] = factor * metrics[loss]
             scores[name] = scores[loss]._replace(sums=scores[loss].sums * (factor, 1.0))
         return Evaluation(metrics, _ratios(baselines), samples, predictions, _rank(objective, metrics), scores)
@@ -262,9 +266,12 @@ class _TaskEvaluator:
         return multihost_utils.process_allgather(self._outputs(params, arrays), tiled=True)
 
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
+        objective = unwrapped(self._task.objective)
+        if not isinstance(objective, HasSamples):
+            return []
         outputs = self._outputs_of(params, arrays)
         first = slice(0, self._program.config.eval.samples)
-        return self._task.objective.samples(
+        return objective.samples(
             {name: output.array[first] for name, output in outputs.items()},
             {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,
@@ -273,10 +280,9 @@ class _TaskEvaluator:
 
 def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
     """Return the objective with tuned settings from these metrics in place of its unset ones."""
-    open_settings = [name for name in objective.tuned_settings if getattr(objective, name) is None and name in metrics]
-    if not open_settings:
-        return objective  # a copy would lose what `bind` added
-    return dataclasses.replace(objective, **{name: metrics[name] for name in open_settings})
+    own, names = unwrapped(objective), objective.traits.tuned_settings
+    values = {name: metrics[name] for name in names if getattr(own, name) is None and name in metrics}
+    return rewrapped(objective, lambda own: own.copy_with(**values)) if values else objective
 
 
 def tuned_config(config: Config, metrics: Mapping[str, float]) -> Config:
@@ -328,6 +334,8 @@ def has_baselines(objective: Objective) -> bool:
         """Return how far up the class hierarchy a method is defined; 0 for the class itself."""
         return next(index for index, cls in enumerate(type(objective).__mro__) if name in vars(cls))
 
+    if not isinstance(objective, HasBaselines):
+        return False
     return depth("baselines") <= min(depth(name) for name in ("weights", "terms_of", "terms"))
 
 

@@ -17,6 +17,8 @@ from bertjax.data.pipeline import Features, Feed
 from bertjax.data.plan import Counts, Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.wrapper import Wrapper, rewrapped, unwrapped
+from bertjax.objectives.optional import ReadsStore, bind
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
 from bertjax.training.stages import stage_at
@@ -45,7 +47,7 @@ class FeaturesByStage:
         # Evaluations have no step: they keep one masking rate, so that scores of different stages are comparable.
         is_training = draw.step is not None
         objective = self.by_stage[stage_at(self.stages, draw.step)[0]] if is_training else self.objective
-        return objective.all_features(examples, draw)
+        return objective.features(examples, draw)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,21 +84,21 @@ class Feeds:
         Raises:
           UserError: the teacher has another tokenizer.
         """
-        for task in self.config.tasks.values():
-            if task.objective.bound_teacher is not None:
-                reads_text, fingerprint = task.objective.reads_text, self.store.tokenizer.fingerprint
-                task.objective.bound_teacher.check_tokenizer(fingerprint, reads_text)
+        for objective in (task.objective for task in self.config.tasks.values()):
+            if isinstance(objective, Wrapper) and objective.bound_teacher is not None:
+                objective.bound_teacher.check_tokenizer(self.store.tokenizer.fingerprint, objective.reads_text)
         return {name: self._bound(task.objective) for name, task in self.config.tasks.items()}
 
     def _bound(self, objective: Objective) -> Objective:
-        bound = objective.bind(self.store) if isinstance(self.store, TokenStore) else objective
+        if isinstance(self.store, TokenStore):
+            objective = rewrapped(objective, lambda inner: bind(inner, self.store))
         # The objective is pickled for worker processes, which make batches only; a teacher's weights would be copied.
-        return bound.copy_with(bound_teacher=None)
+        return objective.copy_with(bound_teacher=None) if isinstance(objective, Wrapper) else objective
 
     def _features(self, task: str) -> Features:
         objective, stages = self.objectives[task], self.config.stages
         if not any(stage.masking_rate and task in stage.among(self.config.tasks) for stage in stages):
-            return objective.all_features
+            return objective.features
         in_stages = (self.config.task_at(index, task).objective for index in range(len(stages)))
         return FeaturesByStage(objective, stages, tuple(map(self._bound, in_stages)))
 
@@ -119,7 +121,8 @@ class Feeds:
         return {
             self.config.qualified(task, name): fingerprint
             for task, objective in self.objectives.items()
-            for name, fingerprint in objective.fingerprints.items()
+            if isinstance(reader := unwrapped(objective), ReadsStore)
+            for name, fingerprint in reader.fingerprints.items()
         }
 
     @functools.cached_property
@@ -222,7 +225,7 @@ class Feeds:
             if isinstance(store, LabeledSource):
                 yield store.plan(spec, task.objective.classes)
                 continue
-            learns_order = split == "train" and task.examples.orders_sentences and task.objective.labels
+            learns_order = split == "train" and task.examples.orders_sentences and task.objective.traits.labels
             if learns_order:
                 check_documents(store.split(split, source), task.examples, name)
             plan = open_or_make(store, spec)

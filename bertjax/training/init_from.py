@@ -14,6 +14,7 @@ from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
@@ -156,8 +157,8 @@ def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
         is_random
         and is_frozen
         and any(
-            isinstance(task.objective, ExampleObjective) and task.objective.reads_pooler
-            for task in config.tasks.values()
+            isinstance(objective, ExampleObjective) and objective.reads_pooler
+            for objective in (unwrapped(task.objective) for task in config.tasks.values())
         )
     ):
         log.warning(

@@ -11,8 +11,8 @@ import jax
 from bertjax.config.config import Task
 from bertjax.config.user_code import line_of
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.slots import SlotValues, slots_of, with_slots
 from bertjax.runtime.errors import UserError, reason, shorten
 from bertjax.training.param_paths import path_of
@@ -34,7 +34,8 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         the loss of a term, or the user's code raises an exception; the message has its file and line.
     """
     objective = task.objective
-    setting = f"tasks.{name}.objective.kind={OBJECTIVES.kind_of(objective)!r}"
+    inner = unwrapped(objective)
+    setting = f"tasks.{name}.{'objective' if inner is objective else 'objective.objective'}.kind={task.kind!r}"
     # `eval_shape` runs the user's Python on shapes only: nothing is allocated or compiled, even for a large model.
     with user_errors(setting):
         batch = batch_shapes(task, encoder.vocab_size, seq_len, rows=2)
@@ -42,7 +43,7 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         params = jax.eval_shape(lambda key: objective.init(model, key, batch), key)
         frozen = jax.eval_shape(lambda: objective.frozen_params(encoder))
         slots = jax.eval_shape(lambda params: slots_of(objective, params), params)
-        weights = jax.eval_shape(objective.all_weights, batch)
+        weights = jax.eval_shape(objective.weights, batch)
         row_keys = jax.eval_shape(lambda key: jax.random.split(key, 2), key)
         returned = jax.eval_shape(
             lambda *arrays: objective.terms(model, *arrays, True), params, with_slots(frozen, slots), batch, row_keys
@@ -51,7 +52,9 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         terms, metrics, *kept = returned
         updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
         # An abstract step, as in the compiled step: Python code such as `if step < 100` fails here already.
-        coefficients = jax.eval_shape(objective.coefficients_at, jax.ShapeDtypeStruct((), "int32"))
+        loss_weights = jax.eval_shape(
+            functools.partial(objective.loss_weights, terms.keys()), jax.ShapeDtypeStruct((), "int32")
+        )
         _check_outputs(setting, lambda: jax.eval_shape(functools.partial(objective.outputs, model), params, batch))
     # Slots are part of the scan's carry, so their shapes and dtypes must not change.
     if changed := _differing(slots, updated):
@@ -68,13 +71,13 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
             f"{setting} {problem}, and the best checkpoint is chosen by it; set it to a score or to one of "
             f"{_listed(losses)}"
         )
-    for term in coefficients:
+    for term in loss_weights:
         if term not in terms:
-            raise UserError(f"{setting} has a coefficient of {term!r}, and its terms are {_listed(terms)}; rename it")
-    _warn_of_flops(setting, objective)
+            raise UserError(f"{setting} has a loss weight of {term!r}, and its terms are {_listed(terms)}; rename it")
+    _warn_of_flops(setting, inner)
     sums = {f"the term {term!r}": leaf for term, leaf in terms.items()}
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}
-    sums |= {f"the coefficient of {term!r}": leaf for term, leaf in coefficients.items()}
+    sums |= {f"the loss weight of {term!r}": leaf for term, leaf in loss_weights.items()}
     sums |= {f"the metric {metric!r}": leaf for metric, pair in metrics.items() for leaf in pair}
     # Scalars only: `jax.grad` needs a scalar loss.
     for label, leaf in sums.items():
@@ -117,7 +120,8 @@ def _warn_of_flops(setting: str, objective: Objective) -> None:
     """Warn if FLOPs of heads may be missing: a class overrides `heads` but inherits `flops_parts`."""
     # The classes in the MRO that define each of the two methods.
     heads, counted = (
-        next(kind for kind in type(objective).__mro__ if name in vars(kind)) for name in ("heads", "flops_parts")
+        next((kind for kind in type(objective).__mro__ if name in vars(kind)), Objective)
+        for name in ("heads", "flops_parts")
     )
     if issubclass(heads, counted) and heads is not counted:
         log.warning(

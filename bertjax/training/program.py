@@ -21,6 +21,7 @@ from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import BATCH_AXES
@@ -116,9 +117,9 @@ class Program:
         objectives = [task.objective for task in self.config.tasks.values()]
         parameters = count_parameters(self.param_shapes, self.encoder)
         strategy = choose_strategy(runtime.strategy, parameters, self.encoder.sharing)
-        encoders = [part.encoder for objective in objectives for part in objective.all_flops_parts(self.encoder)]
+        encoders = [part.encoder for objective in objectives for part in flops_parts(objective, self.encoder)]
         mesh = make_mesh(fill_mesh(runtime.mesh, strategy, encoders, self._devices), self._devices)
-        own_rules = (rule for objective in objectives for rule in objective.sharding_rules)
+        own_rules = (rule for objective in objectives for rule in objective.traits.sharding_rules)
         return Layout(
             mesh=mesh,
             # The first matching rule applies: an objective's own rules override the encoder's.
@@ -245,7 +246,7 @@ class Program:
         """Raise UserError unless user-defined objectives can be traced and the devices divide all sharded axes."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
-            if ":" in OBJECTIVES.kind_of(task.objective) and not is_open:
+            if (":" in OBJECTIVES.kind_of(task.objective) or ":" in task.kind) and not is_open:
                 check_objective(name, task, self.encoder, self.config.stages[-1].seq_len)
         for index, stage in enumerate(self.config.stages):
             if stage.batch is not None and any(

@@ -16,6 +16,8 @@ from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.wrapper import rewrapped, unwrapped
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.causal import CausalLM
@@ -120,20 +122,23 @@ def _labeled_feeds(config: Config) -> Feeds:
     for name, task in config.tasks.items():
         if task.has_classes:
             source = feeds.store_of(name)
-            if len(source.classes) == 1 and isinstance(task.objective, (Classification, Tagging)):
+            if len(source.classes) == 1 and isinstance(unwrapped(task.objective), (Classification, Tagging)):
                 raise UserError(
                     f"{source.format.train} has one label only, {source.classes[0]!r}, so there is nothing to learn; "
                     "correct the file, or the setting of examples that names the column"
                 )
-            objective = dataclasses.replace(task.objective, classes=source.classes)
-            task = dataclasses.replace(task, examples=source.format)
-            # Class weights follow from the class counts of the training file.
-            if isinstance(objective, Classification):
-                objective = objective.weighted(source.format.class_counts(source.train))
-            # `dataclasses.replace` drops what was bound to the objective: bind its opened teacher again.
-            objective = objective.copy_with(bound_teacher=task.objective.bound_teacher)
-            tasks[name] = dataclasses.replace(task, objective=objective)
+            objective = rewrapped(task.objective, functools.partial(_with_classes, source))
+            tasks[name] = dataclasses.replace(task, objective=objective, examples=source.format)
     return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
+
+
+def _with_classes(source: LabeledSource, objective: Objective) -> Objective:
+    """Return an objective with the classes of a training file."""
+    objective = dataclasses.replace(objective, classes=source.classes)
+    # Class weights follow from the class counts of the training file.
+    if isinstance(objective, Classification):
+        return objective.weighted(source.format.class_counts(source.train))
+    return objective
 
 
 def labeled_files(config: Config, tokenizer: Tokenizer, is_trained: bool = False) -> LabeledSource | LabeledSources:
@@ -173,7 +178,7 @@ def fine_tuning_rate(width: int) -> float:
 
 def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
     """Raise UserError if the model cannot use a tokenizer that puts [CLS] last, as XLNet's does."""
-    if tokenizer.cls_last and any(isinstance(task.objective, CausalLM) for task in config.tasks.values()):
+    if tokenizer.cls_last and any(isinstance(unwrapped(task.objective), CausalLM) for task in config.tasks.values()):
         raise UserError(
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last, and objective.kind=causal "
             "predicts the first token of a text from it; choose another tokenizer"

@@ -7,6 +7,8 @@ from bertjax.config.config import Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.plan import Spec
+from bertjax.objectives.distill.wrapper import rewrapped
+from bertjax.objectives.optional import bind
 from bertjax.runtime.errors import UserError
 
 
@@ -23,12 +25,13 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
     Raises:
       UserError: the first axis of a feature is not the batch.
     """
-    spec, group = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples), task.objective.group
+    spec = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples)
+    group = task.objective.traits.group
     slots = max(1, spec.max_row_examples // group) * group
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))
     # One row: example 0 in slot 0, negative numbers for empty slots.
     placed = place(_one_example(task), np.minimum(0, -np.arange(slots))[None], seq_len, vocabulary)
-    features = task.objective.bind(None).all_features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
+    features = rewrapped(task.objective, bind).features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
     for name, array in features.items():
         if array.shape[:1] != (1,):
             raise UserError(

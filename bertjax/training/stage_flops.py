@@ -13,6 +13,7 @@ from jax.extend.core import Jaxpr
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.models.config import Execution
+from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.training.flops import StepFlops
 from bertjax.training.param_paths import with_heads_of
@@ -23,7 +24,7 @@ from bertjax.training.step import normalized, total_loss
 
 def of_stage(task: TaskProgram, stage: int) -> StepFlops:
     """Return the FLOPs counter for a task's steps in a stage. With frozen parameters, this takes seconds."""
-    freezing, parts = task.freezing_at(stage), task.objective.all_flops_parts(task.program.encoder)
+    freezing, parts = task.freezing_at(stage), flops_parts(task.objective, task.program.encoder)
     if not freezing.patterns and not freezing.paths:
         return StepFlops(parts)
     # Take only the ratio from traces, so that runs with and without freezing are counted by the same formula.
@@ -61,7 +62,7 @@ def _gradient_products(task: TaskProgram, stage: int, freezing: Freezing) -> int
         keys = jax.random.split(jax.random.key(0), len(batch["tokens_BT"]))
         slots = slots_of(objective, jax.lax.stop_gradient(params))
         sums, *_ = objective.terms(model, params, with_slots(frozen, slots), batch, keys, True)
-        return total_loss(objective, normalized(sums, objective.all_weights(batch)), step=0)
+        return total_loss(objective, normalized(sums, objective.weights(batch)), step=0)
 
     params = jax.eval_shape(program.to_model_params, program.param_shapes, 0)
     frozen = jax.eval_shape(lambda: objective.frozen_params(program.encoder))

@@ -73,8 +73,9 @@ def normalized(sums: Arrays, weights: Arrays) -> Arrays:
 
 
 def total_loss(objective: Objective, losses: Arrays, step: jax.Array | int) -> jax.Array:
-    """Return the weighted sum of the losses, factor x loss, at a step."""
-    return sum(objective.factor(term, step) * loss for term, loss in losses.items())
+    """Return the weighted sum of the losses at a step."""
+    loss_weights = objective.loss_weights(losses.keys(), step)
+    return sum(loss_weights.get(term, 1.0) * loss for term, loss in losses.items())
 
 
 def shard_keys(context: StepContext, step: jax.Array | int, rows: int) -> jax.Array:
@@ -110,7 +111,7 @@ def _gradients_of_shard(
     objective, layout = context.objective, context.layout
     # First sum the weights over the whole batch. Each device and micro-batch then computes its exact share of the loss
     # and of its gradient, and the result does not depend on how the batch is split.
-    weights, consumed = layout.psum((objective.all_weights(batch), consumption(batch)))
+    weights, consumed = layout.psum((objective.weights(batch), consumption(batch)))
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
     def share_of_loss(params, part, key):

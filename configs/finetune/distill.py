@@ -10,7 +10,7 @@ runs/teacher is a fine-tuning of a BERT with 12 layers on the same files, by con
 student starts with the listed layers of `init_from`, which may also be a model that was only pretrained. `pkd` needs a
 student of two layers or more, whose number divides that of the teacher. The task has the name `classify`.
 `:METHOD-regression` predicts numbers, of which soft logits are compared by squared error. Any other recipe takes the
-same `objective.teacher_losses` (docs/guides/compression.md).
+same losses: `objective.kind=distilled` wraps its objective (docs/guides/compression.md).
 
 | variant | losses | source |
 |---|---|---|
@@ -37,14 +37,14 @@ same `objective.teacher_losses` (docs/guides/compression.md).
    and as much as states here: 6.4 times. The balance there depends on the length of the text; a factor of 0.16 for
    `maps` gives the same one. In the second step of a regression that code learns the labels, and
    `:tinybert_soft-regression` learns the teacher's numbers.
-3. BERT-of-Theseus, arXiv 2002.02925, section 3. `replacing` has the rate of the published example: 0.3, and 0.0006 more
+3. BERT-of-Theseus, arXiv 2002.02925, section 3. `theseus` has the rate of the published example: 0.3, and 0.0006 more
    at each step, which is 1 after 1,167 steps. The successor is then fine-tuned alone: configs/finetune/classify.py:cls
    with `--config.init_from=runs/first/export`. Embeddings, pooler and head are trained here. The published code trains
    the layers only, `'--config.optimizer.frozen=["^encoder/(embeddings|pooler)/","^heads/"]'` with
    `--config.optimizer.multipliers=[]`, and the student starts with the first layers: `--config.init_layers=[0,1,2]`.
 4. Internal representations, arXiv 1910.03723. Two of its three algorithms are trainings one after another, each from
    the export of the one before: first layer 1 learns, then the next one, alone (progressive) or with those below
-   (stacked), by `teacher_losses.maps.pairs_of_layers=[[1,2]]` and the same of `states`; then `soft`. That the last
+   (stacked), by `losses.maps.pairs_of_layers=[[1,2]]` and the same of `states`; then `soft`. That the last
    step has no loss of layers is from memory.
 
 Deviations: epochs, rates and batches are those of configs/finetune/classify.py for all methods, and factors of
@@ -87,14 +87,16 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
     kind = "regression" if form == "regression" else "classification"
+    objective = {"kind": "distilled", "objective": {"kind": kind}, "own_factor": own_factor, "losses": losses}
+    if method == "theseus":
+        steps = 10 if form == "smoke" else 1167
+        objective = {"kind": "replacing", "objective": {"kind": kind}, "first": 0.3, "steps": steps}
     config.tasks = {
         "classify": {
-            "objective": {"kind": kind, "own_factor": own_factor, "teacher_losses": losses},
+            "objective": objective,
             "examples": {"kind": "labeled_text", "train": "train.csv", "heldout": "heldout.csv", "text": "text"},
         }
     }
-    if method == "theseus":
-        config.tasks["classify"]["objective"]["replacing"] = {"first": 0.3, "steps": 10 if form == "smoke" else 1167}
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,

@@ -31,9 +31,10 @@ _SETTINGS = {
     "tasks": {
         "soft": {
             "objective": {
-                "kind": "distillation",
+                "kind": "distilled",
+                "objective": {"kind": "mlm", "masking": {"kind": "phrases", "lexicon": f"{_SECRET}/phrases.txt"}},
                 "teacher": f"{_SECRET}/bert",
-                "masking": {"kind": "phrases", "lexicon": f"{_SECRET}/phrases.txt"},
+                "losses": {"soft": {"kind": "logits"}},
             }
         },
     },
@@ -76,7 +77,7 @@ def test_names_of_data_sets_and_files_are_kept():
     }
     assert public["data"]["tokenizer"]["model"] == "tokenizer" and public["init_from"] == "tiny@3500"
     assert public["data"]["store"] == DataConfig.store
-    assert public["tasks"]["soft"]["objective"]["masking"]["lexicon"] == "phrases.txt"
+    assert public["tasks"]["soft"]["objective"]["objective"]["masking"]["lexicon"] == "phrases.txt"
     assert private_paths.base_name("embedded:en") == "embedded:en"
     assert private_paths.base_name("tfds:wikipedia/20230601.en") == "tfds:wikipedia/20230601.en"
     assert private_paths.base_name("s3://bucket/a b/c.txt") == "c.txt"

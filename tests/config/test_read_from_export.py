@@ -24,7 +24,7 @@ from bertjax.data import places
 from bertjax.data.config import DataConfig
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.base import config_of
-from bertjax.objectives.teacher import Teacher
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig
 from tests import runs
@@ -56,14 +56,20 @@ tasks.*.examples.short_seq_prob tasks.*.examples.skip_missing_labels tasks.*.exa
 tasks.*.examples.tag_field tasks.*.examples.text tasks.*.examples.units
 tasks.*.examples.trim tasks.*.examples.word
 tasks.*.objective.activation tasks.*.objective.balanced tasks.*.objective.both_directions
-tasks.*.objective.class_weights tasks.*.objective.classes tasks.*.objective.cosine_coefficient
+tasks.*.objective.class_weights tasks.*.objective.classes
+tasks.*.objective.first tasks.*.objective.losses.*.compare tasks.*.objective.losses.*.direction
+tasks.*.objective.losses.*.factor tasks.*.objective.losses.*.heads tasks.*.objective.losses.*.kind
+tasks.*.objective.losses.*.layer_map tasks.*.objective.losses.*.on tasks.*.objective.losses.*.pairs_of_layers
+tasks.*.objective.losses.*.projection tasks.*.objective.losses.*.student_layer
+tasks.*.objective.losses.*.teacher_layer tasks.*.objective.losses.*.temperature
+tasks.*.objective.own_factor tasks.*.objective.steps
 tasks.*.objective.full_score tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
 tasks.*.objective.longest tasks.*.objective.masking.kind tasks.*.objective.masking.lexicon_size
 tasks.*.objective.masking.longest tasks.*.objective.masking.mask tasks.*.objective.masking.random
 tasks.*.objective.masking.rate tasks.*.objective.masking.static tasks.*.objective.memory
-tasks.*.objective.metric tasks.*.objective.mlm_coefficient tasks.*.objective.nbest tasks.*.objective.pooling
+tasks.*.objective.metric tasks.*.objective.nbest tasks.*.objective.pooling
 tasks.*.objective.reads tasks.*.objective.rtd_coefficient tasks.*.objective.shuffle_rate
-tasks.*.objective.soft_coefficient tasks.*.objective.soft_on tasks.*.objective.temperature
+tasks.*.objective.temperature
 tasks.*.objective.threshold
 tasks.*.plans tasks.*.row_examples tasks.*.task_type tasks.*.weight
 """
@@ -93,14 +99,7 @@ seed
 stages.*.batch stages.*.epochs stages.*.examples stages.*.flops stages.*.frozen stages.*.frozen_layers
 stages.*.layers stages.*.learning_rate stages.*.min_steps stages.*.steps stages.*.warmup_steps
 tasks.*.examples.further_heldout tasks.*.examples.heldout tasks.*.examples.train tasks.*.examples.unlabeled
-tasks.*.objective.masking.lexicon tasks.*.objective.own_factor
-tasks.*.objective.replacing.first tasks.*.objective.replacing.steps
-tasks.*.objective.teacher tasks.*.objective.teacher_losses.*.compare tasks.*.objective.teacher_losses.*.direction
-tasks.*.objective.teacher_losses.*.factor tasks.*.objective.teacher_losses.*.heads
-tasks.*.objective.teacher_losses.*.kind tasks.*.objective.teacher_losses.*.layer_map
-tasks.*.objective.teacher_losses.*.on tasks.*.objective.teacher_losses.*.pairs_of_layers
-tasks.*.objective.teacher_losses.*.projection tasks.*.objective.teacher_losses.*.student_layer
-tasks.*.objective.teacher_losses.*.teacher_layer tasks.*.objective.teacher_losses.*.temperature
+tasks.*.objective.masking.lexicon tasks.*.objective.teacher
 """
 _PACKAGE = Path(private_paths.__file__).parents[1]
 # An expression that takes 2^28 steps on a path of 28 characters (Cox, 2007, "Regular expression matching can be simple
@@ -125,7 +124,8 @@ def settings_of(hint, path: str = "") -> set[str]:
     for each in classes:
         hints = typing.get_type_hints(each)
         for field in dataclasses.fields(each):
-            if field.init and not field.metadata.get("is_derived"):
+            # An objective in a wrapper has the settings of any other one.
+            if field.init and not field.metadata.get("is_derived") and hints[field.name] is not hint:
                 names |= settings_of(hints[field.name], f"{path}.{field.name}".lstrip("."))
     return names
 
@@ -194,7 +194,9 @@ def hostile(undisturbed, tmp_path, monkeypatch):
     config["lora"] = {"rank": 2, "kernels": _SLOW}
     config["init_from"] = "/etc"
     [task] = config["tasks"].values()
-    task["objective"] |= {"teacher": "/etc", "teacher_losses": {"soft": {"kind": "logits"}}}
+    losses = {"soft": {"kind": "strange.module:Loss"}}
+    for _ in range(2):  # a wrapper in a wrapper, which no run writes
+        task["objective"] = {"kind": "distilled", "objective": task["objective"], "teacher": "/etc", "losses": losses}
     (folder / "bertjax.json").write_text(json.dumps(manifest))
     return folder
 
@@ -207,7 +209,7 @@ def test_what_is_local_has_its_default(hostile):
         assert list(data.filters) == ["length"] and data.heldout_share == 0.2
         assert data.corpus == private_paths.EMBEDDED and "passwd" not in repr(config)
         assert (config.optimizer, config.runtime, config.eval) == (OptimizerConfig(), RuntimeConfig(), EvalConfig())
-        assert config.frozen == () and not config.init_from and not config.task.objective.teacher_losses
+        assert config.frozen == () and not config.init_from and "/etc" not in repr(config.task)
         [stage] = config.stages
         assert (stage.seq_len, stage.batch, stage.frozen) == (32, 32, ())
     assert saved.config.data.tokenizer == TokenizerConfig(model=str(hostile / "tokenizer"))

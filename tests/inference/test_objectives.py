@@ -9,8 +9,10 @@ from bertjax.config.config import Task, from_dict, to_dict
 from bertjax.data.formats import FORMATS
 from bertjax.inference.predictor import Predictor
 from bertjax.models import vocabulary
-from bertjax.objectives.pretraining.distillation import Distillation
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.pretraining.electra import Electra
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.span_boundary import SpanBoundary
 from bertjax.objectives.pretraining.structbert import StructBERT
 from bertjax.training.shapes import batch_shapes
@@ -19,9 +21,9 @@ from tests import batches
 OBJECTIVES = {"span_boundary": SpanBoundary(), "structbert": StructBERT(), "electra": Electra(generator_share=0.5)}
 
 
-@pytest.mark.parametrize("kind", [*OBJECTIVES, "distillation"])
+@pytest.mark.parametrize("kind", [*OBJECTIVES, "distilled"])
 def test_every_masked_lm_objective_fills_masks(model, kind):
-    objective = OBJECTIVES.get(kind) or Distillation(teacher="a/folder/that/is/gone")
+    objective = OBJECTIVES.get(kind) or Distilled(MaskedLM(), "a/folder/that/is/gone", {"soft": SoftLogits()})
     examples = "sentence_structure" if kind == "structbert" else "full_sentences"
     task = Task(objective, FORMATS.class_of(examples)())
     params = model.params

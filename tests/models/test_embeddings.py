@@ -83,7 +83,7 @@ def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded():
 def test_every_parameter_of_factorized_embeddings_has_a_rule():
     module = BERT().model(NARROW)
     params = batches.param_shapes(BERT(), module.config, batches.make(1))
-    rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
+    rules = (*BERT.traits.sharding_rules, *ENCODER_RULES, *HEAD_RULES)
     specs = {path_of(p): spec_of(path_of(p), leaf, rules) for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
     assert specs["encoder/projection/kernel"] == jax.sharding.PartitionSpec("fsdp", None)
     assert specs["encoder/projection/bias"] == jax.sharding.PartitionSpec()

@@ -157,7 +157,7 @@ def test_only_heads_have_biases():
         "encoder/embeddings/word",
         "encoder/embeddings/norm/scale",
     }
-    rules = (*BERT().sharding_rules, *ENCODER_RULES, *HEAD_RULES)
+    rules = (*BERT.traits.sharding_rules, *ENCODER_RULES, *HEAD_RULES)
     specs = {path: spec_of(path, leaf, rules) for path, leaf in leaves.items()}
     assert specs["encoder/layers/gate/kernel"] == specs["encoder/layers/intermediate/kernel"]
 

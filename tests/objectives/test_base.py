@@ -1,4 +1,4 @@
-"""The contract of an objective: coefficients, missing methods, depth of classes, no Flax module outside of models."""
+"""The contract of an objective: size, loss weights, missing methods, depth of classes, no Flax modules of its own."""
 
 import dataclasses
 import re
@@ -9,6 +9,7 @@ import pytest
 import bertjax
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.wrapper import Wrapper
 from bertjax.training.step import total_loss
 
 PACKAGE = Path(bertjax.__file__).parent
@@ -16,14 +17,27 @@ PACKAGE = Path(bertjax.__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Weighted(Objective):
-    @property
-    def coefficients(self):
+    def loss_weights(self, terms, step):
         return {"replaced": 50.0}
 
 
-def test_terms_are_summed_by_their_coefficients():
+def test_terms_are_summed_by_their_weights():
     assert total_loss(Weighted(), {"mlm": 2.0, "replaced": 0.1}, step=0) == pytest.approx(7.0)
     assert total_loss(Objective(), {"mlm": 2.0, "replaced": 0.1}, step=0) == pytest.approx(2.1)
+
+
+def members(cls) -> set[str]:
+    """The public members that a subclass may define."""
+    return {name for name, value in vars(cls).items() if not name.startswith("_") and not hasattr(value, "__final__")}
+
+
+def test_an_objective_has_few_members_and_none_is_about_teachers():
+    assert len(members(Objective)) <= 16
+    assert not [name for name in members(Objective) if "teacher" in name]
+
+
+def test_a_wrapper_delegates_every_member():
+    assert members(Objective) - members(Wrapper) == set()
 
 
 def test_missing_methods_are_errors():

@@ -92,15 +92,15 @@ def test_a_masking_rate_follows_the_step(store):
     assert rate(Feeds(config, store).heldout["mine"].batch(np.arange(16))) < 0.13
 
 
-def test_a_coefficient_follows_the_step_with_micro_batches_too():
-    """At each step the gradient is that of a constant coefficient of the same value."""
+def test_a_loss_weight_follows_the_step_with_micro_batches_too():
+    """At each step the gradient is that of a constant loss weight of the same value."""
     annealed = module("annealed").Annealed(fall_steps=4)
 
     @dataclasses.dataclass(frozen=True)
     class Constant(type(annealed)):
         constant: float = 1.0
 
-        def coefficients_at(self, step):
+        def loss_weights(self, terms, step):
             return {"nsp": self.constant}
 
     batch, plain = batches.make(), trainer.context()

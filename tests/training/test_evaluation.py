@@ -144,7 +144,7 @@ def test_masked_words_of_a_labeled_file(store, tmp_path):
     "kind, term", [("mlm", "mlm"), ("bert", "mlm"), ("causal", "clm"), ("electra", "generator"), ("permutation", "plm")]
 )
 def test_the_loss_of_text_is_that_of_its_term(kind, term):
-    assert OBJECTIVES.class_of(kind)().text_term == term
+    assert OBJECTIVES.class_of(kind)().traits.text_term == term
 
 
 def test_evaluations_are_repeatable(store, params, evaluation):

@@ -14,11 +14,15 @@ from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.logits import SoftLogits
+from bertjax.objectives.distill.losses.output import OutputCosine
+from bertjax.objectives.distill.losses.token_logits import TokenLogits
+from bertjax.objectives.distill.replacing import Replacing
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.causal import CausalLM
-from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
-from bertjax.objectives.teacher import Teacher
 from bertjax.training.config import OptimizerConfig, Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import LoraConfig
@@ -31,20 +35,24 @@ SMALL = EncoderConfig(vocab_size=1024, layers=2, width=128, heads=2, feedforward
 LARGER = dataclasses.replace(SMALL, vocab_size=8064, layers=6, width=256, heads=4, feedforward=1024, max_positions=128)
 
 
+LOSSES = {"soft": SoftLogits(), "everywhere": TokenLogits(), "output": OutputCosine()}
+WRAPPERS = {"distilled": Distilled(MaskedLM(), "teacher", LOSSES), "replacing": Replacing(MaskedLM(), "teacher")}
+
+
 def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
     """A run of full rows, 16 of them."""
-    objective = OBJECTIVES.class_of(kind)()
+    objective = WRAPPERS.get(kind) or OBJECTIVES.class_of(kind)()
     if "classes" in {field.name for field in dataclasses.fields(objective)}:
         objective = dataclasses.replace(objective, classes=("0", "1", "2"))
     if isinstance(objective, PermutationLM):
         encoder = dataclasses.replace(encoder, positions="relative")
     if isinstance(objective, CausalLM):
         encoder = dataclasses.replace(encoder, direction="left_to_right")
-    if isinstance(objective, Distillation):
+    if kind in WRAPPERS:
         deeper = dataclasses.replace(encoder, layers=2 * encoder.layers)
         teacher = Teacher(deeper, batches.param_shapes(MaskedLM(), deeper), "a tokenizer", Path("teacher"))
         objective = objective.bind_teacher(teacher)
-    examples = FORMATS.class_of(kinds_with(objective.labels)[0])()
+    examples = FORMATS.class_of(kinds_with(objective.traits.labels)[0])()
     tasks, stages = {kind: Task(objective, examples)}, (Stage(10**6, encoder.max_positions, 16),)
     return Program(Config(model=encoder, tasks=tasks, stages=stages, **fields), encoder.vocab_size)
 

@@ -72,8 +72,7 @@ class UnknownKey(MaskedLM):
 
 @dataclasses.dataclass(frozen=True)
 class Coefficient(MaskedLM):
-    @property
-    def coefficients(self):
+    def loss_weights(self, terms, step):
         return {"mlmm": 2.0}
 
 
@@ -124,7 +123,7 @@ def check(objective):
         (TermsAlone(), "terms_of() must return two dicts, {term: sum} and {metric: (sum, weight)}"),
         (MetricAlone(), "the metric 'share' has no weight; return {'share': (sum, weight)}"),
         (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
-        (Coefficient(), "has a coefficient of 'mlmm', and its terms are 'mlm'"),
+        (Coefficient(), "has a loss weight of 'mlmm', and its terms are 'mlm'"),
         (Unranked(), "names no best_metric, and the best checkpoint is chosen by it; set it to a score or to one of"),
         (RankedByNoTerm(), "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it"),
         (

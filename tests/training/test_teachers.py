@@ -6,52 +6,76 @@ import pytest
 
 from bertjax.config.config import Config
 from bertjax.config.task import Task
-from bertjax.objectives.pretraining.distillation import Distillation
+from bertjax.data.labeled.texts import LabeledText
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.hidden import HiddenStates
+from bertjax.objectives.distill.losses.logits import SoftLogits
+from bertjax.objectives.distill.replacing import Replacing
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.replacement import Replacing
-from bertjax.objectives.teacher_losses.logits import SoftLogits
 from bertjax.runtime.errors import UserError
 from bertjax.training.teachers import open_teachers
 
 SOFT = {"soft": SoftLogits()}
+NO_LOSS = {"soft": SoftLogits(factor=0.0)}
 
 
 @pytest.mark.parametrize(
-    ("objective", "message"),
+    ("make", "message"),
     [
-        (Electra(teacher="a"), "objective.teacher=a has no effect with objective.kind=electra, .*; remove it"),
-        (Electra(teacher_losses=SOFT), "teacher_losses=soft have no effect with objective.kind=electra"),
-        (Electra(teacher="a", replacing=Replacing()), "replacing has no effect with objective.kind=electra"),
-        (Electra(own_factor=0.5), "objective.own_factor=0.5 has no effect without objective.teacher_losses"),
-        (MaskedLM(teacher="a"), "objective.teacher=a has no effect without losses"),
-        (MaskedLM(teacher="a", replacing=Replacing(), teacher_losses=SOFT), "replacing and .*=soft do not go together"),
         (
-            MaskedLM(teacher="a", replacing=Replacing(), own_factor=0.0),
-            "replacing and objective.own_factor=0.0 do not go together.*set objective.own_factor=1",
+            lambda: Distilled(Electra(), "a", SOFT),
+            "kind=electra computes its own losses.*without objective.kind=dis",
+        ),
+        (lambda: Replacing(Electra(), "a"), "kind=electra computes its own losses.*without objective.kind=replacing"),
+        (lambda: Distilled(MaskedLM(), "a"), "has no objective.losses; set objective.losses="),
+        (lambda: Replacing(Distilled(MaskedLM(), "a", SOFT), "b"), "teacher=a is a second teacher; wrap an objective"),
+        (lambda: Distilled(MaskedLM(), "a", NO_LOSS, own_factor=0.0), "own_factor=0 leaves nothing to learn: .*=soft"),
+        (lambda: Distilled(MaskedLM(), "a", SOFT, own_factor=-1.0), "own_factor=-1.0 must be a number, not negative"),
+        (
+            lambda: Distilled(EmbeddingContrastive(), "a", SOFT),
+            "EmbeddingContrastive has no logits .* kind=hidden",
         ),
     ],
 )
-def test_settings_without_effect(objective, message):
+def test_settings_without_effect(make, message):
     with pytest.raises(UserError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("objective", [Distilled(MaskedLM(), losses=SOFT), Replacing(MaskedLM())])
+def test_a_teacher_is_named(objective):
+    with pytest.raises(UserError, match="needs a teacher; set objective.teacher to an export folder"):
         open_teachers(Config(tasks={"mine": Task(objective)}))
-
-
-@dataclasses.dataclass(frozen=True)
-class OwnTeacher(Electra):
-    """Terms that read the teacher's parameters by themselves."""
-
-    def frozen_params(self, config):
-        return {"teacher": self.bound_teacher.params}
 
 
 @pytest.mark.parametrize(
     "objective",
     [
-        Distillation(teacher="no/such/folder"),
-        OwnTeacher(teacher="no/such/folder"),
-        MaskedLM(teacher="no/such/folder", teacher_losses=SOFT, own_factor=0.5),
-        MaskedLM(teacher="no/such/folder", replacing=Replacing()),
+        Classification(),
+        Replacing(Classification(), "a"),
+        Distilled(Classification(), "a", NO_LOSS | {"states": HiddenStates(factor=0.0)}),
+    ],
+)
+def test_unlabeled_texts_need_a_teacher_that_labels_them(objective):
+    examples = LabeledText(train="a.csv", heldout="b.csv", unlabeled="more.txt")
+    with pytest.raises(UserError, match="more.txt needs a teacher, which labels it; set objective.kind=distilled"):
+        open_teachers(Config(tasks={"mine": Task(objective, examples)}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(MaskedLM):
+    """An objective that knows nothing of teachers."""
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Distilled(MaskedLM(), "no/such/folder", SOFT, own_factor=0.5),
+        Distilled(Own(), "no/such/folder", SOFT),
+        Replacing(MaskedLM(), "no/such/folder"),
     ],
 )
 def test_a_teacher_with_an_effect_is_read(objective):

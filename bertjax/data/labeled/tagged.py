@@ -61,7 +61,7 @@ class Tagged(LabeledFormat):
       units: the tagged units, one of `UNITS`. They decide how plain texts are split, and whether spaces join words.
         Empty to infer them: `characters` if most training words are single characters, else `words`.
       stride: tokens from one window's start to the next.
-      unlabeled: file with extra training texts, one per line, which a teacher tags (`objective.teacher_losses`); empty
+      unlabeled: file with extra training texts, one per line, which a teacher tags (`objective.kind=distilled`); empty
         for none.
     """
 

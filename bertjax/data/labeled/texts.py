@@ -35,7 +35,7 @@ class LabeledText(LabeledFormat):
       skip_missing_labels: whether to skip and count unlabeled records: the label is empty, `-`, or `-1` beside classes
         0, 1, 2, ... If False, `-` and `-1` are classes and an empty label is an error.
       unlabeled: extra training texts without labels: a table with the same text columns, or any other file with one
-        text per line. A teacher labels them (`objective.teacher_losses`). Empty for none.
+        text per line. A teacher labels them (`objective.kind=distilled`). Empty for none.
     """
 
     kind: str = dataclasses.field(init=False, default="labeled_text")

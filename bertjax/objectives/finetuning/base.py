@@ -18,8 +18,8 @@ from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split
-from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
+from bertjax.objectives.base import Arrays, Objective, Traits
+from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
 from bertjax.objectives.outputs import RecordScores
 from bertjax.runtime.errors import UserError
 
@@ -42,21 +42,16 @@ class ExampleObjective(Objective):
       num_outputs: output width of the head.
     """
 
-    pooling: str = dataclasses.field(default=CLS, kw_only=True)
-    reads: str = dataclasses.field(default=LAST, kw_only=True)
-    labels: ClassVar[tuple[str, ...]] = ("label",)
+    pooling: str = dataclasses.field(default=CLS, kw_only=True, metadata=OF_HEAD)
+    reads: str = dataclasses.field(default=LAST, kw_only=True, metadata=OF_HEAD)
+    traits: ClassVar[Traits] = Traits(labels=("label",))
     term: ClassVar[str]
     num_outputs: ClassVar[int] = 1
-    head_settings: ClassVar[tuple[str, ...]] = ("pooling", "reads")
 
     def __post_init__(self):
         check_reads(self.reads)
         if self.pooling not in POOLINGS:
             raise UserError(f"objective.pooling={self.pooling!r} is unknown; choose one of {', '.join(POOLINGS)}")
-
-    @property
-    def reads_all_layers(self) -> bool:
-        return self.reads == MIX
 
     @property
     def reads_pooler(self) -> bool:
@@ -89,7 +84,7 @@ class ExampleObjective(Objective):
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return `labels_BN` and `weights_BN` (0 if unlabeled); with unlabeled examples also `soft_weights_BN`."""
-        (name,) = self.labels
+        (name,) = self.traits.labels
         labels = examples.ragged.labels[name]
         weights = {"weights_BN": np.ones(len(labels), np.float32)}
         if IS_LABELED in examples.ragged.labels:

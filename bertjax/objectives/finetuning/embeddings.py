@@ -14,7 +14,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.base import Arrays, Objective, Terms
+from bertjax.objectives.base import Arrays, Objective, Terms, Traits
 from bertjax.objectives.finetuning.base import (
     class_probabilities,
     correlations,
@@ -35,8 +35,7 @@ class EmbeddingObjective(Objective):
     Scores: Spearman's and Pearson's correlation between cosine and label, if labels are numbers.
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("side",)
-    group: ClassVar[int] = 2
+    traits: ClassVar[Traits] = Traits(labels=("side",), group=2)
     term: ClassVar[str] = "embedding"
     best_metric: ClassVar[str] = "embedding_loss"
 
@@ -88,7 +87,7 @@ class EmbeddingRegression(EmbeddingObjective):
     """
 
     full_score: float = 1.0
-    labels: ClassVar[tuple[str, ...]] = ("side", "pair_label")
+    traits: ClassVar[Traits] = Traits(labels=("side", "pair_label"), group=2)
     best_metric: ClassVar[str] = "spearman"
 
     def __post_init__(self):
@@ -109,7 +108,7 @@ class EmbeddingClassification(EmbeddingObjective):
     """
 
     classes: tuple[str, ...] = ()
-    labels: ClassVar[tuple[str, ...]] = ("side", "pair_label")
+    traits: ClassVar[Traits] = Traits(labels=("side", "pair_label"), group=2)
     best_metric: ClassVar[str] = "accuracy"
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
@@ -166,7 +165,7 @@ class EmbeddingContrastive(EmbeddingObjective):
     """
 
     temperature: float = 0.05
-    needs_global_batch: ClassVar[bool] = True
+    traits: ClassVar[Traits] = dataclasses.replace(EmbeddingObjective.traits, needs_global_batch=True)
 
     def __post_init__(self):
         _check_temperature(self.temperature)
@@ -190,8 +189,6 @@ class EmbeddingSimCSE(EmbeddingObjective):
 
     temperature: float = 0.05
     metric: str = "spearman"
-    needs_global_batch: ClassVar[bool] = True
-    needs_dropout: ClassVar[bool] = True
 
     def __post_init__(self):
         _check_temperature(self.temperature)
@@ -199,8 +196,9 @@ class EmbeddingSimCSE(EmbeddingObjective):
             raise UserError(f"objective.metric={self.metric!r} is unknown; choose spearman, pearson or '' for the loss")
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        return ("side", "pair_label") if self.metric else ("side",)
+    def traits(self) -> Traits:
+        labels = ("side", "pair_label") if self.metric else ("side",)
+        return Traits(labels, group=2, needs_global_batch=True, needs_dropout=True)
 
     @property
     def best_metric(self) -> str:

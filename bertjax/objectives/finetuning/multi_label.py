@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.objectives.base import Traits
 from bertjax.objectives.finetuning.base import ExampleObjective, record_scores, without_location
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.errors import UserError
@@ -26,7 +27,7 @@ class MultiLabel(ExampleObjective):
 
     classes: tuple[str, ...] = ()
     threshold: float = 0.5
-    labels: ClassVar[tuple[str, ...]] = ("label_set",)
+    traits: ClassVar[Traits] = Traits(labels=("label_set",))
     term: ClassVar[str] = "multi_label"
     best_metric: ClassVar[str] = "f1"
 

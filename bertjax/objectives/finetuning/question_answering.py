@@ -12,7 +12,7 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.questions import NO_ANSWER
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.objectives.base import Arrays
+from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.base import record_scores, without_location
 from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
@@ -79,7 +79,6 @@ class QuestionAnswering(TokenObjective):
     longest: int = 30
     nbest: int = 20
     classes: tuple[str, ...] = ()
-    labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
     best_metric: ClassVar[str] = "f1"
     term: ClassVar[str] = "span"
     num_outputs: ClassVar[int] = 2
@@ -89,6 +88,11 @@ class QuestionAnswering(TokenObjective):
         for field in ("longest", "nbest"):
             if getattr(self, field) < 1:
                 raise UserError(f"objective.{field}={getattr(self, field)} must be at least 1")
+
+    @property
+    def traits(self) -> Traits:
+        tuned = ("threshold",) if NO_ANSWER in self.classes else ()
+        return Traits(labels=("start", "end", "begin", "stop", "most_context"), tuned_settings=tuned)
 
     def heads(self, config):
         """Return the heads.
@@ -187,10 +191,6 @@ class QuestionAnswering(TokenObjective):
             if answer.margin > threshold:
                 first |= {"prediction": "", "begin": -1, "stop": -1}
         return question | first | {"nbest": best}
-
-    @property
-    def tuned_settings(self) -> tuple[str, ...]:
-        return ("threshold",) if NO_ANSWER in self.classes else ()
 
     def _threshold(self, answers: list[_Answer]) -> float:
         """Return the configured threshold, or the one with the highest F1; 0 if answers are unknown."""

@@ -8,6 +8,8 @@ from bertjax.objectives.base import Arrays
 from bertjax.runtime.errors import UserError
 
 READS = LAST, MIX = ("last", "mix")
+# Metadata of settings that decide how a head reads hidden states. A teacher in distillation keeps its own.
+OF_HEAD = {"is_of_head": True}
 
 
 def check_reads(reads: str) -> None:

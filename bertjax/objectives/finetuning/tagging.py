@@ -11,7 +11,7 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled import tag_schemes
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.tagged import NO_WORD
-from bertjax.objectives.base import Arrays
+from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.finetuning import entities
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
@@ -31,7 +31,7 @@ class Tagging(TokenObjective):
     """
 
     classes: tuple[str, ...] = ()
-    labels: ClassVar[tuple[str, ...]] = ("tag", "word")
+    traits: ClassVar[Traits] = Traits(labels=("tag", "word"))
     term: ClassVar[str] = "tagging"
 
     @property

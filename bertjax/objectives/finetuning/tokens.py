@@ -13,7 +13,7 @@ from bertjax.models.flops import FlopsPart
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.finetuning.reading import LAST, MIX, check_reads, mix_head, mixed
+from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,17 +30,12 @@ class TokenObjective(Objective):
       num_outputs: output width of the head.
     """
 
-    reads: str = dataclasses.field(default=LAST, kw_only=True)
+    reads: str = dataclasses.field(default=LAST, kw_only=True, metadata=OF_HEAD)
     term: ClassVar[str]
     num_outputs: ClassVar[int]
-    head_settings: ClassVar[tuple[str, ...]] = ("reads",)
 
     def __post_init__(self):
         check_reads(self.reads)
-
-    @property
-    def reads_all_layers(self) -> bool:
-        return self.reads == MIX
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}

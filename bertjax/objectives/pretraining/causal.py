@@ -7,15 +7,15 @@ language modeling, special symbols are not predicted, because the end of an exam
 import dataclasses
 from typing import ClassVar
 
-import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import Objective, Traits
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.baselines import token_baselines
 from bertjax.objectives.pretraining.mlm import token_weight
@@ -28,8 +28,9 @@ class CausalLM(Objective):
 
     term: ClassVar[str] = "clm"
     best_metric: ClassVar[str] = "clm_loss"
-    text_term: ClassVar[str] = "clm"
-    sharding_rules = ((r"heads/clm/transform/kernel$", jax.sharding.PartitionSpec("fsdp", None)),)
+    traits: ClassVar[Traits] = Traits(
+        text_term="clm", sharding_rules=((r"heads/clm/transform/kernel$", PartitionSpec("fsdp", None)),)
+    )
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         if config.direction != LEFT_TO_RIGHT:

@@ -25,7 +25,7 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
 from bertjax.models.sampling import sample
 from bertjax.models.tracing import with_possible_attention
-from bertjax.objectives.base import Arrays, joined
+from bertjax.objectives.base import Arrays, Traits, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
@@ -48,7 +48,7 @@ class Electra(MaskedLM):
     generator_share: float = 0.25
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
-    text_term: ClassVar[str] = "generator"
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, text_term="generator")
     baselines = MaskedLM.baselines  # for the generator, which predicts masked tokens
 
     def __post_init__(self):
@@ -62,8 +62,7 @@ class Electra(MaskedLM):
                 "than the discriminator leaves it nothing to find"
             )
 
-    @property
-    def coefficients(self) -> dict[str, float]:
+    def loss_weights(self, terms, step):
         return {"rtd": self.rtd_coefficient}
 
     def generator(self, config: EncoderConfig) -> EncoderConfig:
@@ -90,6 +89,9 @@ class Electra(MaskedLM):
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(MaskedLMHead, on_generator=True), "rtd": HeadSpec(DetectionHead)}
+
+    def model(self, config: EncoderConfig) -> Model:
+        return Model(config, self.heads(config), self.generator(config))
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} for the batch as it is, without dropout."""

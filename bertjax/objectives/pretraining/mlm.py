@@ -16,7 +16,7 @@ from bertjax.models.encoder import Encoded
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, Objective, Terms, joined
+from bertjax.objectives.base import Arrays, Objective, Terms, Traits, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output, Sample
 from bertjax.objectives.pretraining.baselines import token_baselines
@@ -66,8 +66,10 @@ class MaskedLM(Objective):
     """
 
     masking: Masking = TokenMasking()
+    traits: ClassVar[Traits] = Traits(
+        text_term="mlm", sharding_rules=((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
+    )
     term: ClassVar[str] = "mlm"
-    text_term: ClassVar[str] = "mlm"
     parts: ClassVar[tuple[Labels, ...]] = ()
 
     @property
@@ -98,10 +100,6 @@ class MaskedLM(Objective):
             heads[unit] = heads.get(unit, 0) + head_products(config, part.head)
         # If a part reads every token, the last layer computes every token.
         return (FlopsPart(config, heads, read=None if "tokens" in heads else 1.0),)
-
-    @property
-    def sharding_rules(self):
-        return ((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
 
     def bind(self, store: TokenStore | None) -> Self:
         return dataclasses.replace(self, masking=self.masking.bind(store))

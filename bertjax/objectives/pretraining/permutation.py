@@ -34,7 +34,7 @@ from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import VocabularyHead
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays
+from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 
@@ -54,8 +54,8 @@ class PermutationLM(MaskedLM):
     masking: Masking = TokenMasking(rate=1 / 6, mask=0.0, random=0.0)
     memory: bool = False
     both_directions: bool = False
+    traits: ClassVar[Traits] = Traits(text_term="plm")
     term: ClassVar[str] = "plm"
-    text_term: ClassVar[str] = "plm"
 
     def __post_init__(self):
         if self.masking.mask or self.masking.random:
@@ -108,10 +108,6 @@ class PermutationLM(MaskedLM):
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         products = head_products(config, self.heads(config)[self.term])
         return (FlopsPart(config, {"predictions": products}, read=1.0, queries=True),)
-
-    @property
-    def sharding_rules(self):
-        return ()
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return the predicted tokens and `rank_BT`, int32, see `ranks`."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from bertjax.data.formats.sentence_reordering import ORDERS
 from bertjax.models.heads import PairHead
 from bertjax.models.model import HeadSpec
+from bertjax.objectives.base import Traits
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.baselines import majority
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -65,7 +66,7 @@ class BERT(MaskedLM):
     Terms: `mlm`, `nsp` (label 1: B is random).
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("is_random",)
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, labels=("is_random",))
     parts = (ExampleLabels("nsp", "is_random", 2),)
 
 
@@ -76,7 +77,7 @@ class SentenceOrderPrediction(MaskedLM):
     Terms: `mlm`, `sop` (label 1: swapped).
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("is_swapped",)
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, labels=("is_swapped",))
     parts = (ExampleLabels("sop", "is_swapped", 2),)
 
 
@@ -87,7 +88,7 @@ class SentenceStructurePrediction(MaskedLM):
     Terms: `mlm`, `structure` (0 B follows A, 1 B precedes A, 2 B is random). For the word objective see `structbert`.
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("order",)
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, labels=("order",))
     parts = (ExampleLabels("structure", "order", 3),)
 
 
@@ -98,7 +99,7 @@ class SentenceDistancePrediction(MaskedLM):
     Terms: `mlm`, `distance` (0 B is next to A, 1 B is elsewhere in the document, 2 B is from another document).
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("distance",)
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, labels=("distance",))
     parts = (ExampleLabels("distance", "distance", 3),)
 
 
@@ -110,5 +111,5 @@ class SentenceReorderingPrediction(MaskedLM):
     Tasks": n! summed over n from 1 to the largest number of segments).
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("permutation",)
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, labels=("permutation",))
     parts = (ExampleLabels("reordering", "permutation", len(ORDERS)),)

@@ -17,7 +17,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masked, mask
 from bertjax.data.masking.base import token_bits, token_shares
 from bertjax.models.model import Model
-from bertjax.objectives.base import Arrays, joined
+from bertjax.objectives.base import Arrays, Traits, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
 from bertjax.runtime.errors import UserError
@@ -40,7 +40,7 @@ class StructBERT(MaskedLM):
     """
 
     shuffle_rate: float = 0.05
-    labels: ClassVar[tuple[str, ...]] = SentenceStructurePrediction.labels
+    traits: ClassVar[Traits] = SentenceStructurePrediction.traits
     parts = SentenceStructurePrediction.parts
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 

@@ -13,6 +13,7 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.heads import DetectionHead
 from bertjax.models.model import HeadSpec
+from bertjax.objectives.base import Traits
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.baselines import majority
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -63,7 +64,7 @@ class TokenDocumentRelation(MaskedLM):
     Such tokens are common words and topic words. Terms: `mlm`, `elsewhere`.
     """
 
-    labels: ClassVar[tuple[str, ...]] = ("elsewhere",)
+    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, labels=("elsewhere",))
     parts = (TokenLabels("elsewhere", lambda examples: examples.ragged.token_labels["elsewhere"]),)
 
 

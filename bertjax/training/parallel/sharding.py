@@ -51,7 +51,9 @@ def spec_of(path: str, leaf: Any, rules: Rules) -> P:
     for pattern, spec in rules:
         if re.search(pattern, path):
             return spec
-    raise UserError(f'no sharding rule covers {path!r}; add (r"{path}$", P()) to the objective\'s sharding_rules')
+    raise UserError(
+        f'no sharding rule covers {path!r}; add (r"{path}$", P()) to sharding_rules in the traits of the objective'
+    )
 
 
 def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:

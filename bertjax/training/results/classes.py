@@ -16,6 +16,7 @@ from rich.console import Console
 from bertjax.config.config import Config, Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves
@@ -187,7 +188,7 @@ def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassR
             # The main set merges the predictions of all tasks, so each record names its own.
             own = [record for record in part.predictions if not (several and is_of_all) or record["task"] == name]
             if report := report_of(task, own):
-                loss = f"{task.objective.term}_loss"
+                loss = f"{unwrapped(task.objective).term}_loss"
                 loss = part.metrics.get(config.qualified(name, loss) if is_of_all else loss)
                 reports[config.qualified(name, heldout) if is_of_all else heldout] = report, loss
     return reports
@@ -209,7 +210,7 @@ def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
     else:
         labels = [label_names.class_of(record[label]) for record in predictions]
         guesses = [record["prediction"] for record in predictions]
-    settings = frozenset(field.name for field in dataclasses.fields(task.objective))
+    settings = frozenset(field.name for field in dataclasses.fields(unwrapped(task.objective)))
     return dataclasses.replace(ClassReport.of(classes, labels, guesses), settings=settings) if labels else None
 
 

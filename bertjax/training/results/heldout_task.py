@@ -12,7 +12,7 @@ from bertjax.config.typed import differences
 
 # Objectives with an equivalent `mlm` term: masked tokens in unmodified text. Their other predictions have other names.
 MASKED_TOKENS = frozenset(
-    "mlm bert distillation sentence_order sentence_structure sentence_distance sentence_reordering span_boundary "
+    "mlm bert sentence_order sentence_structure sentence_distance sentence_reordering span_boundary "
     "token_document".split()
 )
 # These compare texts within a batch, so a larger batch makes the question harder.
@@ -20,7 +20,7 @@ _COMPARE_WITHIN_BATCH = ("embedding_contrastive", "embedding_simcse")
 
 # Objective settings that affect only training. By convention, names that end in `coefficient` or `factor` are loss
 # weights, also in objectives from outside bertjax.
-_TRAINING_OBJECTIVE = ("teacher", "teacher_losses", "own_factor", "replacing", "soft_on", "pooling", "reads", "metric")
+_TRAINING_OBJECTIVE = ("pooling", "reads", "metric")
 _WEIGHTS = ("coefficient", "factor")
 _TRAINING_MASKING = ("static",)
 # Settings for labeled files that select training records, or the model's input but not the label.
@@ -73,12 +73,19 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     first, *rest = metric.split("/")
     task, name = (first, rest) if len(tasks) > 1 and first in tasks else (next(iter(tasks)), [first, *rest])
     objective, examples, data = tasks[task]["objective"], tasks[task]["examples"], settings["data"]
+    teaching: Mapping[str, Any] = {}
+    if "objective" in objective:  # with a teacher, see `bertjax.objectives.distill.wrapper`
+        objective, teaching = objective["objective"], objective
     # Evaluations use the row length of the last stage that trains the task.
     last = next(stage for stage in reversed(settings["stages"]) if not stage["tasks"] or task in stage["tasks"])
     common = {"eval": {part: settings["eval"].get(part) for part in ("seed", "rows")}}
     fingerprint = identity.get("data", {}).get("store_fingerprint", "")
     if objective.get("kind") in _COMPARE_WITHIN_BATCH and name[-1].endswith(("loss", "accuracy")):
         common |= {"batch": last["batch"]}
+    of_teacher = {}
+    if name[-1].removesuffix("_loss") in teaching.get("losses", {}):
+        # The loss of imitating a teacher depends on which teacher it is.
+        of_teacher = {part: teaching[part] for part in ("teacher", "losses")}
     if "train" in examples:  # a labeled file
         own = _of_objective(objective, name[-1]) if name[-1].endswith("_loss") else _classes(objective)
         further = examples.get("further_heldout") or {}
@@ -88,7 +95,10 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         # Records are the unit here: the same question for every tokenizer.
         training["tokenizer"] = data["tokenizer"]
         return HeldoutTask(
-            common | {"objective": own, "examples": labels}, {"examples": {"heldout": place}}, training, fingerprint
+            common | {"objective": own | of_teacher, "examples": labels},
+            {"examples": {"heldout": place}},
+            training,
+            fingerprint,
         )
     sources = {source: _without(each, ("corpus", "weight", "token_share")) for source, each in data["sources"].items()}
     tokenizer = _tokenizer(data["tokenizer"])
@@ -97,8 +107,8 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     places["sources"] = {source: each["corpus"] for source, each in data["sources"].items()}
     return HeldoutTask(
         common
-        | {"seq_len": last["seq_len"], "objective": _of_objective(objective, name[-1]), "examples": examples}
-        | {"data": text},
+        | {"seq_len": last["seq_len"], "objective": _of_objective(objective, name[-1]) | of_teacher}
+        | {"examples": examples, "data": text},
         {"data": places},
         {"share": data["share"]},
         fingerprint,
@@ -115,10 +125,6 @@ def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
         return {"masking": masking}
     own = {name: value for name, value in objective.items() if not name.endswith(_WEIGHTS)}
     own = _without(own, _TRAINING_OBJECTIVE) | ({"masking": masking} if masking is not None else {})
-    term = metric.removesuffix("_loss")
-    if term in (objective.get("teacher_losses") or {}) or (kind == "distillation" and term in ("soft", "cosine")):
-        # The loss of imitating a teacher depends on which teacher it is.
-        own |= {name: objective[name] for name in ("teacher", "teacher_losses")}
     if metric.startswith("generator_"):  # the generator's size does not change what it must predict
         own.pop("generator_share", None)
     return own

@@ -18,6 +18,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.replacing import Replacing
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.runtime.errors import printable, shorten
@@ -155,13 +157,13 @@ def replacing_lines(config: Config) -> list[str]:
     """Return one line per module-replacing task: the step from which the student's layers run alone."""
     last, lines = sum(stage.steps for stage in config.stages) - 1, []
     for name, task in config.tasks.items():
-        replacing = task.objective.replacing
-        if replacing is None:
+        replacing = task.objective
+        if not isinstance(replacing, Replacing):
             continue
         if (rate := replacing.rate(last)) < 1.0:
             lines.append(
                 f"task {name}: the last step replaces a module of the teacher with probability {rate:.2f}, so the "
-                f"student's layers never run alone; set tasks.{name}.objective.replacing.steps to about {last // 2:,}"
+                f"student's layers never run alone; set tasks.{name}.objective.steps to about {last // 2:,}"
             )
         else:
             lines.append(f"task {name}: from step {replacing.steps:,} on the student's layers run alone")
@@ -273,6 +275,7 @@ def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") ->
 
 def metric_lines(files: LabeledSource, objective: Objective) -> list[str]:
     """Describe how metrics count, if that depends on the files."""
+    objective = unwrapped(objective)
     if isinstance(objective, Tagging) and not objective.marks_entities:
         line = (
             "the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only token_accuracy is "

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.config import typed
+from bertjax.config import private_paths, typed
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export, encoder_of, exported
 from bertjax.config.typed import differences
@@ -246,7 +246,7 @@ def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, A
         return settings
     # None means that an evaluation chooses the value.
     open_settings = {
-        name: [field for field in objective.tuned_settings if getattr(objective, field) is None]
+        name: [field for field in objective.traits.tuned_settings if getattr(objective, field) is None]
         for name, objective in objectives.items()
     }
     if not any(open_settings.values()):
@@ -278,7 +278,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
     restored = _restore(Checkpoints(workdir.checkpoints), path, step)
     number = restored.step
-    settings = record["config"]
+    settings = private_paths.without_teachers(record["config"])
     try:
         encoder = encoder_of(settings, record["vocab_size"])
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})

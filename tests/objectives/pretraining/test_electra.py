@@ -78,7 +78,7 @@ def test_the_generator_sends_gradients_to_the_shared_embeddings_only():
 def test_all_tokens_are_classified_and_the_published_factor_is_fifty():
     batch = batches.make()
     assert OBJECTIVE.weights(batch)["rtd"] == (batch["examples_BT"] > 0).sum() > 5 * batch["mlm_weights_BK"].shape[0]
-    assert Electra().coefficients == {"rtd": 50.0}
+    assert Electra().loss_weights(["rtd", "generator"], step=0) == {"rtd": 50.0}
 
 
 def test_the_generator_has_its_share_of_the_widths_and_all_layers():

@@ -99,7 +99,7 @@ def test_logits_read_the_boundaries_and_the_places():
 def test_both_losses_are_summed_over_their_weights():
     objective, batch = SpanBoundary(longest=3), features(SpanBoundary(longest=3))
     weights = objective.weights(batch)
-    assert set(weights) == {"mlm", "sbo"} and objective.coefficients == {}
+    assert set(weights) == {"mlm", "sbo"} and objective.loss_weights(weights, step=0) == {}
     assert weights["sbo"] == batch["sbo_weights_BK"].sum() < weights["mlm"]
     logits = {name: jnp.zeros((*batch["mlm_labels_BK"].shape, 8)) for name in ("mlm", "sbo")}
     labels = batch | {"mlm_labels_BK": np.zeros_like(batch["mlm_labels_BK"])}

@@ -84,7 +84,7 @@ def test_specs_have_no_more_axes_than_their_leaf():
 def test_a_parameter_without_a_rule_is_an_error_with_the_line_to_add():
     with pytest.raises(UserError) as error:
         shardings({"generator": {"kernel": jnp.ones((2, 2))}}, (*ENCODER_RULES, *HEAD_RULES), one_device())
-    line = 'add (r"generator/kernel$", P()) to the objective\'s sharding_rules'
+    line = 'add (r"generator/kernel$", P()) to sharding_rules in the traits of the objective'
     assert str(error.value) == f"no sharding rule covers 'generator/kernel'; {line}"
     rules = ((r"generator/kernel$", P()), *ENCODER_RULES)
     assert shardings({"generator": {"kernel": jnp.ones((2, 2))}}, rules, one_device())

@@ -12,6 +12,7 @@ from bertjax.training.results.heldout_task import MASKED_TOKENS, heldout_task
 
 TEXT = {"stages": [{"steps": 9, "seq_len": 32, "batch": 8}], "model": {"max_positions": 64},
         "optimizer": {"warmup_steps": 2}}  # fmt: skip
+DISTILLED = {"kind": "distilled", "objective": {"kind": "mlm"}, "teacher": "t", "losses": {"soft": {"kind": "logits"}}}
 RECORDS = TEXT | {"tasks": {"rte": {"objective": {"kind": "classification"}, "examples": {
     "kind": "labeled_text", "train": "a/train.tsv", "heldout": "a/dev.tsv"}}}}  # fmt: skip
 
@@ -64,13 +65,20 @@ def test_another_question(name, value):
         ({"seed": 3, "optimizer.learning_rate": 1e-3, "model.layers": 2, "stages.0.batch": 4}, "a"),
         ({"stages.0.masking_rate": 0.4, "tasks.bert.plans": 4}, "a"),
         ({"tasks.bert.objective": {"kind": "mlm"}}, "a"),
-        ({"tasks.bert.objective": {"kind": "distillation", "teacher": "t"}}, "a"),
+        ({"tasks.bert.objective": DISTILLED}, "a"),
         ({"data.share": 0.5}, "b"),
         ({"data.corpus": "elsewhere/texts"}, "a"),
     ],
 )
 def test_the_same_question_after_another_training(changes, store):
     assert task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store)) == []
+
+
+def test_a_loss_against_a_teacher_depends_on_the_teacher():
+    taught = TEXT | {"tasks": {"bert": {"objective": DISTILLED}}}
+    other = {"tasks.bert.objective.teacher": "u"}
+    assert task(taught, "mlm_loss").changes(task(taught, "mlm_loss", other)) == []
+    assert task(taught, "soft_loss").changes(task(taught, "soft_loss", other)) == ["objective.teacher: 't' -> 'u'"]
 
 
 def test_other_texts_of_one_path_are_another_question():
@@ -106,7 +114,7 @@ def test_objectives_that_share_the_masked_tokens_are_those_that_do_not_change_th
         for kind in OBJECTIVES.kinds
         if issubclass(cls := OBJECTIVES.class_of(kind), MaskedLM)
         and cls.term == "mlm"
-        and (kind in ("mlm", "distillation", "span_boundary") or not reading & vars(cls).keys())
+        and (kind in ("mlm", "span_boundary") or not reading & vars(cls).keys())
     }
     assert sharing == MASKED_TOKENS
     assert all(dataclasses.is_dataclass(OBJECTIVES.class_of(kind)) for kind in sharing)

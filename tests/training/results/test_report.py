@@ -69,11 +69,11 @@ def summary() -> dict:
     [
         (60, "task mine: from step 50 on the student's layers run alone"),
         (26, "task mine: the last step replaces a module of the teacher with probability 0.70, so the student's layers "
-         "never run alone; set tasks.mine.objective.replacing.steps to about 12"),
+         "never run alone; set tasks.mine.objective.steps to about 12"),
     ],
 )  # fmt: skip
 def test_the_step_from_which_the_layers_of_a_student_run_alone(steps, expected):
-    replacing = {"kind": "mlm", "teacher": "a", "replacing": {"first": 0.4, "steps": 50}}
+    replacing = {"kind": "replacing", "objective": {"kind": "mlm"}, "teacher": "a", "first": 0.4, "steps": 50}
     tasks = {"mine": {"objective": replacing}, "other": {"objective": {"kind": "mlm"}}}
     stages = [{"steps": steps // 2}, {"steps": steps - steps // 2}]
     config = from_dict({"tasks": tasks, "stages": stages, "optimizer": {"warmup_steps": 2}})

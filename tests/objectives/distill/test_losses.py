@@ -8,21 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.objectives import imitation
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.attention import AttentionMaps
+from bertjax.objectives.distill.losses.base import Values
+from bertjax.objectives.distill.losses.hidden import HiddenStates
+from bertjax.objectives.distill.losses.layer_map import MappedLoss, last, skip, uniform
+from bertjax.objectives.distill.losses.logits import SoftLogits
+from bertjax.objectives.distill.losses.relations import Relations
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.teacher import Teacher
-from bertjax.objectives.teacher_losses.attention import AttentionMaps
-from bertjax.objectives.teacher_losses.base import Values
-from bertjax.objectives.teacher_losses.hidden import HiddenStates
-from bertjax.objectives.teacher_losses.layer_map import MappedLoss, last, skip, uniform
-from bertjax.objectives.teacher_losses.logits import SoftLogits
-from bertjax.objectives.teacher_losses.relations import Relations
 from bertjax.runtime.errors import UserError
+from bertjax.training.step import total_loss
 from tests import batches
 from tests.models import reference
 
@@ -278,13 +279,13 @@ def bound(objective, losses, teacher_config=None):
     batch = BATCH_OF_MODEL | FEATURES
     params = batches.filled(batches.param_shapes(objective, config, batch))
     teacher = Teacher(config, params, "a tokenizer", Path("a/teacher"), {"classes": list(objective.classes)})
-    return dataclasses.replace(objective, teacher="a/teacher", teacher_losses=losses).bind_teacher(teacher)
+    return Distilled(objective, "a/teacher", losses).bind_teacher(teacher)
 
 
 def loss_of(objective, params, encoder=ENCODER):
     model, batch = objective.model(encoder), BATCH_OF_MODEL | FEATURES
     sums, _ = objective.terms(model, params, objective.frozen_params(encoder), batch, None, False)
-    weights = objective.all_weights(batch)
+    weights = objective.weights(batch)
     return {name: sums[name] / weights[name] for name in sums}
 
 
@@ -298,10 +299,10 @@ def test_every_objective_has_every_loss(kind):
 
     def total(params):
         parts = loss_of(objective, params)
-        return sum(objective.factor(name, 0) * value for name, value in parts.items()), parts
+        return total_loss(objective, parts, step=0), parts
 
     (before, parts), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
-    assert parts.keys() == {objective.term, *losses} and all(float(parts[name]) > 0 for name in losses)
+    assert parts.keys() == {objective.objective.term, *losses} and all(float(parts[name]) > 0 for name in losses)
     assert np.all(np.isfinite(before)) and float(jnp.abs(gradient["projections"]["states"]["kernel"]).max()) > 0
     after, _ = total(jax.tree.map(lambda leaf, slope: leaf - 1e-3 * slope, params, gradient))
     assert after < before
@@ -337,7 +338,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it():
 def test_the_teacher_keeps_how_its_head_reads_hidden_states():
     objective = bound(Classification(classes=("a", "b"), pooling="mean"), {"soft": SoftLogits()})
     teacher = dataclasses.replace(objective.bound_teacher, objective={"classes": ["a", "b"], "pooling": "cls"})
-    assert objective.bind_teacher(teacher).as_its_teacher().pooling == "cls"
+    assert objective.bind_teacher(teacher).of_teacher.pooling == "cls"
     with pytest.raises(UserError, match="predicts the classes b, c and the student a, b; name a teacher of this task"):
         other = dataclasses.replace(objective.bound_teacher, objective={"classes": ["b", "c"]})
         objective.bind_teacher(other).frozen_params(ENCODER)
@@ -349,10 +350,10 @@ def test_the_classes_of_a_teacher_are_matched_by_name(kind):
     objective = bound(OBJECTIVES[kind], {"soft": SoftLogits()})
     params = batches.filled(batches.param_shapes(objective, ENCODER, BATCH_OF_MODEL | FEATURES), scale=0.2)
     teacher, order = objective.bound_teacher, np.roll(np.arange(len(objective.classes)), 1)
-    head = {name: leaf[..., order] for name, leaf in teacher.params["heads"][objective.term].items()}
+    head = {name: leaf[..., order] for name, leaf in teacher.params["heads"][objective.objective.term].items()}
     other = dataclasses.replace(
         teacher,
-        params=teacher.params | {"heads": teacher.params["heads"] | {objective.term: head}},
+        params=teacher.params | {"heads": teacher.params["heads"] | {objective.objective.term: head}},
         objective={"classes": [objective.classes[place].upper() for place in order]},
     )
     expected = loss_of(objective, params)["soft"]
@@ -366,7 +367,7 @@ def test_a_teacher_needs_no_head_without_soft_logits():
     )
     assert objective.bind_teacher(headless).frozen_params(ENCODER)["teacher"]["heads"] == {}
     with pytest.raises(UserError, match="has no classification head on its encoder to imitate"):
-        soft = dataclasses.replace(objective, teacher_losses={"soft": SoftLogits()})
+        soft = dataclasses.replace(objective, losses={"soft": SoftLogits()})
         soft.bind_teacher(headless).frozen_params(ENCODER)
 
 
@@ -374,7 +375,7 @@ def test_only_the_layers_that_a_loss_needs_are_captured():
     """No array of all layers of the teacher's states, queries or keys exists in the program."""
     config = dataclasses.replace(ENCODER, layers=6)
     objective = bound(MaskedLM(), {"hidden": HiddenStates(pairs_of_layers=((1, 3),))}, config)
-    assert imitation.layers_of(objective.teacher_losses, ENCODER, config) == ((0,), (2,))
+    assert objective.layers(ENCODER, config) == ((0,), (2,))
     params = batches.filled(batches.param_shapes(objective, ENCODER, BATCH_OF_MODEL))
     program = str(jax.make_jaxpr(lambda params: loss_of(objective, params))(params))
     rows, seq_len, width = 4, 16, 16
@@ -382,10 +383,8 @@ def test_only_the_layers_that_a_loss_needs_are_captured():
     assert not any(f"f32[{layers},{rows},{seq_len},{width}]" in program for layers in (3, 4, 5, 6, 7))
 
 
-def test_factors():
-    objective = bound(MaskedLM(own_factor=0.5), {"soft": SoftLogits(factor=3.0)})
-    assert (objective.factor("soft", 0), objective.factor("mlm", 0)) == (3.0, 0.5)
-    alone = MaskedLM(teacher_losses=objective.teacher_losses, own_factor=0.5)
-    assert alone.factor("mlm", 0) == 1.0, "without its teacher it is an ordinary objective"
-    with pytest.raises(UserError, match="teacher_losses has the name 'mlm' of a term"):
-        bound(MaskedLM(), {"mlm": SoftLogits()}).all_weights(BATCH_OF_MODEL)
+def test_loss_weights():
+    objective = dataclasses.replace(bound(MaskedLM(), {"soft": SoftLogits(factor=3.0)}), own_factor=0.5)
+    assert objective.loss_weights(["mlm", "soft"], step=0) == {"mlm": 0.5, "soft": 3.0}
+    with pytest.raises(UserError, match="objective.losses has the name 'mlm' of a term"):
+        bound(MaskedLM(), {"mlm": SoftLogits()}).weights(BATCH_OF_MODEL)

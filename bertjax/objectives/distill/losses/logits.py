@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
+from bertjax.objectives.distill.losses.base import TeacherLoss, check_choice
 from bertjax.objectives.losses import kl_divergence
-from bertjax.objectives.teacher_losses.base import TeacherLoss, check_choice
 from bertjax.runtime.errors import UserError
 
 COMPARISONS = KL, MSE = ("kl", "mse")

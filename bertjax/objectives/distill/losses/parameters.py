@@ -15,8 +15,8 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.parameters import encoder_shapes
-from bertjax.objectives.teacher_losses.base import Pairs, Values, check_choice
-from bertjax.objectives.teacher_losses.layer_map import MappedLoss
+from bertjax.objectives.distill.losses.base import Pairs, Values, check_choice
+from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.runtime.errors import UserError, shorten
 
 DIRECTIONS = UP, DOWN = ("up", "down")

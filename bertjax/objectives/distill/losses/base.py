@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import jax
@@ -23,10 +23,11 @@ class Values:
 
     Attributes:
       config: the model's architecture.
-      logits: [..., C], from `Objective.soft_logits`; None if no loss needs them.
-      captured: {name: [layers, ...]}, see `bertjax.models.taps`; `hidden` starts with the embeddings.
+      logits: [..., C], from `HasSoftLogits.soft_logits`; None if no loss needs them.
+      captured: {name: [layers, ...]}, see `mixing.apply_capturing`; `hidden` starts with the embeddings.
       layers: captured layers, counted from 0.
       params: encoder parameters; None if no loss needs them.
+      token_logits: function from hidden_BTD to logits_BTV; None if no loss needs it.
     """
 
     config: EncoderConfig
@@ -34,6 +35,7 @@ class Values:
     captured: Arrays
     layers: tuple[int, ...]
     params: dict | None = None
+    token_logits: Callable[[jax.Array], jax.Array] | None = None
 
     def hidden(self, layer: int) -> jax.Array:
         """Return the states after a layer, float32 [B, T, D]; layer 0 is the embeddings."""
@@ -54,12 +56,14 @@ class TeacherLoss:
       kind: name of the loss in configurations; each subclass sets its own default.
       factor: loss weight.
       needs_logits: whether it reads both models' logits, so that the teacher needs the head.
+      needs_token_logits: whether it applies both models' masked-LM heads to every token.
       reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
     """
 
     kind: str = dataclasses.field(init=False)
     factor: float = 1.0
     needs_logits: ClassVar[bool] = False
+    needs_token_logits: ClassVar[bool] = False
     reads_text: ClassVar[bool] = True
 
     def __post_init__(self):
@@ -68,7 +72,7 @@ class TeacherLoss:
 
     @property
     def captures(self) -> tuple[str, ...]:
-        """Names of the captured values to read, see `bertjax.models.taps`."""
+        """Names of the captured values to read, see `mixing.apply_capturing`."""
         return ()
 
     def pairs(self, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
@@ -91,7 +95,7 @@ class TeacherLoss:
 
         Args:
           batch: core batch and features.
-          soft_weights: `Objective.soft_weights` if the loss needs logits.
+          soft_weights: `HasSoftLogits.soft_weights` if the loss needs logits.
         """
         return jnp.sum(is_token(batch))
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.objectives.distill.losses.base import Values, check_choice, is_token, same_example
+from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import kl_divergence
-from bertjax.objectives.teacher_losses.base import Values, check_choice, is_token, same_example
-from bertjax.objectives.teacher_losses.layer_map import MappedLoss
 from bertjax.runtime.errors import UserError
 
 COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")

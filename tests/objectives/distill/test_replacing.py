@@ -10,10 +10,10 @@ from scipy import stats
 
 from bertjax.data.batch import Draw
 from bertjax.models import cut
-from bertjax.objectives import replacement
+from bertjax.objectives.distill import replacing
+from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.replacement import RATE, SEED, Replacing
-from bertjax.objectives.teacher import Teacher
 from bertjax.runtime.errors import UserError
 from tests import batches
 
@@ -29,8 +29,7 @@ def params_of(config, scale: float = 0.3):
 
 def bound(config=PREDECESSOR, **settings):
     teacher = Teacher(config, params_of(config, 0.2), "a tokenizer", Path("a/teacher"), {})
-    objective = dataclasses.replace(PLAIN, teacher="a/teacher", replacing=Replacing(), **settings)
-    return objective.bind_teacher(teacher)
+    return Replacing(dataclasses.replace(PLAIN, **settings), "a/teacher").bind_teacher(teacher)
 
 
 @jax.jit
@@ -70,7 +69,7 @@ def test_no_module_replaced_is_the_predecessor_and_its_layers_have_no_gradient()
 def test_a_module_is_layers_of_the_predecessor_in_a_row():
     """With the second module replaced, the model has layers 0 and 1 of the predecessor and layer 1 of the successor."""
     own, other = params_of(SUCCESSOR)["encoder"]["layers"], params_of(PREDECESSOR, 0.2)["encoder"]["layers"]
-    layers, mask_L = replacement.mixed(own, other, np.array([False, True]))
+    layers, mask_L = replacing.mixed(own, other, np.array([False, True]))
     np.testing.assert_array_equal(mask_L, [1, 1, 1, 0])
     for mixed, of_own, of_other in zip(*map(jax.tree.leaves, (layers, own, other)), strict=True):
         np.testing.assert_array_equal(mixed[:3], [of_other[0], of_other[1], of_own[1]])
@@ -88,17 +87,17 @@ def _replaced(seed, rate):
 
 
 def test_the_share_of_replaced_modules_is_the_rate_and_modules_are_independent():
-    seeds = [replacement.features(Replacing(), Draw(5, np.zeros(1), step), 1)[SEED][0] for step in range(2000)]
+    seeds = [Replacing(PLAIN).draw(Draw(5, np.zeros(1), step), 1)[SEED][0] for step in range(2000)]
     draws = np.asarray(jax.vmap(lambda seed: jax.random.uniform(jax.random.key(seed), (2,)))(np.array(seeds))) < 0.3
     counts = np.bincount(draws @ [2, 1], minlength=4)
     assert stats.chisquare(counts, 2000 * np.array([0.49, 0.21, 0.21, 0.09])).pvalue > 0.01
 
 
 def test_the_rate_rises_linearly_and_every_row_has_the_draw_of_its_step():
-    replacing = Replacing(first=0.4, steps=10)
-    assert [replacing.rate(step) for step in (0, 5, 10, 99)] == pytest.approx([0.4, 0.7, 1.0, 1.0])
-    assert Replacing(steps=0).rate(0) == 1.0
-    first, again, next_step = (replacement.features(replacing, Draw(0, np.zeros(1), step), 3) for step in (4, 4, 5))
+    objective = Replacing(PLAIN, first=0.4, steps=10)
+    assert [objective.rate(step) for step in (0, 5, 10, 99)] == pytest.approx([0.4, 0.7, 1.0, 1.0])
+    assert Replacing(PLAIN, steps=0).rate(0) == 1.0
+    first, again, next_step = (objective.draw(Draw(0, np.zeros(1), step), 3) for step in (4, 4, 5))
     np.testing.assert_array_equal(first[SEED], again[SEED])
     assert len(set(first[SEED])) == 1 and first[SEED][0] != next_step[SEED][0]
     assert first[RATE] == pytest.approx([0.64] * 3)
@@ -116,7 +115,7 @@ def test_an_evaluation_is_that_of_the_successor_alone():
         ({"layers": 3}, {}, "has 3 layers, which 2 cannot replace in equal modules; set model.layers to half of them"),
         ({"layers": 2}, {}, "has 2 layers, which 2 cannot replace"),
         ({"width": 32}, {}, "has model.width=32 and the successor 16; they may differ in model.layers only"),
-        ({}, {"reads": "mix"}, "objective.replacing and objective.reads=mix do not go together"),
+        ({}, {"reads": "mix"}, "objective.kind=replacing and objective.objective.reads=mix do not go together"),
     ],
 )
 def test_models_that_cannot_be_mixed(changes, settings, complaint):
@@ -132,12 +131,12 @@ def test_layers_keep_the_pattern_of_local_and_global_ones():
         local = {"positions": "rotary", "window": 2, "global_every": every, "segments": 0}
         return dataclasses.replace(batches.ENCODER, layers=layers, **local)
 
-    assert replacement.predecessor_config(bound(of(6, every=3)), of(3, every=3)).layers == 6
+    assert bound(of(6, every=3)).predecessor_config(of(3, every=3)).layers == 6
     with pytest.raises(UserError, match="trains layer 1 of the successor in place 2 of the predecessor"):
-        replacement.predecessor_config(bound(of(6, every=2)), of(3, every=2))
+        bound(of(6, every=2)).predecessor_config(of(3, every=2))
 
 
 @pytest.mark.parametrize("settings", [{"first": 1.5}, {"steps": -1}])
 def test_bad_rates(settings):
     with pytest.raises(UserError, match="first must be between 0 and 1, and steps not negative"):
-        Replacing(**settings)
+        Replacing(PLAIN, **settings)

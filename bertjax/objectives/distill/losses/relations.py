@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.distill.losses.base import TeacherLoss, is_token, same_example
 from bertjax.objectives.losses import kl_divergence
-from bertjax.objectives.teacher_losses.base import TeacherLoss, is_token, same_example
 from bertjax.runtime.errors import UserError
 
 _NAMES = ("queries", "keys", "values")

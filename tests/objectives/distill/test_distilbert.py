@@ -1,4 +1,4 @@
-"""A student and its teacher: losses, teachers that do not fit, and files that are opened once."""
+"""DistilBERT's student and teacher: losses, teachers that do not fit, and files that are opened once."""
 
 import dataclasses
 import shutil
@@ -11,16 +11,26 @@ import pytest
 from jax.extend import core
 
 from bertjax.config import export
-from bertjax.config.config import from_dict, to_dict
+from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export
+from bertjax.config.task import Task
+from bertjax.models import mixing
 from bertjax.models.config import Execution
 from bertjax.models.flops import Counts
-from bertjax.objectives import teacher as objectives_teacher
+from bertjax.models.model import Model
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses import token_logits
+from bertjax.objectives.distill.losses.base import Values
+from bertjax.objectives.distill.losses.logits import SoftLogits
+from bertjax.objectives.distill.losses.output import OutputCosine
+from bertjax.objectives.distill.losses.token_logits import TokenLogits
+from bertjax.objectives.distill.teacher import Teacher
+from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.losses import kl_divergence
-from bertjax.objectives.pretraining.distillation import Distillation
 from bertjax.objectives.pretraining.electra import Electra
-from bertjax.objectives.teacher import CosineLoss, Teacher
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
+from bertjax.training.feeds import Feeds
 from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage
@@ -30,8 +40,14 @@ from tests.models import reference
 BATCH = batches.make()
 
 
+def distilled(temperature: float = 2.0, soft: type = SoftLogits) -> Distilled:
+    """DistilBERT's objective with soft targets at masked or at all tokens, without its teacher."""
+    losses = {"soft": soft(temperature=temperature, factor=5.0), "cosine": OutputCosine()}
+    return Distilled(MaskedLM(), "a/teacher", losses, own_factor=2.0)
+
+
 def params_of(encoder) -> dict:
-    return batches.filled(batches.param_shapes(Distillation(), encoder, BATCH))
+    return batches.filled(batches.param_shapes(MaskedLM(), encoder, BATCH))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +58,7 @@ def teacher() -> Teacher:
 def losses(
     teacher: Teacher, student_params: dict, temperature: float = 2.0, student=batches.ENCODER
 ) -> dict[str, float]:
-    objective = Distillation(temperature=temperature).bind_teacher(teacher)
+    objective = distilled(temperature).bind_teacher(teacher)
     model, frozen = objective.model(student), objective.frozen_params(student)
     sums, metrics = objective.terms(model, student_params, frozen, BATCH, jax.random.key(0), False)
     weights = objective.weights(BATCH)
@@ -72,10 +88,11 @@ def test_the_cosine_is_that_of_real_tokens():
     is_real_BT = batch["examples_BT"] > 0
     a, b = student[is_real_BT], teacher[is_real_BT]
     cosines = (a * b).sum(axis=-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
-    sums, _ = CosineLoss().terms({"hidden": student}, {"hidden": teacher}, batch)
+    own, other = (Values(batches.ENCODER, None, {"output": states}, ()) for states in (student, teacher))
+    total, _ = OutputCosine().terms(own, other, batch, {}, None)
     assert 0 < is_real_BT.sum() < is_real_BT.size
-    np.testing.assert_allclose(sums["cosine"], (1 - cosines).sum(), rtol=1e-5)
-    assert CosineLoss().weight(batch) == is_real_BT.sum()
+    np.testing.assert_allclose(total, (1 - cosines).sum(), rtol=1e-5)
+    assert OutputCosine().weight(batch, None) == is_real_BT.sum()
 
 
 def test_a_teacher_adds_its_own_first_task_embedding(teacher):
@@ -111,9 +128,9 @@ def all_tokens(batch: dict) -> dict:
     }
 
 
-def soft(teacher: Teacher, soft_on: str, batch: dict, params: dict) -> tuple[jax.Array, dict]:
+def soft(teacher: Teacher, kind: type, batch: dict, params: dict) -> tuple[jax.Array, dict]:
     """The soft loss and the sums and weights of `agreement`."""
-    objective = Distillation(soft_on=soft_on).bind_teacher(teacher)
+    objective = distilled(soft=kind).bind_teacher(teacher)
     student = dataclasses.replace(batches.ENCODER, layers=1)
     model, frozen = objective.model(student), objective.frozen_params(student)
     sums, metrics = objective.terms(model, params, frozen, batch, jax.random.key(0), False)
@@ -123,11 +140,11 @@ def soft(teacher: Teacher, soft_on: str, batch: dict, params: dict) -> tuple[jax
 @pytest.mark.slow
 def test_the_soft_loss_on_all_tokens_is_computed_a_few_rows_at_a_time(teacher, monkeypatch):
     """It has the value and the gradients of one product over all tokens, without an array of that size."""
-    monkeypatch.setattr(objectives_teacher, "_TOKENS_AT_ONCE", 50)  # 2 of 8 rows of 16 tokens
+    monkeypatch.setattr(token_logits, "_TOKENS_AT_ONCE", 50)  # 2 of 8 rows of 16 tokens
     params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
     actual, expected = (
         jax.value_and_grad(lambda params, on=on, batch=batch: soft(teacher, on, batch, params), has_aux=True)
-        for on, batch in (("all", BATCH), ("masked", all_tokens(BATCH)))
+        for on, batch in ((TokenLogits, BATCH), (SoftLogits, all_tokens(BATCH)))
     )
     for mine, other in zip(jax.tree.leaves(actual(params)), jax.tree.leaves(expected(params)), strict=True):
         np.testing.assert_allclose(mine, other, rtol=2e-4, atol=1e-6)
@@ -149,13 +166,15 @@ def products_with(jaxpr: core.Jaxpr, size: int) -> int:
 def test_no_product_with_the_vocabulary_is_computed_twice(teacher):
     """Both models have one forward, the student two backward: of the hidden states and of the word embeddings."""
     params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
-    gradient = jax.make_jaxpr(jax.grad(lambda params: soft(teacher, "all", BATCH, params)[0]))(params)
+    gradient = jax.make_jaxpr(jax.grad(lambda params: soft(teacher, TokenLogits, BATCH, params)[0]))(params)
     assert products_with(gradient.jaxpr, 8 * 16 * 128) == 4
 
 
 def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
     params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
-    (everywhere, (_, tokens)), (masked, (_, predicted)) = (soft(teacher, on, BATCH, params) for on in ("all", "masked"))
+    (everywhere, (_, tokens)), (masked, (_, predicted)) = (
+        soft(teacher, kind, BATCH, params) for kind in (TokenLogits, SoftLogits)
+    )
     assert tokens == np.sum(BATCH["examples_BT"] > 0) and predicted == np.sum(BATCH["mlm_weights_BK"])
     assert abs(everywhere - masked) > 1e-3
 
@@ -163,46 +182,49 @@ def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
 def test_products_with_the_vocabulary_at_all_tokens_count_as_operations(teacher):
     """Those of the student forward and backward, those of the teacher forward."""
 
-    def operations(soft_on: str, **counts: float) -> float:
-        parts = Distillation(soft_on=soft_on).bind_teacher(teacher).flops_parts(batches.ENCODER)
+    def operations(kind: type, **counts: float) -> float:
+        parts = distilled(soft=kind).bind_teacher(teacher).flops_parts(batches.ENCODER)
         return StepFlops(parts).useful(Counts(**{"tokens": 0, "token_pairs": 0} | counts))
 
     head = 2.0 * (16 + 100) * 16
-    assert operations("all", predictions=5) == 3 * 5 * head
-    assert operations("masked", predictions=5) == (3 + 1) * 5 * head
-    assert operations("all", tokens=7) - operations("masked", tokens=7) == pytest.approx((3 + 1) * 7 * head)
-
-
-def test_the_published_coefficients():
-    assert Distillation().coefficients == {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
-    assert Distillation().temperature == 2.0
+    assert operations(TokenLogits, predictions=5) == 3 * 5 * head
+    assert operations(SoftLogits, predictions=5) == (3 + 1) * 5 * head
+    assert operations(TokenLogits, tokens=7) - operations(SoftLogits, tokens=7) == pytest.approx((3 + 1) * 7 * head)
 
 
 def test_students_and_teachers_that_do_not_fit(teacher):
     encoder = batches.ENCODER
-    with pytest.raises(UserError, match="has no teacher; set objective.teacher"):
-        Distillation().flops_parts(encoder)
-    objective = Distillation().bind_teacher(teacher)
+    objective = distilled().bind_teacher(teacher)
     for check in (objective.flops_parts, objective.frozen_params):
-        with pytest.raises(UserError, match="^objective.teacher=a/teacher has width=16 and the .* set model.width=16"):
+        with pytest.raises(UserError, match="has width=16 and the student 32.* set model.width=16"):
             check(dataclasses.replace(encoder, width=32))
         with pytest.raises(UserError, match="has max_positions=16 and the student 64; set model.max_positions=16"):
             check(dataclasses.replace(encoder, max_positions=64))
     model = objective.model(dataclasses.replace(encoder, vocab_size=90))
     with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
-        objective.terms(model, {}, {}, BATCH, None, False)
-    with pytest.raises(UserError, match="objective.temperature=0.5 must be at least 1"):
-        Distillation(temperature=0.5)
-    with pytest.raises(UserError, match="objective.soft_on='words' is unknown; choose one of masked, all"):
-        Distillation(soft_on="words")
-    with pytest.raises(UserError, match="objective.cosine_coefficient=-1.0 must be a number and not negative"):
-        Distillation(cosine_coefficient=-1.0)
+        objective.terms(model, params_of(model.config), {}, BATCH, None, False)
+    with pytest.raises(UserError, match="temperature=0.0 of the teacher loss 'token_logits' must be above 0"):
+        TokenLogits(temperature=0.0)
+    with pytest.raises(UserError, match="Classification has no masked-LM head, which a teacher loss of kind=token_log"):
+        Distilled(Classification(), losses={"soft": TokenLogits()}).teacher_heads(encoder)
+
+
+def test_the_output_is_that_of_the_final_norm():
+    """A pre-norm encoder norms its last states, and heads read the result."""
+    encoder = dataclasses.replace(batches.ENCODER, norm="pre")
+    params = batches.filled(batches.param_shapes(MaskedLM(), encoder, BATCH))
+    model = MaskedLM().model(encoder)
+    variables, names = {"params": params}, ("hidden", "output")
+    _, captured = mixing.apply_capturing(model, variables, BATCH, method=Model.encode, names=names, layers=(0, 1, 2))
+    expected = model.apply(variables, BATCH, method=Model.encode).hidden
+    np.testing.assert_allclose(captured["output"], expected, rtol=1e-6)
+    assert np.abs(captured["output"] - captured["hidden"][-1]).max() > 0.1
 
 
 def test_a_teacher_needs_a_masked_lm_head(teacher):
     headless = dataclasses.replace(teacher, params={"encoder": teacher.params["encoder"]})
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
-        Distillation().bind_teacher(headless).frozen_params(batches.ENCODER)
+        distilled().bind_teacher(headless).frozen_params(batches.ENCODER)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -210,7 +232,7 @@ def test_a_generators_head_is_not_that_of_the_encoder(teacher, share):
     """Although the head of a generator of the same width would fit."""
     params = batches.filled(batches.param_shapes(Electra(generator_share=share), batches.ENCODER, BATCH))
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
-        Distillation().bind_teacher(dataclasses.replace(teacher, params=params)).frozen_params(batches.ENCODER)
+        distilled().bind_teacher(dataclasses.replace(teacher, params=params)).frozen_params(batches.ENCODER)
 
 
 def test_a_folder_that_is_not_an_export(tmp_path):
@@ -227,6 +249,12 @@ def folder(store, tmp_path_factory) -> Path:
     return folder
 
 
+def plain(objective: Distilled, teacher: Path) -> dict:
+    """The objective's settings, with another teacher."""
+    config = Config(tasks={"task": Task(dataclasses.replace(objective, teacher=str(teacher)))})
+    return to_dict(config)["tasks"]["task"]["objective"]
+
+
 def settings(encoder, **objective) -> dict:
     """The configuration of a small run."""
     model = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
@@ -238,7 +266,7 @@ def settings(encoder, **objective) -> dict:
 
 def test_a_run_is_checked_before_the_size_of_its_vocabulary_is_known(folder, store):
     """As `train` does before it opens the corpus; the teacher has another size than the configured one."""
-    config = from_dict(settings(batches.ENCODER, kind="distillation", teacher=str(folder)))
+    config = from_dict(settings(batches.ENCODER, **plain(distilled(), folder)))
     assert config.expected_vocab_size != store.tokenizer.vocab_size
     Program(config, config.expected_vocab_size).check()
 
@@ -249,7 +277,7 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
     shutil.copytree(folder, gone)
     read = export.read_manifest
     monkeypatch.setattr(export, "read_manifest", lambda folder: opened.append(folder) or read(folder))
-    config = from_dict(settings(batches.ENCODER, kind="distillation", teacher=str(gone)))
+    config = from_dict(settings(batches.ENCODER, **plain(distilled(), gone)))
     program = Program(config, store.tokenizer.vocab_size)
     shutil.rmtree(gone)
     assert opened == [gone]
@@ -262,7 +290,13 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(folder, store):
-    objective = Distillation().bind_teacher(Teacher.read(folder))
-    assert objective.bind(store).bound_teacher is None, "data workers need not receive its weights"
+    config = from_dict(settings(batches.ENCODER, **plain(distilled(), folder)))
+
+    def feeds(teacher: Teacher) -> Feeds:
+        task = dataclasses.replace(config.task, objective=config.task.objective.bind_teacher(teacher))
+        return Feeds(dataclasses.replace(config, tasks={"task": task}), store)
+
+    teacher = Teacher.read(folder)
+    assert feeds(teacher).objectives["task"].bound_teacher is None, "data workers need not receive its weights"
     with pytest.raises(UserError, match="has another tokenizer than the corpus; set data.tokenizer.model="):
-        Distillation().bind_teacher(dataclasses.replace(Teacher.read(folder), tokenizer_fingerprint="")).bind(store)
+        _ = feeds(dataclasses.replace(teacher, tokenizer_fingerprint="")).objectives

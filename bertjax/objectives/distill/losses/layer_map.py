@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.teacher_losses.base import Pairs, TeacherLoss, check_choice
+from bertjax.objectives.distill.losses.base import Pairs, TeacherLoss, check_choice
 from bertjax.runtime.errors import UserError
 
 MAPS = UNIFORM, SKIP, LAST = ("uniform", "skip", "last")

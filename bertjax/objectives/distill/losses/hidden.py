@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.pooling import l2_normalize
+from bertjax.objectives.distill.losses.base import check_choice, is_token
+from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import cosine
-from bertjax.objectives.teacher_losses.base import check_choice, is_token
-from bertjax.objectives.teacher_losses.layer_map import MappedLoss
 from bertjax.runtime.errors import UserError
 
 COMPARISONS = MSE, NORMALIZED, COSINE, STATISTICS = ("mse", "normalized", "cosine", "statistics")

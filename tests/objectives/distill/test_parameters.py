@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from bertjax.models.parameters import encoder_shapes
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.hidden import HiddenStates
+from bertjax.objectives.distill.losses.parameters import Parameters
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.teacher import Teacher
-from bertjax.objectives.teacher_losses.hidden import HiddenStates
-from bertjax.objectives.teacher_losses.parameters import Parameters
 from bertjax.runtime.errors import UserError
 from tests import batches
 
@@ -24,7 +25,7 @@ SIZES = {"inputs_16_24": (16, 24), "inputs_20_48": (20, 48), "outputs_16_24": (1
 
 
 def bound(loss, config=TEACHER, second=SECOND):
-    objective = MaskedLM(teacher="a/teacher", teacher_losses={"projections": loss})
+    objective = Distilled(MaskedLM(), "a/teacher", {"projections": loss})
     params = batches.filled(batches.param_shapes(MaskedLM(), config, BATCH))
     extra = {} if second is None else {"second_ids": second, "second_fingerprint": "small"}
     return objective.bind_teacher(Teacher(config, params, "large", Path("a/teacher"), **extra))
@@ -37,7 +38,7 @@ def params_of(objective, config=STUDENT):
 def loss_of(objective, params, config=STUDENT):
     frozen = objective.frozen_params(config)
     sums, _ = objective.terms(objective.model(config), params, frozen, BATCH, None, False)
-    return sums["projections"] / objective.all_weights(BATCH)["projections"]
+    return sums["projections"] / objective.weights(BATCH)["projections"]
 
 
 def leaf(tree, path):
@@ -110,7 +111,7 @@ def test_projections_start_orthogonal_and_gradients_reach_both():
 def test_the_teacher_does_not_run():
     """Its layers are in no product with a batch, and its FLOPs are not counted."""
     objective = bound(Parameters())
-    assert not objective.reads_text and objective.all_flops_parts(STUDENT) == MaskedLM().flops_parts(STUDENT)
+    assert not objective.reads_text and objective.flops_parts(STUDENT) == MaskedLM().flops_parts(STUDENT)
     assert set(objective.frozen_params(STUDENT)["teacher"]) == {"encoder"}
     params = params_of(objective)
     program = str(jax.make_jaxpr(lambda params: loss_of(objective, params))(params))
@@ -137,8 +138,8 @@ def test_which_tokenizer_the_corpus_needs():
         teacher.check_tokenizer("small")
     alone = dataclasses.replace(teacher, second_ids=None)
     alone.check_tokenizer("large", reads_text=False)
-    assert not MaskedLM(teacher_losses={"p": Parameters()}).reads_text
-    assert MaskedLM(teacher_losses={"p": Parameters(), "h": HiddenStates()}).reads_text and MaskedLM().reads_text
+    assert not Distilled(MaskedLM(), losses={"p": Parameters()}).reads_text
+    assert Distilled(MaskedLM(), losses={"p": Parameters(), "h": HiddenStates()}).reads_text
 
 
 @pytest.mark.parametrize(
