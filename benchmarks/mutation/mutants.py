@@ -272,8 +272,8 @@ RELIABILITY = [
     ),
     Mutant(
         "training/run/checkpoint.py",
-        'if meta.pop("digest", None) != _digest(meta):',
-        'if meta.pop("digest", None) is None:',
+        'is_intact = meta.pop("digest", None) == _digest(meta)',
+        'is_intact = meta.pop("digest", None) is not None',
         _UNREADABLE,
     ),
     Mutant(

@@ -94,9 +94,9 @@ def run(
         prepared = start.prepare(opened, config, longer)
         with opened.watchdog.state("restoring"):
             beginning = restore(prepared)
-            log = open_log(prepared, beginning)
-            hooks = [*default_hooks(prepared, beginning, log, profile), *own]
-            training = Run(prepared, beginning, log, hooks, should_stop)
+            metrics_log = open_log(prepared, beginning)
+            hooks = [*default_hooks(prepared, beginning, metrics_log, profile), *own]
+            training = Run(prepared, beginning, metrics_log, hooks, should_stop)
         prepared.commit()  # up to here, a refused start has not changed any file of the run
         files, tokenizer = opened.files, prepared.feeds.store.tokenizer
         if not loop.train(training):
