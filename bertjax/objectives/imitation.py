@@ -13,7 +13,6 @@ from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
 from bertjax.models.model import Model
-from bertjax.models.taps import HIDDEN
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.teacher_losses.base import TeacherLoss, Values
 from bertjax.runtime.errors import UserError, shorten
@@ -35,15 +34,16 @@ def teacher_config(objective: Any, student: EncoderConfig) -> EncoderConfig:
     teacher.check(student)
     if needs_logits(objective.teacher_losses) and objective.classes:
         teacher.outputs_of(objective.classes)  # other classes are an error before anything is read
-    if names and "relative" in (student.positions, teacher.config.positions):
-        raise UserError(
-            f"teacher losses that read {shorten(names)} do not support model.positions=relative; use kind=logits only"
-        )
     for name, config in (("student", student), ("teacher", teacher.config)):
-        if not config.has_attention and (lacking := [capture for capture in names if capture != HIDDEN]):
+        if names and config.block.has_query_stream:
             raise UserError(
-                f"the {name} has model.layer_type={config.layer_type}, and teacher losses that read {shorten(lacking)} "
-                "need attention; use kind=logits or kind=hidden"
+                f"the {name} has model.block.kind={config.block.kind}, whose second stream teacher losses that read "
+                f"{shorten(names)} do not support; use kind=logits only"
+            )
+        if lacking := [capture for capture in names if capture not in config.block.captures]:
+            raise UserError(
+                f"the {name} has model.block.kind={config.block.kind}, which has no {shorten(lacking)} for teacher "
+                "losses to read; use kind=logits or kind=hidden"
             )
     for loss in objective.teacher_losses.values():
         loss.check(student, teacher.config)

@@ -154,7 +154,7 @@ class Teacher:
                 f"objective.teacher={self.folder} has width={self.config.width} and the student {student.width}, so "
                 f"their hidden states cannot be compared; set model.width={self.config.width}"
             )
-        if self.config.has_position_table and self.config.max_positions < student.max_positions:
+        if self.config.embeddings.has_position_table and self.config.max_positions < student.max_positions:
             raise UserError(
                 f"objective.teacher={self.folder} has max_positions={self.config.max_positions} and the student "
                 f"{student.max_positions}; set model.max_positions={self.config.max_positions}"

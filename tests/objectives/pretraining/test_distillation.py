@@ -13,6 +13,7 @@ from jax.extend import core
 from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import Execution
 from bertjax.models.flops import Counts
 from bertjax.objectives import teacher as objectives_teacher
@@ -79,7 +80,9 @@ def test_the_cosine_is_that_of_real_tokens():
 
 
 def test_a_teacher_adds_its_own_first_task_embedding(teacher):
-    student = dataclasses.replace(batches.ENCODER, task_types=8, execution=Execution(unroll=True, task_type=7))
+    student = dataclasses.replace(
+        batches.ENCODER, embeddings=BertEmbeddings(task_types=8), execution=Execution(unroll=True, task_type=7)
+    )
     assert teacher.config_beside(student).execution == Execution(unroll=True, task_type=0)
 
 
@@ -229,8 +232,8 @@ def folder(store, tmp_path_factory) -> Path:
 
 def settings(encoder, **objective) -> dict:
     """The configuration of a small run."""
-    model = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-    del model["execution"], model["vocab_size"]
+    model = encoder.architecture()
+    del model["vocab_size"]
     stage = {"seq_len": 16, "batch": 8, "steps": 2}
     tasks = {"task": {"objective": objective or {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}}
     return to_dict(from_dict({"model": model, "stages": [stage], "tasks": tasks, "optimizer": {"warmup_steps": 1}}))
