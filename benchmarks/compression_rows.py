@@ -62,7 +62,7 @@ def _bilstm(method: str = "") -> Commands:
     def commands(place: Place) -> list[Command]:
         new = ["--config.model.preset=bilstm", f"--config.data.tokenizer.model={place.teacher}/tokenizer"]
         new += ["--config.optimizer.learning_rate=1e-3", "--config.optimizer.multipliers=[]"]
-        new += ["--config.model.pairs=siamese"] * ("pair" in TASKS[place.task].columns)
+        new += ["--config.model.block.pairs=siamese"] * ("pair" in TASKS[place.task].columns)
         return [distilled(place, method, None, new) if method else tuned(place, None, *new)]
 
     return commands

@@ -64,7 +64,7 @@ def _whole(kind: str) -> dict[str, Any]:
 
 def _albert(objective: str = "sentence_order", examples: dict | None = None, **model) -> Row:
     tasks = {"albert": task(objective, examples or _whole("sentence_order"), {"kind": "ngrams"})}
-    return Row(tasks, {"sharing": "all", "embedding_width": 64} | model)
+    return Row(tasks, {"sharing": "all", "embeddings": {"width": 64}} | model)
 
 
 def _electra(generator_share: float) -> Row:
@@ -73,7 +73,7 @@ def _electra(generator_share: float) -> Row:
 
 
 MLM = {"mlm": task("mlm")}
-_NO_SEGMENTS = {"segments": 0, "position_offset": 2}
+_NO_SEGMENTS = {"segments": 0, "embeddings": {"position_offset": 2}}
 _PHRASES, _ENTITIES = {"kind": "phrases"}, {"kind": "phrases", "lexicon_size": 10_000}
 _ERNIE = {
     "tokens": task("bert", _PAIRS),
@@ -99,7 +99,7 @@ ROWS: dict[str, Row] = {
     "ernie": Row(_ERNIE, stages=tuple({"tasks": [name]} for name in _ERNIE)),
     "ernie2": Row(
         {name: _ERNIE_2[name] | {"task_type": number} for number, name in enumerate(_ERNIE_2)},
-        {"task_types": len(_ERNIE_2)},
+        {"embeddings": {"task_types": len(_ERNIE_2)}},
         tuple({"tasks": list(_ERNIE_2)[: count + 1]} for count in range(len(_ERNIE_2))),
     ),
     "structbert": Row({"structbert": task("structbert", _whole("sentence_structure"))}),
@@ -110,14 +110,18 @@ ROWS: dict[str, Row] = {
                 masking={"kind": "ngrams", "longest": 5, "rate": 1 / 6, "mask": 0.0, "random": 0.0},
             )
         },
-        {"positions": "relative"},
+        {"embeddings": {"kind": "xlnet"}, "block": {"kind": "xlnet"}},
     ),
     # The published steps at full depth are 70% of all; moments start again at a doubling.
     "stacking": Row(MLM, {}, ({"layers": 1, "share": 0.3}, {"layers": 2, "share": 0.7}), {"grow_moments": "reset"}),
     "modern": Row(
         {"mlm": task("mlm", "doc_sentences", {"rate": 0.3})},
-        {"norm": "pre", "biases": "heads", "positions": "rotary", "activation": "geglu", "feedforward": 344}
-        | {"window": 4, "global_every": 2, "segments": 0},
+        {
+            "block": {"kind": "modern", "window": 4, "global_every": 2},
+            "embeddings": {"positions": "none"},
+            "segments": 0,
+        }
+        | {"feedforward": 344},
     ),
 }
 # Every second layer of this row is the student's at the start, and it imitates the whole.
@@ -133,8 +137,8 @@ ABLATIONS: dict[str, Row] = {
     # The same masks in every epoch (section 4.1); BERT's ten duplicates would not repeat within these runs.
     "static-masks": Row({"mlm": task("mlm", masking={"static": 1})}, rate_of="mlm"),
     # Lan et al. (2020), tables 3, 4 and 5; the embeddings of the row `albert` are 64 wide.
-    "albert-embedding-32": _albert(embedding_width=32)._replace(rate_of="albert"),
-    "albert-embedding-128": _albert(embedding_width=128)._replace(rate_of="albert"),
+    "albert-embedding-32": _albert(embeddings={"width": 32})._replace(rate_of="albert"),
+    "albert-embedding-128": _albert(embeddings={"width": 128})._replace(rate_of="albert"),
     "albert-share-attention": _albert(sharing="attention")._replace(rate_of="albert"),
     "albert-share-feedforward": _albert(sharing="feedforward")._replace(rate_of="albert"),
     "albert-share-none": _albert(sharing="none")._replace(rate_of="albert"),

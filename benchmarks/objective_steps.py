@@ -24,6 +24,7 @@ import numpy as np
 from bertjax.config.config import Config, Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import Objective
@@ -46,7 +47,7 @@ _LOSSES = {"soft": TokenLogits(temperature=2.0, factor=5.0), "cosine": OutputCos
 ARMS: dict[str, tuple[Objective, dict]] = {
     "mlm": (MaskedLM(), {}),
     "electra, generator 1/4": (Electra(generator_share=0.25), {}),
-    "permutation": (PermutationLM(), {"positions": "relative"}),
+    "permutation": (PermutationLM(), {"embeddings": XLNetEmbeddings(), "block": XLNetBlock()}),
     "distillation, all tokens": (Distilled(MaskedLM(), "teacher", _LOSSES, own_factor=2.0), {}),
 }
 

@@ -70,7 +70,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         if variant == "xxlarge":
             config.model.update({"dropout": 0.0, "attention_dropout": 0.0})
     elif variant == "smoke":
-        config.model.update({"layers": 2, "width": 128, "heads": 2, "feedforward": 512, "embedding_width": 64})
+        config.model.update({"layers": 2, "width": 128, "heads": 2, "feedforward": 512, "embeddings": {"width": 64}})
         config.data = {"corpus": "embedded:en", "tokenizer": {"kind": "unigram", "vocab_size": 2000}}
         config.optimizer.update({"learning_rate": 1e-2, "warmup_steps": 10})
         config.stages = [{"steps": 50, "seq_len": 64, "batch": 32}]

@@ -75,7 +75,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "weight_decay": 0.0,
         "clip_norm": 5.0,
     }
-    if model["positions"] == "learned":
+    if model["embeddings"].get("positions") == "learned":
         config.optimizer.frozen = ("^encoder/embeddings/position$",)
     config.stages = [{"epochs": 3.0, "seq_len": model["max_positions"], "batch": 4000}]
     config.runtime = {"log_every": 100}

@@ -77,7 +77,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     elif variant == "mlm":
         config.tasks = {"mlm": config.tasks["electra"].to_dict() | {"objective": {"kind": "mlm"}}}
     elif variant == "smoke":
-        config.model.update({"preset": "google_tiny", "embedding_width": 64})
+        config.model.update({"preset": "google_tiny", "embeddings": {"width": 64}})
         config.data = {
             "corpus": "embedded:en",
             "tokenizer": {"kind": "wordpiece", "vocab_size": 2000, "lowercase": True},

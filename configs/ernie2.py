@@ -52,7 +52,12 @@ TASKS = {
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.model = {"preset": "base", "dropout": 0.1, "attention_dropout": 0.1, "task_types": len(TASKS)}
+    config.model = {
+        "preset": "base",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "embeddings": {"task_types": len(TASKS)},
+    }
     config.data = {
         "corpus": "hf:wikimedia/wikipedia/20231101.en",
         "tokenizer": {"kind": "wordpiece", "vocab_size": 30_000},

@@ -5,7 +5,7 @@
 Variants: `tiny.py:smoke` runs every part in under a minute. `tiny.py:chars` learns to spell (its vocabulary is the
 characters) in about three minutes. `tiny.py:ko` trains on the embedded Korean corpus of court decisions.
 In `tiny.py:fixed` seven of eight heads have fixed attention maps, as Raganato et al. (2020) trained them for
-translation; `--config.model.fixed_heads=[]` has eight learned heads instead.
+translation; `--config.model.block.fixed_heads=[]` has eight learned heads instead.
 """
 
 import ml_collections

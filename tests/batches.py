@@ -2,11 +2,18 @@
 
 import numpy as np
 
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
+from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
 
 ENCODER = EncoderConfig(
     vocab_size=100, layers=3, width=16, heads=2, feedforward=32, max_positions=16, dropout=0.0, attention_dropout=0.0
 )
+# Settings of other layer types.
+ROTARY = {"block": ModernBlock(window=0, global_every=1), "embeddings": BertEmbeddings(positions="none")}
+LOCAL = {"block": ModernBlock(window=2, global_every=2), "embeddings": BertEmbeddings(positions="none")}
+RELATIVE = {"block": XLNetBlock(), "embeddings": XLNetEmbeddings()}
 
 
 def make(rows: int = 8, seq_len: int = 16, predicted: int = 8, seed: int = 0) -> dict[str, np.ndarray]:

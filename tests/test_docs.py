@@ -35,7 +35,7 @@ FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs")
 MENTION = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
 NAME = re.compile(r"`(?:[\w/]+/)?(\w+\.py)[:\w]*`")
 # Files that the pages mention and that belong to the reader or to other repositories.
-ELSEWHERE = ("launch/pod.env", "create_pretraining_data.py", "run_qa.py", "replaced.py", "annealed.py")
+ELSEWHERE = ("launch/pod.env", "create_pretraining_data.py", "run_qa.py", "replaced.py", "annealed.py", "norms.py")
 LONGEST_LINE = 120
 
 

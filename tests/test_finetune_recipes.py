@@ -87,5 +87,8 @@ def test_a_length_on_the_command_line_is_not_lowered(tmp_path):
 
 
 def test_encoders_without_a_position_table_read_any_length(tmp_path, caplog):
-    config = load(f"{CONFIGS / 'qa.py'}", [exported(tmp_path / "export", max_positions=32, positions="rotary")])
+    config = load(
+        f"{CONFIGS / 'qa.py'}",
+        [exported(tmp_path / "export", max_positions=32, block={"kind": "modern"}, embeddings={"positions": "none"})],
+    )
     assert config.stages[0].seq_len == 384 == config.model.max_positions and not caplog.messages

@@ -1,6 +1,5 @@
 """The published settings of configs/finetune/glue.py: they load, and are those of their sources."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -78,9 +77,8 @@ def test_transformers_holds_classifiers_of_every_electra(variant):
     """The activation of their pooler is that of the class of ELECTRA, which fine-tuning keeps."""
     recipe = load(f"{GLUE.parents[1] / 'electra_small.py'}{variant}", [])
     model = recipe.model
-    encoder = dataclasses.replace(
-        batches.ENCODER, embedding_width=model.embedding_width and 8, pooler_activation=model.pooler_activation
-    )
+    width, activation = model.embeddings.width and 8, model.pooler_activation
+    encoder = batches.ENCODER.replace({"embeddings.width": width, "pooler_activation": activation})
     flat = flatten_dict(batches.param_shapes(Classification(classes=("a", "b")), encoder), sep="/")
     assert families.of_model(encoder, flat, pad_id=0).title == "ELECTRA"
 

@@ -15,7 +15,7 @@ CLASSES = [
     if isinstance(node, ast.ClassDef)
 ]
 # Settings of the machine are one class, whose fields are independent.
-MOST_FIELDS, MOST_ARGUMENTS, EXEMPT = 36, 13, "RuntimeConfig"
+MOST_FIELDS, MOST_ARGUMENTS, EXEMPT = 27, 13, "RuntimeConfig"
 
 
 def test_a_training_step():

@@ -69,7 +69,11 @@ PUBLISHED = {
     },
     "modern": {
         **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 1e-5},
-        **{"data.tokenizer.vocab_size": 50_368, "tasks.mlm.objective.masking.rate": 0.3, "model.rotary_base": 1e4},
+        **{
+            "data.tokenizer.vocab_size": 50_368,
+            "tasks.mlm.objective.masking.rate": 0.3,
+            "model.block.rotary_base": 1e4,
+        },
     },
     "roberta_base": {
         **{"optimizer.learning_rate": 6e-4, "optimizer.warmup_steps": 24_000, "optimizer.b2": 0.98},
@@ -280,14 +284,14 @@ def test_lamb_trains_8599_steps_and_rises_in_both_stages():
 
 def test_roberta_large_has_its_own_rate():
     base, large = load(f"{CONFIGS / 'roberta_base.py'}"), load(f"{CONFIGS / 'roberta_base.py'}:large")
-    assert large.model.layers == 24 and (large.model.position_offset, large.model.segments) == (2, 0)
+    assert large.model.layers == 24 and (large.model.embeddings.position_offset, large.model.segments) == (2, 0)
     assert (large.optimizer.learning_rate, large.optimizer.warmup_steps) == (4e-4, 30_000)
     assert large.tasks == base.tasks and large.stages == base.stages
 
 
 def test_the_sizes_of_albert_differ_only_in_the_encoder():
     base = load(f"{CONFIGS / 'albert_base.py'}")
-    assert (base.model.layers, base.model.embedding_width, base.model.sharing) == (12, 128, "all")
+    assert (base.model.layers, base.model.embeddings.width, base.model.sharing) == (12, 128, "all")
     assert base.stages[0].batch * base.stages[0].steps == 512_000_000
     for size, width in (("large", 1024), ("xlarge", 2048), ("xxlarge", 4096)):
         other = load(f"{CONFIGS / 'albert_base.py'}:{size}")

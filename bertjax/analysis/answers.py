@@ -45,7 +45,7 @@ class Answers:
             return "has no head for masked tokens, classes of sentences or numbers"
         # ELECTRA's generator is a second encoder, and XLNet predicts from a second stream. Neither can be attributed to
         # the embeddings of this encoder.
-        if "generator" in subject.export.params or subject.encoder.positions == "relative":
+        if "generator" in subject.export.params or subject.encoder.block.has_query_stream:
             return "predicts masked tokens by a second encoder or stream"
         return ""
 

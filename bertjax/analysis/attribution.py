@@ -25,7 +25,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Embeddings
 from bertjax.objectives.base import Arrays
 
 # Largest gap that counts as complete: relative to the sum of absolute attributions, and absolute for float32 rounding.
@@ -153,4 +152,4 @@ def embedded(config: EncoderConfig, params: dict, batch: Arrays) -> jax.Array:
     """
     inputs = (batch[name] for name in ("tokens_BT", "positions_BT", "segments_BT"))
     embeddings = {"params": params["encoder"]["embeddings"]}
-    return Embeddings(config).apply(embeddings, *inputs, None, batch["examples_BT"])
+    return config.embeddings.layer(config).apply(embeddings, *inputs, None, batch["examples_BT"])

@@ -13,6 +13,7 @@ from bertjax.analysis.material import Material
 from bertjax.analysis.page.page import Drawing, Maps, Table, TokenRow, inline
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
+from bertjax.models.taps import ATTENTION
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as MatplotlibFigure
@@ -77,7 +78,7 @@ class Part:
       name: name in `--parts`.
       title: heading on the page.
       named_only: whether it runs only if `--parts` names it, because it takes long.
-      needs_attention: whether it reads attention, heads or feed-forward neurons, which an LSTM lacks.
+      needs_attention: whether it reads attention, heads or feed-forward neurons.
       results: earlier parts' results by name, set by `run_parts`.
     """
 
@@ -89,10 +90,9 @@ class Part:
 
     def lacks(self, subject: Subject, materials: Sequence[Material]) -> str:
         """Return why a model cannot be analyzed, as `missing` does; also checks for attention."""
-        if self.needs_attention and not subject.encoder.has_attention:
-            return (
-                f"has model.layer_type={subject.encoder.layer_type}, and this part reads attention; use --parts=layers"
-            )
+        block = subject.encoder.block
+        if self.needs_attention and ATTENTION not in block.captures:
+            return f"has model.block.kind={block.kind}, and this part reads attention; use --parts=layers"
         return self.missing(subject, materials)
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:

@@ -191,7 +191,7 @@ def described(subject: Subject) -> Mapping[str, Any]:
         "label": subject.label,
         "step": subject.step,
         "layers": encoder.layers,
-        "heads": encoder.heads if encoder.has_attention else 0,
+        "heads": encoder.heads if taps.HEAD_MASK in encoder.block.masks else 0,
         "width": encoder.width,
         "max_positions": encoder.max_positions,
         "vocabulary": subject.tokenizer.vocab_size,

@@ -20,6 +20,7 @@ from bertjax.data.tokenizer import Tokenizer, trimming
 from bertjax.interop import huggingface, task_heads
 from bertjax.models import cut, importance, vocabulary
 from bertjax.models.config import EncoderConfig
+from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
@@ -210,33 +211,33 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
     if moved := cut.moved(encoder, cuts.layers):
         raise UserError(
             f"--layers={listed} moves layer {moved[1]} between places of local and global layers "
-            f"(model.global_every={encoder.global_every}); choose layers that keep the pattern"
+            f"(model.block.global_every={encoder.block.global_every}); choose layers that keep the pattern"
         )
-    for flag, count, most, unit in (
-        ("--heads", cuts.heads, encoder.heads, "heads"),
-        ("--mlp", cuts.mlp, encoder.feedforward, "feed-forward neurons"),
+    for flag, count, most, unit, mask in (
+        ("--heads", cuts.heads, encoder.heads, "heads", HEAD_MASK),
+        ("--mlp", cuts.mlp, encoder.feedforward, "feed-forward neurons", FEEDFORWARD_MASK),
     ):
-        if count and not encoder.has_attention:
+        if count and mask not in encoder.block.masks:
             raise UserError(
-                f"{flag}={count} cuts {unit}, which layers of model.layer_type={encoder.layer_type} do not have; leave "
+                f"{flag}={count} cuts {unit}, which layers of model.block.kind={encoder.block.kind} do not have; leave "
                 "it out"
             )
         if count and not 1 <= count < most:
             raise UserError(f"{flag}={count} is not a cut of {most} {unit}; give a number from 1 to {most - 1}")
-        if flag == "--mlp" and count and encoder.feedforwards > 1:
+        if flag == "--mlp" and count and encoder.block.feedforwards > 1:
             raise UserError(
                 f"--mlp={count} cuts one feed-forward network of a layer, and the model has "
-                f"model.feedforwards={encoder.feedforwards}; cut --heads or --layers"
+                f"model.block.feedforwards={encoder.block.feedforwards}; cut --heads or --layers"
             )
         if count and not cuts.importance:
             raise UserError(
                 f"{flag}={count} needs --importance=FILE to order {unit}; make one with "
                 f"{command('analyze', 'MODEL', '--parts=importance')}"
             )
-    if cuts.heads and encoder.fixed_heads:
+    if cuts.heads and encoder.block.fixed_heads:
         raise UserError(
-            f"--heads={cuts.heads} cannot cut a model with model.fixed_heads={list(encoder.fixed_heads)}, whose heads "
-            "have an order; cut --mlp or --layers"
+            f"--heads={cuts.heads} cannot cut a model with model.block.fixed_heads={list(encoder.block.fixed_heads)}, "
+            "whose heads have an order; cut --mlp or --layers"
         )
     if cuts.importance and not (cuts.heads or cuts.mlp):
         raise UserError(f"--importance={cuts.importance} orders heads and neurons; add --heads or --mlp")

@@ -20,9 +20,11 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import MASKINGS
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.models import directions
+from bertjax.models.blocks import BLOCKS
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.config_checks import LARGEST_VOCABULARY
 from bertjax.models.dropout import drops
+from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
@@ -44,7 +46,7 @@ from bertjax.training.stages import warmup_segments
 INIT_FROM = "init_from"
 
 # Settings in which `kind` chooses a class.
-_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS)
+_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS, EMBEDDINGS, BLOCKS)
 
 # LoRA freezes these parameters by default.
 _ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
@@ -171,10 +173,10 @@ class Config:
                     f"objective.kind={task.kind} compares; set model.dropout=0.1"
                 )
         for name, task in self.tasks.items():
-            if task.task_type >= max(1, self.model.task_types):
+            if task.task_type >= max(1, task_types := self.model.embeddings.task_types):
                 raise UserError(
-                    f"tasks.{name}.task_type={task.task_type} exceeds model.task_types={self.model.task_types}; raise "
-                    f"model.task_types to {task.task_type + 1} or more"
+                    f"tasks.{name}.task_type={task.task_type} exceeds model.embeddings.task_types={task_types}; raise "
+                    f"model.embeddings.task_types to {task.task_type + 1} or more"
                 )
             if task.task_type and name in labeled:
                 raise UserError(
@@ -371,7 +373,16 @@ def _with_preset(model: dict[str, Any]) -> dict[str, Any]:
         return model
     if preset not in PRESETS:
         raise UserError(f"model.preset={preset!r} is unknown; choose one of {', '.join(PRESETS)} or {INIT_FROM}")
-    return PRESETS[preset].architecture() | model
+    return with_changes(PRESETS[preset].architecture(), model)
+
+
+def with_changes(model: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return model settings with changes; those of embeddings and a block remain unless the kind changes."""
+    for part in ("embeddings", "block"):
+        own, changed = model.get(part), changes.get(part)
+        if isinstance(own, dict) and isinstance(changed, dict) and changed.get("kind") in (None, own.get("kind")):
+            changes = changes | {part: own | changed}
+    return model | changes
 
 
 def plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import ml_collections
 
 from bertjax.config import row_lengths, typed
-from bertjax.config.config import INIT_FROM, Config, from_dict, plain
+from bertjax.config.config import INIT_FROM, Config, from_dict, plain, with_changes
 from bertjax.config.opening import SavedModel
 from bertjax.models import directions
 from bertjax.runtime import command_line
@@ -32,6 +32,8 @@ _ALTERNATIVES = {
 }
 # Settings for preparing data on this machine; they do not change a run's result or its default workdir.
 _HERE = ("data.store", "data.cache_dir", "data.workers")
+# Settings that have a `kind`.
+_UNIONS = ("objective", "masking", "examples", "schedule", "embeddings", "block")
 # {setting: another one that has no effect without it and is removed together with it}.
 _DEPENDENT = {"epochs": "min_steps"}
 
@@ -52,7 +54,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     tasks = list(mapping["tasks"]) if isinstance(mapping.get("tasks"), dict) else []
     # A flag for `kind` clears the recipe's settings for the old kind, so it must come before flags for the new one.
     for assignment in sorted(overrides, key=_kinds_first):
-        if removed := typed.override(mapping, assignment, unions=("objective", "masking", "examples", "schedule")):
+        if removed := typed.override(mapping, assignment, unions=_UNIONS):
             names = ", ".join(removed)
             print(f"{assignment}: settings that the recipe has for another kind are not used: {names}", file=sys.stderr)
     _check_tasks(mapping, tasks)
@@ -64,7 +66,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         else:
             _check_direction(inherited)
         # Settings beside the preset win over the inherited ones.
-        mapping["model"] = inherited | model
+        mapping["model"] = with_changes(inherited, model)
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _take_alternatives(mapping, [assignment.partition("=")[0] for assignment in overrides])

@@ -20,7 +20,7 @@ from bertjax.config import private_paths, typed
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models import int8, vocabulary
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import UNIONS, EncoderConfig, Execution
 from bertjax.models.parameters import encoder_shapes
 from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import UserError, check_format, json_text, quoted, reason, shorten
@@ -238,8 +238,8 @@ def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
         unroll=typed.build(bool, runtime.get("unroll", False), "runtime.unroll", {}),
         remat="none" if remat == "auto" else remat,
     )
-    encoder = typed.build(EncoderConfig, {**model, "vocab_size": vocab_size}, "model", {})
-    for name, value in encoder.architecture().items():
+    encoder = typed.build(EncoderConfig, {**model, "vocab_size": vocab_size}, "model", UNIONS)
+    for name, value in encoder.settings().items():
         if isinstance(value, int) and value > _LARGEST:
             raise ValueError(f"model.{name}={quoted(value)} is larger than any encoder")
     if vocab_size < 1:

@@ -8,7 +8,7 @@ from typing import Any
 from bertjax.config import typed
 from bertjax.data.formats import FORMATS
 from bertjax.data.formats.base import ExampleFormat
-from bertjax.models.config import EncoderConfig
+from bertjax.models.config import UNIONS, EncoderConfig
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
 
@@ -28,7 +28,7 @@ def longest_example(model: EncoderConfig, stages: Sequence[Stage], formats: Mapp
     for index, stage in enumerate(stages):
         for name in stage.among(formats):
             tokens = formats[name].longest(stage.seq_len)
-            if model.has_position_table and tokens > limit:
+            if model.embeddings.has_position_table and tokens > limit:
                 row, bound = f"stages.{index}.seq_len", f"tasks.{name}.examples.max_tokens={limit}"
                 raise UserError(
                     f"{row}={stage.seq_len} exceeds model.max_positions={limit}; lower {row} or raise "
@@ -61,9 +61,9 @@ def fit(mapping: dict[str, Any], overridden: Container[str]) -> dict[str, Any]:
       The configuration.
     """
     mapping = copy.deepcopy(mapping)
-    encoder = typed.build(EncoderConfig, mapping["model"], "model", {})
+    encoder = typed.build(EncoderConfig, mapping["model"], "model", UNIONS)
     stages, tasks, limit = mapping.get("stages"), mapping.get("tasks"), encoder.max_positions
-    if not (encoder.has_position_table and isinstance(stages, (list, tuple)) and isinstance(tasks, dict)):
+    if not (encoder.embeddings.has_position_table and isinstance(stages, (list, tuple)) and isinstance(tasks, dict)):
         return mapping
     lowered: dict[str, str] = {}
 

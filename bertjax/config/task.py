@@ -29,7 +29,7 @@ class Task:
       row_examples: maximum number of examples per row; 0 allows one per 16 tokens.
       plans: number of different plans for cutting and pairing the text; epoch e uses plan e mod `plans`.
       weight: share of steps relative to the stage's other tasks; None to use the number of rows.
-      task_type: index of the task embedding to add in this task's steps (`model.task_types`).
+      task_type: index of the task embedding to add in this task's steps (`model.embeddings.task_types`).
     """
 
     objective: Objective = BERT()

@@ -9,6 +9,7 @@ from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, SOP, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import EncoderConfig
 
 
@@ -19,7 +20,7 @@ class _Albert(Family):
         if encoder.embedded_width == encoder.width:
             lines.append(
                 f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT projects them with "
-                "a dense layer; set model.embedding_width to another width"
+                "a dense layer; set model.embeddings.width to another width"
             )
         return lines
 
@@ -59,7 +60,7 @@ FAMILY = _Albert(
         choice=TaskHead(CHOICES, "classifier", "albert.pooler"),
     ),
     keys=KEYS
-    | {"activation": "hidden_act", "embedding_width": "embedding_size", "sharing_groups": "num_hidden_groups"},
+    | {"activation": "hidden_act", "embeddings.width": "embedding_size", "sharing_groups": "num_hidden_groups"},
     defaults=EncoderConfig(
         vocab_size=30000,
         width=4096,
@@ -67,7 +68,7 @@ FAMILY = _Albert(
         feedforward=16384,
         activation="gelu_tanh",
         sharing="all",
-        embedding_width=128,
+        embeddings=BertEmbeddings(128),
         dropout=0.0,
         attention_dropout=0.0,
     ),

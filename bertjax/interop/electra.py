@@ -8,6 +8,7 @@ from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, RTD, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import EncoderConfig
 
 # Our generator shares the embeddings. Its MLM head reads a narrower encoder than that of the exported model.
@@ -43,9 +44,9 @@ FAMILY = _Electra(
         sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
         choice=TaskHead(CHOICES, "classifier", "sequence_summary.summary", _SUMMARY),
     ),
-    keys=KEYS | {"activation": "hidden_act", "embedding_width": "embedding_size"},
+    keys=KEYS | {"activation": "hidden_act", "embeddings.width": "embedding_size"},
     defaults=EncoderConfig(
-        vocab_size=30522, width=256, heads=4, feedforward=1024, embedding_width=128, pooler_activation="gelu"
+        vocab_size=30522, width=256, heads=4, feedforward=1024, embeddings=BertEmbeddings(128), pooler_activation="gelu"
     ),
     fixed=FIXED,
     tied={},

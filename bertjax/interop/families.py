@@ -20,6 +20,8 @@ FAMILIES: tuple[Family, ...] = (
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
+# Kinds of `model.block` that transformers has classes for.
+BLOCKS = frozenset(family.defaults.block.kind for family in FAMILIES)
 
 
 def of_config(config: Mapping[str, Any]) -> Family:
@@ -56,8 +58,8 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
             return family
 
     def rank(complaint: tuple[Family, list[str], list[str]]) -> tuple[int, int]:
-        # A model with bottlenecks is a MobileBERT with an odd setting or two, although other families, which have no
-        # bottlenecks at all, may have no more to complain about.
+        # A model with bottlenecks is a MobileBERT with an odd setting or two, although other families may have no more
+        # to complain about than that it has them.
         family, lines, pooler_lines = complaint
         return len(lines) + family.distance(encoder), len(pooler_lines)
 

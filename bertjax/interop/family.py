@@ -48,7 +48,7 @@ class Family:
       parts: tensor names of each optional part.
       classes: class-name suffix for each set of pretraining parts, the empty set included.
       task_heads: fine-tuned heads by their names in bertjax.
-      keys: key in `config.json` for each field of `EncoderConfig`.
+      keys: key in `config.json` for each setting of the encoder, by dotted name (`block.inner_width`).
       defaults: default settings in transformers. A field without a key is constant in the family.
       fixed: other keys that change the computed function, with the only value that bertjax computes. It is also the
         default in transformers.
@@ -146,7 +146,7 @@ class Family:
         lines = [
             f"the model has model.{field}={settings[field]!r}, and transformers' {self.title} computes {value!r} only"
             for field, value in constants.items()
-            if field not in self.keys and settings[field] != value
+            if field in settings and field not in self.keys and settings[field] != value
         ]
         if "activation" in self.keys and encoder.activation not in ACTIVATIONS.values():
             known = ", ".join(dict.fromkeys(ACTIVATIONS.values()))
@@ -164,7 +164,7 @@ class Family:
         """Return how many features of an encoder the family lacks; a feature is a setting that differs from BERT's."""
         settings, plain, own = _settings(encoder), _settings(EncoderConfig(vocab_size=1)), _settings(self.defaults)
         unknown = settings.keys() - self.keys.keys()
-        return sum(settings[field] not in (plain[field], own[field]) for field in unknown)
+        return sum(settings[field] not in (plain.get(field), own.get(field)) for field in unknown)
 
     def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
         """Return every reason why a model cannot be written as this family, one line each; empty if it can.
@@ -203,13 +203,13 @@ class Family:
         for key, fixed in (_PLAIN | dict(self.fixed)).items():
             if (value := config.get(key) or fixed) != fixed:  # null, like a missing key, means the default
                 raise UserError(f"config.json has {key}={value!r}; bertjax's {self.title} computes {fixed!r} only")
-        settings = {}
+        settings, defaults = {}, self.defaults.settings()
         for ours, theirs in self.keys.items():
-            default = getattr(self.defaults, ours)
+            default = defaults[ours]
             settings[ours] = self._activation(config) if ours == "activation" else _number(config, theirs, default)
-        if settings.get("embedding_width") == settings["width"]:
-            settings["embedding_width"] = 0
-        return dataclasses.replace(self.defaults, **settings)
+        if settings.get("embeddings.width") == settings["width"]:
+            settings["embeddings.width"] = 0
+        return self.defaults.replace(settings)
 
     def _activation(self, config: Mapping[str, Any]) -> str:
         key = self.keys["activation"]
@@ -222,8 +222,9 @@ class Family:
     def settings(self, encoder: EncoderConfig, architecture: str, pad_id: int) -> dict[str, Any]:
         """Return the `config.json` of an encoder."""
         activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[encoder.activation]
-        written = {"embedding_width": encoder.embedded_width, "activation": activation}
-        sizes = {theirs: written.get(ours, getattr(encoder, ours)) for ours, theirs in self.keys.items()}
+        written = {"embeddings.width": encoder.embedded_width, "activation": activation}
+        settings = encoder.settings() | written
+        sizes = {theirs: settings[ours] for ours, theirs in self.keys.items()}
         kind = {"architectures": [architecture], "model_type": self.model_type}
         return kind | sizes | dict(self.fixed) | {"pad_token_id": pad_id}
 
@@ -326,9 +327,9 @@ def parts_in(flat: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _settings(encoder: EncoderConfig) -> dict[str, Any]:
-    """Return the architecture by field; an embedding width equal to the width becomes 0, its default."""
-    return encoder.architecture() | {
-        "embedding_width": 0 if encoder.embedded_width == encoder.width else encoder.embedding_width
+    """Return the architecture by dotted name; an embedding width equal to the width becomes 0, its default."""
+    return encoder.settings() | {
+        "embeddings.width": 0 if encoder.embedded_width == encoder.width else encoder.embeddings.width
     }
 
 

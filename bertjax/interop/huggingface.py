@@ -87,10 +87,10 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         tokenizer.
     """
     folder, tokenizer = Path(folder), export.tokenizer
-    if not export.encoder.has_attention:
+    if (kind := export.encoder.block.kind) not in families.BLOCKS:
         raise UserError(
-            f"the model has model.layer_type={export.encoder.layer_type}, which bertjax converts neither to "
-            "transformers nor to ONNX; open it with bertjax.load"
+            f"the model has model.block.kind={kind}, which bertjax converts neither to transformers nor to ONNX; open "
+            "it with bertjax.load"
         )
     # 1. Make it a model that transformers can compute, with notes on what changes.
     export, left_out_notes = _with_whole_attention(export)

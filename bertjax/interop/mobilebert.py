@@ -14,12 +14,13 @@ from bertjax.interop import names
 from bertjax.interop.bert import KEYS
 from bertjax.interop.family import MLM, NSP, POOLER, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.models.blocks.mobilebert import QUERIES_KEYS
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
 
 _WORD = "encoder/embeddings/word"
 _LAYER, _OURS = f"mobilebert.encoder.layer.{names.LAYER}", "encoder/layers"
-# {(use_bottleneck_attention, key_query_shared_bottleneck): our `bottlenecked`}
+# {(use_bottleneck_attention, key_query_shared_bottleneck): our `block.bottlenecked`}
 _BOTTLENECKED = {(False, True): "queries_keys", (True, False): "all", (False, False): "none"}
 # PyTorch's default. The classes ignore `layer_norm_eps` in two layer norms: after the embeddings and after the last
 # feed-forward network. NoNorm has no epsilon.
@@ -29,9 +30,9 @@ _POOLER = {"classifier_activation": (True, True)}
 
 class _MobileBert(Family):
     def names(self, encoder, parts):
-        bottlenecks = ("input", "attention") if encoder.bottlenecked == "queries_keys" else ("input",)
+        bottlenecks = ("input", "attention") if encoder.block.bottlenecked == "queries_keys" else ("input",)
         own = [name for part in bottlenecks for name in _bottleneck(f"bottleneck.{part}", part)]
-        for number in range(encoder.feedforwards - 1):
+        for number in range(encoder.block.feedforwards - 1):
             theirs, ours = f"{_LAYER}.ffn.{number}", f"{_OURS}/feedforward_{number + 1}"
             own += names.dense(f"{theirs}.intermediate.dense", f"{ours}/intermediate")
             own += names.dense(f"{theirs}.output.dense", f"{ours}/output")
@@ -40,24 +41,24 @@ class _MobileBert(Family):
 
     def refusals(self, encoder, pad_id):
         # Every way to feed the bottlenecks has its two keys, so none of them is a difference.
-        own = {"bottlenecked": self.defaults.bottlenecked} if encoder.inner_width else {}
-        lines, title = super().refusals(dataclasses.replace(encoder, **own), pad_id), f"transformers' {self.title}"
-        if not encoder.inner_width:
-            lines.append(f"the model has model.inner_width=0, and {title} has bottlenecks; train it with another width")
-        elif encoder.bottlenecked == "none" and encoder.inner_width != encoder.width:
+        if encoder.block.kind != self.defaults.block.kind:
+            return super().refusals(encoder, pad_id)
+        own, block, title = {"block.bottlenecked": QUERIES_KEYS}, encoder.block, f"transformers' {self.title}"
+        lines = super().refusals(encoder.replace(own), pad_id)
+        if block.bottlenecked == "none" and block.inner_width != encoder.width:
             lines.append(
-                f"the model has model.bottlenecked='none', and attention of {title} reads model.inner_width="
-                f"{encoder.inner_width} channels, not {encoder.width}; train it with bottlenecked=queries_keys"
+                f"the model has model.block.bottlenecked='none', and attention of {title} reads model.block."
+                f"inner_width={block.inner_width} channels, not {encoder.width}; train it with {QUERIES_KEYS}"
             )
-        if encoder.normalization == "layer_norm" and encoder.norm_epsilon != _EPSILON:
+        if block.normalization == "layer_norm" and encoder.norm_epsilon != _EPSILON:
             lines.append(
                 f"the model has model.norm_epsilon={encoder.norm_epsilon}, and {title} computes two of its layer norms "
                 f"with {_EPSILON}; train it with norm_epsilon={_EPSILON}"
             )
-        if encoder.words == "trigrams" and encoder.embedded_width == encoder.width:
+        if encoder.embedded_width == encoder.width:
             lines.append(
                 f"the model has embeddings of model.width={encoder.width}, and {title} has narrower ones; set "
-                "model.embedding_width"
+                "model.embeddings.width"
             )
         return lines
 
@@ -76,10 +77,10 @@ class _MobileBert(Family):
                 f"config.json has use_bottleneck_attention={reads[0]!r} and key_query_shared_bottleneck={reads[1]!r}; "
                 f"bertjax's {self.title} computes one of them only"
             )
-        return dataclasses.replace(super().encoder_config(config), bottlenecked=_BOTTLENECKED[reads])
+        return super().encoder_config(config).replace({"block.bottlenecked": _BOTTLENECKED[reads]})
 
     def settings(self, encoder, architecture, pad_id):
-        reads = next(reads for reads, ours in _BOTTLENECKED.items() if ours == encoder.bottlenecked)
+        reads = next(reads for reads, ours in _BOTTLENECKED.items() if ours == encoder.block.bottlenecked)
         bottlenecks = {"use_bottleneck_attention": reads[0], "key_query_shared_bottleneck": reads[1]}
         return super().settings(encoder, architecture, pad_id) | bottlenecks
 
@@ -137,10 +138,10 @@ FAMILY = _MobileBert(
     keys=KEYS
     | {
         "activation": "hidden_act",
-        "embedding_width": "embedding_size",
-        "inner_width": "intra_bottleneck_size",
-        "feedforwards": "num_feedforward_networks",
-        "normalization": "normalization_type",
+        "embeddings.width": "embedding_size",
+        "block.inner_width": "intra_bottleneck_size",
+        "block.feedforwards": "num_feedforward_networks",
+        "block.normalization": "normalization_type",
     },
     defaults=dataclasses.replace(PRESETS["mobilebert"], vocab_size=30522),
     fixed={},

@@ -1,9 +1,9 @@
 """RoBERTa in transformers: `RobertaModel`, `RobertaForMaskedLM` and `RobertaConfig`.
 
 (transformers 4.57, models/roberta/modeling_roberta.py and configuration_roberta.py.) Its classes count positions over
-non-padding tokens, starting at row `pad_token_id + 1`. So our `position_offset` is the padding id plus one: 2 with
-RoBERTa's own tokenizer, 1 with bertjax's. Rows that no token reads are not written. The segment table has one row,
-which is zero in the published models: that is our encoder without segments.
+non-padding tokens, starting at row `pad_token_id + 1`. So our `embeddings.position_offset` is the padding id plus one:
+2 with RoBERTa's own tokenizer, 1 with bertjax's. Rows that no token reads are not written. The segment table has one
+row, which is zero in the published models: that is our encoder without segments.
 """
 
 import dataclasses
@@ -26,17 +26,16 @@ class _Roberta(Family):
         return "roberta."
 
     def refusals(self, encoder, pad_id):
-        plain = dataclasses.replace(encoder, position_offset=0, segments=encoder.segments or 1)
-        lines = super().refusals(plain, pad_id)
-        if encoder.position_offset <= pad_id:
+        lines = super().refusals(dataclasses.replace(_without_offset(encoder), segments=encoder.segments or 1), pad_id)
+        if (offset := encoder.embeddings.position_offset) <= pad_id:
             lines.append(
-                f"the model has model.position_offset={encoder.position_offset} and {pad_id} as the id of its padding, "
-                f"and transformers' {self.title} counts positions from row {pad_id + 1} on"
+                f"the model has model.embeddings.position_offset={offset} and {pad_id} as the id of its padding, and "
+                f"transformers' {self.title} counts positions from row {pad_id + 1} on"
             )
         return lines
 
     def distance(self, encoder):
-        return super().distance(dataclasses.replace(encoder, position_offset=0))
+        return super().distance(_without_offset(encoder))
 
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
@@ -49,23 +48,25 @@ class _Roberta(Family):
                 f"{encoder.max_positions} rows of positions; get the file again"
             )
         offset = pad_id + 1
-        return dataclasses.replace(encoder, position_offset=offset, max_positions=encoder.max_positions - offset)
+        rows = encoder.max_positions - offset
+        return encoder.replace({"embeddings.position_offset": offset, "max_positions": rows})
 
     def settings(self, encoder, architecture, pad_id):
-        rows = encoder.max_positions + encoder.position_offset
+        rows = encoder.max_positions + encoder.embeddings.position_offset
         return super().settings(encoder, architecture, pad_id) | {"max_position_embeddings": rows}
 
     def to_theirs(self, encoder, flat, pad_id):
         # No token reads rows before our offset. Theirs starts at row pad_id + 1, so the surplus is dropped.
-        flat = flat | {_POSITION: flat[_POSITION][encoder.position_offset - pad_id - 1 :]}
+        flat = flat | {_POSITION: flat[_POSITION][encoder.embeddings.position_offset - pad_id - 1 :]}
         if not encoder.segments:
             flat[_SEGMENT] = np.zeros((1, encoder.width), np.float32)
-        return dataclasses.replace(encoder, position_offset=pad_id + 1, segments=encoder.segments or 1), flat
+        theirs = {"embeddings.position_offset": pad_id + 1, "segments": encoder.segments or 1}
+        return encoder.replace(theirs), flat
 
     def to_ours(self, encoder, flat, pad_id):
-        if pad_id + 1 != encoder.position_offset:
+        if (first := encoder.embeddings.position_offset) != pad_id + 1:
             raise UserError(
-                f"config.json has pad_token_id={encoder.position_offset - 1}, from which {self.title} counts its "
+                f"config.json has pad_token_id={first - 1}, from which {self.title} counts its "
                 f"positions, and the tokenizer's padding is {pad_id}; get the files of one model"
             )
         # Any byte counts, -0.0 included, so that the way back restores every bit.
@@ -73,6 +74,11 @@ class _Roberta(Family):
             return encoder, flat
         kept = {path: leaf for path, leaf in flat.items() if path != _SEGMENT}
         return dataclasses.replace(encoder, segments=0), kept
+
+
+def _without_offset(encoder: EncoderConfig) -> EncoderConfig:
+    """Return an encoder that reads its position table, if it has one, from the first row."""
+    return encoder.replace({"embeddings.position_offset": 0}) if encoder.embeddings.position_offset else encoder
 
 
 FAMILY = _Roberta(

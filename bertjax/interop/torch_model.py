@@ -42,7 +42,9 @@ class TorchModel(torch.nn.Module):
         self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
         word_VE = encoder.get_input_embeddings()
-        if export.encoder.words == "trigrams":  # MobileBERT's exported table has zeros for padding, its decoder has not
+        if (
+            export.encoder.embeddings.kind == "mobilebert"
+        ):  # its exported table has zeros for padding, its decoder has not
             word_VE = torch.nn.Embedding.from_pretrained(_tensor(params["encoder"]["embeddings"]["word"]))
         self.heads = torch.nn.ModuleDict(
             {head.head: _head(params["heads"][head.head], export.encoder, word_VE) for head in reading.heads.values()}

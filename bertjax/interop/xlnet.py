@@ -10,6 +10,7 @@ import dataclasses
 from bertjax.interop import names
 from bertjax.interop.family import PLM, Family
 from bertjax.interop.task_heads import CHOICES, QUESTIONS, SEQUENCE, TaskHead, task_heads
+from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError, quoted
 
@@ -102,7 +103,15 @@ FAMILY = _XLNet(
         "norm_epsilon": "layer_norm_eps",
         "init_stddev": "initializer_range",
     },
-    defaults=EncoderConfig(vocab_size=32000, layers=24, width=1024, heads=16, feedforward=4096, positions="relative"),
+    defaults=EncoderConfig(
+        vocab_size=32000,
+        layers=24,
+        width=1024,
+        heads=16,
+        feedforward=4096,
+        embeddings=XLNetEmbeddings(),
+        block=XLNetBlock(),
+    ),
     fixed={"attn_type": "bi", "bi_data": False, "same_length": False, "clamp_len": -1},
     tied={"lm_loss.weight": "transformer.word_embedding.weight"},
     has_flax=False,

@@ -23,8 +23,8 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
 
 
 def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
-    """Return the function for `config.activation`; for `geglu` this is GELU, and the layer adds the gate."""
-    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu, "geglu": gelu}[config.activation]
+    """Return the function for `config.activation`."""
+    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}[config.activation]
 
 
 def pooler_activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:

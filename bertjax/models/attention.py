@@ -1,5 +1,7 @@
 """Self-attention, with a plain implementation that runs on every backend. Faster ones are in `kernels`."""
 
+from typing import Protocol
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -11,8 +13,6 @@ from bertjax.models.fixed import with_fixed_heads
 from bertjax.models.kernels import PLAIN, AttentionInputs, attend_by_kernel, implementation_at
 from bertjax.models.layers import Dense
 from bertjax.models.precision import precision_of
-from bertjax.models.relative import RelativeBias, RelativePositions
-from bertjax.models.rotary import Rotary, apply_rotary
 from bertjax.models.visibility import Queries, Visibility
 
 
@@ -51,6 +51,25 @@ def attend_plainly(inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
     return apply(*inputs[:3], mask_BQT, inputs.rate, inputs.key, inputs.bias_BHQT, drawn_BQ)
 
 
+class Positions(Protocol):
+    """Positions that attention itself reads, such as `bertjax.models.rotary.Rotary`: a pytree with this method."""
+
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Return queries, keys and a bias [B, H, Q, T] to add to their products, or None.
+
+        Args:
+          columns_BQ: int, columns of the queries; None if they are all tokens.
+          tokens: T if the first T queries are all tokens in order, else 0.
+        """
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention with output projection (Vaswani et al., 2017, section 3.2.2)."""
 
@@ -64,7 +83,7 @@ class SelfAttention(nn.Module):
         values_BTD: jax.Array,
         visibility: Visibility,
         key: jax.Array | None,
-        positions: Rotary | RelativePositions | None = None,
+        positions: Positions | None = None,
     ) -> jax.Array:
         """Return the projected context [B, Q, D] (or inner width instead of D) for the queries, or for all tokens.
 
@@ -72,7 +91,7 @@ class SelfAttention(nn.Module):
           queries: states that attend; None for all tokens.
           keys_BTD, values_BTD: states to attend to, and states of the same tokens to average.
           key: dropout key; None for no dropout.
-          positions: rotary or relative positions of all tokens, if `config.positions` is either.
+          positions: positions of all tokens, if queries and keys depend on them.
 
         Raises:
           CannotCompute: the attention implementation does not support an input, see `AttentionInputs`.
@@ -81,32 +100,32 @@ class SelfAttention(nn.Module):
         queries_BQD, columns_BQ, rank_BQ, tokens = queries or (keys_BTD, None, None, keys_BTD.shape[1])
 
         def heads(name, x, count=config.learned_heads):
-            projected = Dense(config, count * config.head_channels, config.has_attention_biases, name=name)(x)
+            projected = Dense(config, count * config.head_channels, config.block.has_attention_biases, name=name)(x)
             return projected.reshape(*x.shape[:-1], count, -1)
 
         query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", keys_BTD)
         value_BTHD, bias_BHQT = heads("value", values_BTD, config.heads), None
-        if config.positions == "rotary":
-            query_BQHD, key_BTHD = apply_rotary(query_BQHD, positions.at(columns_BQ)), apply_rotary(key_BTHD, positions)
-        elif config.positions == "relative":
-            query_BQHD, bias_BHQT = RelativeBias(config, name="relative")(query_BQHD, positions, columns_BQ, tokens)
+        if positions is not None:
+            query_BQHD, key_BTHD, bias_BHQT = positions.apply(config, query_BQHD, key_BTHD, columns_BQ, tokens)
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None or not drops(config.attention_dropout) else config.attention_dropout
         # Everything that affects attention is a field of the inputs, so no kernel can silently ignore it.
         states = query_BQHD, key_BTHD, value_BTHD, visibility
-        inputs = AttentionInputs(*states, rate, key, bias_BHQT, config.fixed_heads, columns_BQ, rank_BQ)
+        inputs = AttentionInputs(*states, rate, key, bias_BHQT, config.block.fixed_heads, columns_BQ, rank_BQ)
         context_BQHD = taps.scale_heads(self, self.attend(inputs), visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
-        output = Dense(config, config.layer_width, config.has_attention_biases, name="output")
+        output = Dense(config, config.layer_width, config.block.has_attention_biases, name="output")
         return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))
 
     def attend(self, inputs: AttentionInputs) -> jax.Array:
         """Return the context [B, Q, H, D / H], using the implementation for this row length."""
         tokens = inputs.key_BTHD.shape[1]
-        implementation = implementation_at(self.config.execution, tokens)
-        if implementation != PLAIN and (inputs.columns_BQ is None or tokens > kernels.LONGEST_WITH_PLAIN_QUERIES):
-            return attend_by_kernel(implementation, inputs)
+        has_many_queries = inputs.columns_BQ is None or tokens > kernels.LONGEST_WITH_PLAIN_QUERIES
+        if has_many_queries and self.config.execution.attention != PLAIN:
+            implementation = implementation_at(self.config.execution, tokens)
+            if implementation != PLAIN:
+                return attend_by_kernel(implementation, inputs)
         context_BQHD, probabilities_BHQT = attend_plainly(inputs)
         taps.capture(self, "attention", probabilities_BHQT)
         return context_BQHD

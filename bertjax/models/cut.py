@@ -63,14 +63,14 @@ def layers(params: dict, config: EncoderConfig, kept: Sequence[int]) -> tuple[di
 def moved(config: EncoderConfig, sources: Sequence[int]) -> tuple[int, int] | None:
     """Return the first (place, layer) where a layer would change between local and global attention, or None.
 
-    Local or global attention depends on a layer's place (`stack.window`), not on its parameters. A layer that was
+    Local or global attention depends on a layer's place (`Block.window_at`), not on its parameters. A layer that was
     trained with one of them computes something else with the other.
 
     Args:
       config: architecture, before or after.
       sources: the old number of the layer in each new place.
     """
-    every = config.global_every
+    every = config.block.global_every
     pairs = enumerate(sources)
     return next(((place, layer) for place, layer in pairs if (place % every == 0) != (layer % every == 0)), None)
 

@@ -4,28 +4,20 @@ The layers are one parameter tree with a leading layer axis, run as a scan. Shar
 (`bertjax.models.stack`). If heads read few positions, the last layer runs only there.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import stack, taps
-from bertjax.models.activations import activation, pooler_activation
-from bertjax.models.attention import SelfAttention
-from bertjax.models.bottleneck import Bottleneck, FeedForward
+from bertjax.models.activations import pooler_activation
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
-from bertjax.models.dropout import dropout
 from bertjax.models.kernels import PLAIN, implementation_at
-from bertjax.models.layers import Dense, Embeddings
-from bertjax.models.lstm import LSTMLayer
-from bertjax.models.norms import normalization
-from bertjax.models.pooling import summaries, summary_columns, texts_of
+from bertjax.models.layers import Dense, normalization
 from bertjax.models.random import split
-from bertjax.models.relative import RelativePositions, relative_positions
-from bertjax.models.remat import POLICIES, kept, save_all_but_gathered
-from bertjax.models.rotary import Rotary, rotary_at
+from bertjax.models.remat import POLICIES, save_all_but_gathered
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility
 
@@ -61,59 +53,8 @@ class _Tokens(NamedTuple):
     """Inputs shared by all layers: visibility, positions and, for XLNet, the streams of predicted tokens."""
 
     visibility: Visibility
-    positions: Rotary | RelativePositions | None
+    positions: Any
     streams: Streams | None = None
-
-
-class Layer(nn.Module):
-    """One Transformer layer (Vaswani et al., 2017, section 3.1), post-norm or pre-norm as `config.norm` says."""
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: Rotary | RelativePositions | None = None,
-    ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`."""
-        config, is_pre = self.config, self.config.norm == "pre"
-        attention_norm, output_norm = normalization(config, "attention_norm"), normalization(config, "output_norm")
-        attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
-
-        def dense(features: int, name: str, x: jax.Array) -> jax.Array:
-            return Dense(config, features, config.has_biases, name=name)(x)
-
-        # Residual stream: each part adds to `sums`. With pre-norm, only the parts' inputs are normalized.
-        own = hidden_BTD if queries is None else queries.hidden_BQD
-        sums, keys_BTD, values_BTD, rate = own, hidden_BTD, hidden_BTD, config.dropout
-        if is_pre:
-            keys_BTD = values_BTD = attention_norm(hidden_BTD)
-            queries = queries and queries._replace(hidden_BQD=attention_norm(queries.hidden_BQD))
-        if config.inner_width:
-            bottleneck, rate = Bottleneck(config, name="bottleneck"), 0.0
-            sums, queries, keys_BTD, values_BTD = bottleneck.enter(hidden_BTD, queries)
-        attention = SelfAttention(config, name="attention")
-        attended = attention(queries, keys_BTD, values_BTD, visibility, attention_key, positions)
-        attended = kept(sums + dropout(attended, rate, output_key))
-        if not is_pre:
-            attended = attention_norm(attended)
-        for number in range(1, config.feedforwards):
-            attended = FeedForward(config, name=f"feedforward_{number}")(attended)
-        inputs = output_norm(attended) if is_pre else attended
-
-        expanded = activation(config)(dense(config.feedforward, "intermediate", inputs))
-        if config.activation == "geglu":
-            expanded *= dense(config.feedforward, "gate", inputs)
-        columns_BQ = None if queries is None else queries.columns_BQ
-        expanded = taps.scale_feedforward(self, expanded, visibility.examples_BT, columns_BQ)
-        taps.capture(self, "feedforward", expanded)
-        output = attended + dropout(dense(config.layer_width, "output", expanded), rate, feedforward_key)
-        output = output if is_pre else output_norm(kept(output))
-        return bottleneck.leave(output, own, feedforward_key) if config.inner_width else output
 
 
 class Encoder(nn.Module):
@@ -127,13 +68,13 @@ class Encoder(nn.Module):
 
     def __post_init__(self):
         if self.embeddings is None:
-            self.embeddings = Embeddings(self.config, parent=None)
+            self.embeddings = self.config.embeddings.layer(self.config)
         super().__post_init__()
 
     def setup(self):
         if self.config.has_projection:
             self.projection = Dense(self.config, self.config.width, self.config.has_biases)
-        if self.config.norm == "pre":
+        if self.config.block.has_final_norm:
             self.final_norm = normalization(self.config)
         if self.is_initializing() or self.config.execution.gather_layer is None:
             self.layers = self.param("layers", self._init_layers)
@@ -143,10 +84,10 @@ class Encoder(nn.Module):
 
     def _init_layers(self, key: jax.Array) -> dict:
         hidden_BTD, zeros_BT = jnp.zeros((1, 1, self.config.width)), jnp.zeros((1, 1), jnp.int32)
-        positions = self._positions(zeros_BT, zeros_BT)
+        positions = self.config.block.positions(self.config, zeros_BT, zeros_BT)
 
         def init(key: jax.Array) -> dict:
-            layer = (Layer if self.config.has_attention else LSTMLayer)(self.config, parent=None)
+            layer = self.config.block.layer(self.config)
             return layer.init(key, hidden_BTD, Visibility(zeros_BT), positions=positions)["params"]
 
         return stack.create(self.config, jax.vmap(init), jax.random.split(key, self.config.layers))
@@ -180,7 +121,7 @@ class Encoder(nn.Module):
         Raises:
           ValueError: the arguments or the taps contradict each other or the config.
         """
-        captures = taps.names_of(self)
+        block, captures = self.config.block, taps.names_of(self)
         self._check(captures, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT)
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
@@ -190,15 +131,16 @@ class Encoder(nn.Module):
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
         ranks = ranks_of(self.config.direction)
         order_BT = ranks(columns_BT, segments_BT) if ranks else rank_BT
-        texts_BT = texts_of(self.config, examples_BT, segments_BT)
-        summary_BM = summary_columns(self.config, texts_BT, summary_positions_BN)
+        texts_BT = block.texts(examples_BT, segments_BT)
+        summary_BM = block.summary_columns(self.config, texts_BT, summary_positions_BN)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         two_streams = rank_BT is not None and key is not None
         embedding_key, query_key = split(embedding_key, 2) if two_streams else (embedding_key, None)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
-        tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), self._positions(positions_BT, segments_BT))
+        positions = block.positions(self.config, positions_BT, segments_BT)
+        tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
         if rank_BT is not None:
             tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
             hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
@@ -211,37 +153,36 @@ class Encoder(nn.Module):
             read_BQ = jnp.concatenate([summary_BM, read_BK], axis=1)
             read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
-        summary_BND = summaries(self.config, summary_BMD, texts_BT)
+        summary_BND = block.summaries(summary_BMD, texts_BT)
         # Imported checkpoints may lack a pooler, such as models that were trained with MLM only.
         has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
         return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
 
     def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT):
-        if positions_BT is None and self.config.has_position_table and seq_len > (most := self.config.max_positions):
+        if (
+            positions_BT is None
+            and self.config.embeddings.has_position_table
+            and seq_len > (most := self.config.max_positions)
+        ):
             raise ValueError(f"rows of {seq_len} tokens exceed the {most} positions; cut them, or pass positions_BT")
-        implementation = implementation_at(self.config.execution, seq_len)
-        if "attention" in captures and implementation != PLAIN:
+        if "attention" in captures and (found := implementation_at(self.config.execution, seq_len)) != PLAIN:
             raise ValueError(
-                f"attention={implementation} keeps no probabilities to capture; build the encoder with "
+                f"attention={found} keeps no probabilities to capture; build the encoder with "
                 f'attention={PLAIN}, or name what to capture: "captured": {{"encoder": dict.fromkeys(["hidden"])}}'
             )
-        if rank_BT is not None and (read_BK is None or self.config.positions != "relative"):
-            raise ValueError("rank_BT needs read_BK, the predicted tokens, and relative positions; pass and set both")
+        if rank_BT is not None and (read_BK is None or not self.config.block.has_query_stream):
+            raise ValueError(
+                "rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet; pass and set both"
+            )
         if rank_BT is not None and (direction := self.config.direction) != BIDIRECTIONAL:
             raise ValueError(f"rank_BT is an order of its own, and direction={direction} another; leave out one")
         if memory_BT is not None and rank_BT is None:
             raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass both")
 
-    def _positions(self, positions_BT, segments_BT):
-        config = self.config
-        if config.positions == "rotary":
-            return rotary_at(positions_BT, config.head_channels, config.rotary_base)
-        return relative_positions(config, segments_BT) if config.positions == "relative" else None
-
     def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):
         """Run all layers and the final norm; the last layer runs only at `read_BQ`, if given."""
         own, shared = stack.divide(self.config, self.layers)
-        masks, numbers = taps.masks_of(self, self.config), jnp.arange(self.config.layers)
+        masks, numbers = taps.masks_of(self), jnp.arange(self.config.layers)
         depths = _Depth(numbers, own, masks, jnp.stack(keys) if keys else None)
         groups, (depths, shared) = stack.grouped(self.config, depths, shared)
         embedded_BTD, captured, last = hidden_BTD, [], None
@@ -250,7 +191,7 @@ class Encoder(nn.Module):
             captured.append(values)
         if read_BQ is not None:
             depths, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
-        hidden, runs = hidden_BTD, taps.runs_of_layers(len(depths.number), taps.layers_of(self, self.config, read_BQ))
+        hidden, runs = hidden_BTD, taps.runs_of_layers(len(depths.number), taps.layers_of(self, read_BQ))
         for run, is_captured in runs:
             part = depths if len(runs) == 1 else jax.tree.map(lambda x, run=run: x[run], depths)
             hidden, values = self._run(hidden, tokens, part, shared, captures if is_captured else ())
@@ -259,7 +200,7 @@ class Encoder(nn.Module):
             hidden, last = self._layer(hidden, tokens, last, shared, captures, read_BQ)
         if captures:
             taps.store(self, embedded_BTD, captured, last)
-        return self.final_norm(hidden) if self.config.norm == "pre" else hidden
+        return self.final_norm(hidden) if self.config.block.has_final_norm else hidden
 
     def _run_groups(self, hidden_BTD, tokens, groups, captures):
         """Scan groups of layers, see `_run`."""
@@ -282,7 +223,7 @@ class Encoder(nn.Module):
 
     def _layer(self, hidden_BTD, tokens, depth, shared, captures, read_BQ=None):
         """Run one layer with its remat policy; return its output and captured values."""
-        layer = (Layer if self.config.has_attention else LSTMLayer)(self.config, parent=None)
+        layer = self.config.block.layer(self.config)
         execution = self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
         policy = POLICIES[execution.remat]
@@ -294,7 +235,7 @@ class Encoder(nn.Module):
             if gather_layer is not None:
                 # FSDP: gather one layer's weights, just before use.
                 params = gather_layer(params)
-            visibility = tokens.visibility._replace(window=stack.window(self.config, depth.number))
+            visibility = tokens.visibility._replace(window=self.config.block.window_at(depth.number))
             queries, streams = None, tokens.streams
             if streams is not None:
                 queries = streams.queries(hidden_BTD, is_last=read_BQ is not None)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from bertjax.models.precision import precision_of
 from bertjax.models.visibility import Visibility
 
+FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")
 # Returns context and probabilities, like `bertjax.models.attention.attend`.
 Attend = Callable[..., tuple[jax.Array, jax.Array]]
 
@@ -31,7 +32,7 @@ def fixed_maps(patterns: Sequence[str], visibility: Visibility, columns_BQ: jax.
     """Return float32 attention maps [B, P, Q, T]; tokens never attend to another example.
 
     Args:
-      patterns: names from `bertjax.models.config_checks.FIXED_PATTERNS`.
+      patterns: names from `FIXED_PATTERNS`.
       visibility: without window and ranks.
       columns_BQ: int, columns of the queries; all tokens by default.
     """

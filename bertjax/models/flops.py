@@ -49,7 +49,7 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
     """Return a head's multiply-adds per position or example; 0 for a class that is not in `models.heads`."""
     width, embedded = config.width, config.embedded_width
     if head.kind is MaskedLMHead:
-        return (width + config.vocab_size) * config.decoded_width
+        return (width + config.vocab_size) * config.embeddings.output_width(config)
     if head.kind is VocabularyHead:
         return config.vocab_size * width
     if head.kind is SpanBoundaryHead:
@@ -63,22 +63,14 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
 
 
 def pooler_products(config: EncoderConfig) -> int:
-    """Return the pooler's multiply-adds per example; a siamese LSTM's pooler reads 4 D channels."""
-    return (4 if config.pairs == "siamese" else 1) * config.width**2
+    """Return the pooler's multiply-adds per example."""
+    return config.block.summary_width(config) * config.width
 
 
 def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:
     """Return the multiply-adds of a forward pass's matmuls.
 
-    Per token, a layer has 4 D C in attention (C is the total width of all heads, by default D) and 2 D F in the
-    feed-forward network (3 D F with a gate). Per token pair it has 2 C, or 4 C with relative positions: Transformer-XL
-    multiplies each query with 2 T distances. Fixed heads have no queries and keys, so of the pair products only the one
-    with values. A local layer attends to a full window, also at example ends. An embedding width E other than D adds E
-    D per token, trigrams 3 E D. Between bottlenecks, D is the inner width W, except where attention reads the D
-    channels, and each dense layer of a bottleneck has D W. Lookups and elementwise operations do not count.
-
-    An LSTM layer has two directions, each of which multiplies a token's D channels and the previous D / 2 state
-    channels with four gate kernels of width D / 2. That is 6 D^2 per token; the last layer also computes all tokens.
+    Embeddings count their own and the block those of a layer. Lookups and elementwise operations do not count.
 
     Args:
       counts: amount of work.
@@ -87,32 +79,17 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
       queries: whether every layer computes a second state per prediction (XLNet's query stream). The last layer then
         computes only these, and no summaries.
     """
-    width, inner, reads = config.width, config.layer_width, config.bottlenecked
-    embedded = (3 if config.words == "trigrams" else config.has_projection) * config.embedded_width * width
-    if not config.has_attention:
-        return (embedded + 6 * config.layers * width**2) * counts.tokens
-    # Matmuls of size D F: up and down, plus the gate in GEGLU.
-    products = 3 if config.activation == "geglu" else 2 * config.feedforwards
-    context = config.context_width
-    learned = config.learned_heads * config.head_channels  # width of queries and keys
-    query_input, value_input = (inner if reads in known else width for known in (("queries_keys", "all"), ("all",)))
-    outside_keys = query_input * learned + inner * context + products * inner * config.feedforward
-    keys = query_input * learned + value_input * context
-    shared = 0  # dense layer of a bottleneck before both queries and keys, which all tokens compute once
-    if config.inner_width:
-        shared = 0 if reads == "none" else width * inner
-        outside_keys += width * inner * (1 if reads == "all" else 2)
-    each_pair = learned + (3 if config.positions == "relative" else 1) * context
+    products = config.block.products(config)
     seen = counts.token_pairs / max(counts.tokens, 1.0)
     added = counts.predictions if queries else 0.0
-    total = embedded * counts.tokens
+    total = config.embeddings.products(config) * counts.tokens
     for layer in range(config.layers):
         states, again = counts.tokens + added, 0.0
         # The last layer computes queries, outputs and feed-forward only where heads read.
         if layer == config.layers - 1 and read is not None:
-            again = shared
+            again = products.again
             states = read * counts.predictions + (0.0 if queries else counts.examples)
         # The average token sees token_pairs / tokens others; a window caps this.
-        visible = min(seen, 2 * config.window + 1) if layer % config.global_every else seen
-        total += (keys + shared) * counts.tokens + states * (outside_keys + again + each_pair * visible)
+        visible = min(seen, config.block.most_visible(layer))
+        total += products.tokens * counts.tokens + states * (products.states + again + products.pairs * visible)
     return total

@@ -9,8 +9,7 @@ from flax import linen as nn
 
 from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense
-from bertjax.models.norms import layer_norm
+from bertjax.models.layers import Dense, layer_norm
 from bertjax.models.precision import precision_of
 
 
@@ -46,9 +45,9 @@ class MaskedLMHead(nn.Module):
         config = self.config
         # Input embeddings double as output weights (weight tying), so only the bias is a parameter of its own.
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        transform = Dense(config, config.decoded_width, config.has_biases, name="transform")
+        transform = Dense(config, config.embeddings.output_width(config), config.has_biases, name="transform")
         transformed_BKE = activation(config)(transform(hidden_BKD))
-        if missing := config.decoded_width - config.embedded_width:
+        if missing := config.embeddings.output_width(config) - config.embedded_width:
             init = nn.initializers.truncated_normal(config.init_stddev)
             rest = self.param("word_rest", init, (config.padded_vocab_size, missing))
             word_VE = jnp.concatenate([word_VE, rest], axis=1)

@@ -71,7 +71,7 @@ class AttentionInputs(NamedTuple):
       rate: dropout rate for the probabilities; 0 without a key.
       key: dropout key; None for no dropout.
       bias_BHQT: float32, added to the query-key products.
-      fixed_heads: see `EncoderConfig`.
+      fixed_heads: see `BertBlock`.
       columns_BQ: int, columns of the queries; None for all tokens.
       rank_BQ: int, see `Queries`.
     """
@@ -93,11 +93,11 @@ _BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", 
 _TAKES = {FUSED: {"rate", "window"}, TRITON: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
 _DESCRIPTIONS = {
     "rate": "dropout of attention (model.attention_dropout)",
-    "window": "windows of local layers (model.window)",
+    "window": "windows of local layers (model.block.window)",
     "rank_BT": "an order of tokens (model.direction)",
     "rank_BQ": "queries with an order of their own",
-    "bias_BHQT": "terms of distances (model.positions=relative)",
-    "fixed_heads": "heads with fixed maps (model.fixed_heads)",
+    "bias_BHQT": "terms of distances (model.block.kind=xlnet)",
+    "fixed_heads": "heads with fixed maps (model.block.fixed_heads)",
 }
 
 

@@ -1,7 +1,12 @@
 """Published architectures by name."""
 
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock
+from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
+from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.models.config_checks import FIXED_PATTERNS
+from bertjax.models.fixed import FIXED_PATTERNS
 
 
 def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
@@ -10,30 +15,29 @@ def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
 
 def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
     # RoBERTa has no NSP and therefore no segments. Its positions start after the padding id, which is 1.
-    return _bert(layers, width, heads, position_offset=2, segments=0, norm_epsilon=1e-5)
+    return _bert(layers, width, heads, embeddings=BertEmbeddings(position_offset=2), segments=0, norm_epsilon=1e-5)
 
 
 def _albert(layers: int, width: int) -> EncoderConfig:
     # ALBERT shares all layers and factorizes the word table through 128 channels, so depth adds no parameters.
-    return _bert(layers, width, width // 64, embedding_width=128, activation="gelu_tanh", sharing="all")
+    return _bert(layers, width, width // 64, embeddings=BertEmbeddings(128), activation="gelu_tanh", sharing="all")
 
 
 def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
-    return _bert(layers, width, heads, positions="relative")
+    return _bert(layers, width, heads, embeddings=XLNetEmbeddings(), block=XLNetBlock())
 
 
 def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
     return EncoderConfig(
-        layers=layers, width=width, heads=heads, feedforward=feedforward, activation="geglu", norm="pre",
-        biases="heads", positions="rotary", segments=0, window=64, global_every=3, norm_epsilon=1e-5,
-        dropout=0.0, attention_dropout=0.0,
+        embeddings=BertEmbeddings(positions="none"), block=ModernBlock(), layers=layers, width=width, heads=heads,
+        feedforward=feedforward, segments=0, norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
     )  # fmt: skip
 
 
 def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
     return EncoderConfig(
-        layers=24, width=512, heads=4, feedforward=512, feedforwards=feedforwards, inner_width=128,
-        bottlenecked=bottlenecked, activation="relu", normalization="no_norm", embedding_width=128, words="trigrams",
+        block=MobileBertBlock(feedforwards=feedforwards, bottlenecked=bottlenecked),
+        layers=24, width=512, heads=4, feedforward=512, activation="relu", embeddings=MobileBertEmbeddings(),
         dropout=0.0,
     )  # fmt: skip
 
@@ -50,7 +54,7 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A; their first layer has one norm less.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
-    "fixed_tiny": _bert(3, 256, 8, fixed_heads=FIXED_PATTERNS),
+    "fixed_tiny": _bert(3, 256, 8, block=BertBlock(FIXED_PATTERNS)),
     "google_tiny": _bert(2, 128, 2),
     "mini": _bert(4, 256, 4),
     "small": _bert(4, 512, 8),
@@ -63,16 +67,26 @@ PRESETS: dict[str, EncoderConfig] = {
     "albert_large": _albert(24, 1024),
     "albert_xlarge": _albert(24, 2048),
     "albert_xxlarge": _albert(12, 4096),
-    "electra_small": _bert(12, 256, 4, embedding_width=128, pooler_activation="gelu"),
+    "electra_small": _bert(12, 256, 4, embeddings=BertEmbeddings(128), pooler_activation="gelu"),
     "xlnet_base": _xlnet(12, 768, 12),
     "xlnet_large": _xlnet(24, 1024, 16),
     "mobilebert": _mobilebert(4, "queries_keys"),
     "mobilebert_tiny": _mobilebert(2, "all"),
     "ib_bert_large": EncoderConfig(
-        layers=24, width=512, heads=4, feedforward=4096, inner_width=1024, embedding_width=128, words="trigrams"
+        block=MobileBertBlock(inner_width=1024, bottlenecked="none", feedforwards=1, normalization="layer_norm"),
+        layers=24,
+        width=512,
+        heads=4,
+        feedforward=4096,
+        embeddings=MobileBertEmbeddings(),
     ),
     "bilstm": EncoderConfig(
-        layer_type="lstm", layers=1, width=300, positions="none", pooler_activation="relu", init_stddev=0.047
+        embeddings=BertEmbeddings(positions="none"),
+        block=LSTMBlock(),
+        layers=1,
+        width=300,
+        pooler_activation="relu",
+        init_stddev=0.047,
     ),
     "modern_base": _modern(22, 768, 12, 1152),
     "modern_large": _modern(28, 1024, 16, 2624),

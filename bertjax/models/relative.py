@@ -34,6 +34,18 @@ class RelativePositions(NamedTuple):
     distances_RD: jax.Array
     segments_BT: jax.Array | None
 
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHC: jax.Array,
+        key_BTHC: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
+        query_BQHC, bias_BHQT = RelativeBias(config, name="relative")(query_BQHC, self, columns_BQ, tokens)
+        return query_BQHC, key_BTHC, bias_BHQT
+
 
 def relative_positions(config: EncoderConfig, segments_BT: jax.Array) -> RelativePositions:
     """Return a batch's distance sinusoids (Vaswani et al., 2017, section 3.5; sines before cosines) and segments."""

@@ -13,27 +13,26 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.activations import pooler_activation
+from bertjax.models.embeddings import EmbeddingLayer
 from bertjax.models.encoder import Encoded, Encoder
-from bertjax.models.layers import Embeddings
-from bertjax.models.pooling import summaries, summary_columns, texts_of
 
 
 def with_embeddings(embedded_BTE: jax.Array) -> Any:
     """Context in which every embedding layer outputs `embedded_BTE`, whatever the tokens are."""
 
     def replace(next_function, arguments, keywords, context):
-        if isinstance(context.module, Embeddings) and context.method_name == "__call__":
+        if isinstance(context.module, EmbeddingLayer) and context.method_name == "__call__":
             return embedded_BTE
         return next_function(*arguments, **keywords)
 
-    # Intercept rather than subclass: any model with an Embeddings module works.
+    # Intercept rather than subclass: any model with an `EmbeddingLayer` works.
     return nn.intercept_methods(replace)
 
 
 def with_hidden(hidden_BTD: jax.Array) -> Any:
     """Context in which every encoder outputs these states for all tokens, skipping its layers.
 
-    A pre-norm encoder's final norm and the pooler still apply (early exit, or "logit lens").
+    The encoder's final norm, if any, and the pooler still apply (early exit, or "logit lens").
     """
 
     def replace(next_function, arguments, keywords, context):
@@ -57,14 +56,15 @@ def _ended(
     **others,
 ) -> Encoded:
     """Do what `Encoder.__call__` does after its layers."""
-    if encoder.config.norm == "pre":
+    if encoder.config.block.has_final_norm:
         hidden_BTD = encoder.final_norm(hidden_BTD)
-    texts_BT = texts_of(encoder.config, examples_BT, segments_BT)
-    columns_BM = summary_columns(encoder.config, texts_BT, summary_positions_BN)
+    block = encoder.config.block
+    texts_BT = block.texts(examples_BT, segments_BT)
+    columns_BM = block.summary_columns(encoder.config, texts_BT, summary_positions_BN)
     pooled_BND = None
     if encoder.has_variable("params", "pooler"):
         summary_BMD = jnp.take_along_axis(hidden_BTD, columns_BM[..., None], axis=1)
-        summary_BND = summaries(encoder.config, summary_BMD, texts_BT)
+        summary_BND = block.summaries(summary_BMD, texts_BT)
         pooled_BND = pooler_activation(encoder.config)(encoder.pooler(summary_BND))
     if read_BK is not None:
         hidden_BTD = jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)

@@ -38,7 +38,7 @@ def add_positions(params: dict, config: EncoderConfig, max_positions: int) -> di
     2020, arXiv 2004.05150, did this for RoBERTa).
     """
 
-    first = config.position_offset
+    first = config.embeddings.position_offset
     # The unused rows before the first position (`position_offset`) are copied once, not repeated.
     rows = np.concatenate([np.arange(first), first + np.arange(max_positions) % config.max_positions])
 

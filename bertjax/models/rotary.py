@@ -5,6 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bertjax.models.config import EncoderConfig
+
 
 class Rotary(NamedTuple):
     """Rotation of each token in a batch (Su et al., 2021, section 3.2.2, arXiv 2104.09864).
@@ -15,6 +17,17 @@ class Rotary(NamedTuple):
 
     cosine_BT1C: jax.Array
     sine_BT1C: jax.Array
+
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, None]:
+        """Return rotated queries and keys, as `bertjax.models.attention.Positions` describes."""
+        return apply_rotary(query_BQHD, self.at(columns_BQ)), apply_rotary(key_BTHD, self), None
 
     def at(self, columns_BQ: jax.Array | None) -> "Rotary":
         """Return the rotation at the given columns; None means all tokens."""

@@ -43,14 +43,6 @@ def divide(config: EncoderConfig, layers: dict) -> tuple[dict, dict]:
     return own, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), to_share)
 
 
-def window(config: EncoderConfig, number: jax.Array) -> jax.Array | None:
-    """Return int32 [], tokens that a layer sees to either side (no limit if global); None without local layers."""
-    # The window is a traced number: the scan compiles one layer body for local and global layers.
-    if not config.window:
-        return None
-    return jnp.where(number % config.global_every == 0, jnp.iinfo(jnp.int32).max, config.window).astype(jnp.int32)
-
-
 def grouped(config: EncoderConfig, per_layer: Tree, shared: dict) -> tuple[tuple[Tree, dict] | None, tuple[Tree, dict]]:
     """Return (all layer groups but the last, or None if there is only one; the last group).
 

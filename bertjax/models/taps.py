@@ -34,17 +34,15 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.config import EncoderConfig
-
 TAPS, CAPTURED = "taps", "captured"
 HEAD_MASK, FEEDFORWARD_MASK = MASKS = ("head_mask", "feedforward_mask")
 LAYER_MASK, CONTEXT_OFFSET = "layer_mask", "context_offset"
-HIDDEN = "hidden"
-NAMES = ("hidden", "attention", "queries", "keys", "values", "context", "feedforward")
+HIDDEN, ATTENTION = "hidden", "attention"
+NAMES = (HIDDEN, ATTENTION, "queries", "keys", "values", "context", "feedforward")
 LAST = "last"
 
 
-def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
+def masks_of(encoder: nn.Module) -> dict[str, jax.Array]:
     """Return the masks {name: [L, ...]} passed to an encoder.
 
     Raises:
@@ -52,12 +50,11 @@ def masks_of(encoder: nn.Module, config: EncoderConfig) -> dict[str, jax.Array]:
     """
     if encoder.is_initializing():
         return {}
-    masks = dict(encoder.variables.get(TAPS, {}))
-    known = (*MASKS, LAYER_MASK, CONTEXT_OFFSET) if config.has_attention else (LAYER_MASK,)
+    masks, config = dict(encoder.variables.get(TAPS, {})), encoder.config
     widths = {HEAD_MASK: config.heads, FEEDFORWARD_MASK: config.feedforward}
     for name, mask in masks.items():
-        if name not in known:
-            raise ValueError(f"taps has no {name!r}; choose from {', '.join(known)}")
+        if name not in config.block.masks:
+            raise ValueError(f"taps has no {name!r}; choose from {', '.join(config.block.masks)}")
         if name == LAYER_MASK:
             if mask.shape != (config.layers,):
                 raise ValueError(f"{name} has shape {mask.shape}; pass [L], which is {(config.layers,)}")
@@ -82,14 +79,14 @@ def names_of(encoder: nn.Module) -> tuple[str, ...]:
     # The caller asks for capture with mutable=["captured"]; without it, `capture` does nothing.
     if encoder.is_initializing() or not encoder.is_mutable_collection(CAPTURED):
         return ()
-    known = NAMES if encoder.config.has_attention else (HIDDEN,)
+    known = encoder.config.block.captures
     names = tuple(encoder.variables.get(CAPTURED, {})) or known
     if unknown := sorted(set(names) - set(known) - {LAST}):
         raise ValueError(f"captured has no {', '.join(unknown)}; choose from {', '.join(known)}")
     return tuple(name for name in names if name != LAST)
 
 
-def layers_of(encoder: nn.Module, config: EncoderConfig, read_BQ: jax.Array | None) -> tuple[int, ...] | None:
+def layers_of(encoder: nn.Module, read_BQ: jax.Array | None) -> tuple[int, ...] | None:
     """Return the layers to capture, counted from 0; None for all.
 
     Raises:
@@ -97,6 +94,7 @@ def layers_of(encoder: nn.Module, config: EncoderConfig, read_BQ: jax.Array | No
     """
     if not names_of(encoder):
         return None
+    config = encoder.config
     first, *others = encoder.variables.get(CAPTURED, {}).values() or (None,)
     if first is None or not isinstance(first, tuple):
         return None

@@ -10,7 +10,7 @@ from bertjax.models.config import EncoderConfig
 
 def has_vocabulary_axis(path: tuple) -> bool:
     """Return whether the first axis of the leaf at this key path is the vocabulary."""
-    # By naming convention: every such parameter is called word*, see `bertjax.models.layers`.
+    # By naming convention: every such parameter is called word*, see `bertjax.models.embeddings`.
     return path[-1].key.startswith("word")
 
 

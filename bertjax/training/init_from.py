@@ -59,9 +59,10 @@ def check(config: Config, resumed: RunRecord | None) -> None:
     if config.init_from and not resumed:
         # Reading the settings checks the folder and is fast; weights are read after the data is prepared.
         _ = SavedModel(config.init_from).settings
-    if config.model.task_types and not config.init_from and all(task.task_type for task in config.tasks.values()):
+    task_types, tasks = config.model.embeddings.task_types, config.tasks.values()
+    if task_types and not config.init_from and all(task.task_type for task in tasks):
         raise UserError(
-            f"model.task_types={config.model.task_types} and no task has task_type=0, which fine-tuning and predict "
+            f"model.embeddings.task_types={task_types} and no task has task_type=0, which fine-tuning and predict "
             "use; set it for one of the tasks"
         )
 
@@ -207,14 +208,14 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
         *_FREE,
         *(["layers"] if program.config.init_layers else []),
         *([] if ours.segments else ["segments"]),
-        *([] if ours.has_position_table else ["max_positions"]),
+        *([] if ours.embeddings.has_position_table else ["max_positions"]),
         *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
     }
-    fields = (field.name for field in dataclasses.fields(EncoderConfig) if field.name not in free)
+    theirs, own = source.settings(), ours.settings()
     return [
-        f"model.{field}={getattr(source, field)} (not {getattr(ours, field)})"
-        for field in fields
-        if getattr(source, field) != getattr(ours, field)
+        f"model.{name}={theirs.get(name)} (not {own.get(name)})"
+        for name in theirs | own
+        if name not in free and theirs.get(name) != own.get(name)
     ]
 
 

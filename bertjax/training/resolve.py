@@ -183,7 +183,7 @@ def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last, and objective.kind=causal "
             "predicts the first token of a text from it; choose another tokenizer"
         )
-    if tokenizer.cls_last and config.model.segments and config.model.positions != "relative":
+    if tokenizer.cls_last and config.model.segments and not config.model.block.has_query_stream:
         raise UserError(
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last and in a segment of its own, and "
             f"the model has embeddings of {config.model.segments} segments; choose another tokenizer, or set "

@@ -12,6 +12,8 @@ import pytest
 from bertjax.analysis import attribution
 from bertjax.analysis.subject import captured
 from bertjax.models import replacing
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
@@ -142,12 +144,12 @@ def test_attributions_of_packed_examples_are_complete_and_independent():
     np.testing.assert_allclose(separate.tokens_BT[0, :length], expected_T, atol=0.01 * np.abs(expected_T).sum())
 
 
-ALBERT = {"sharing": "all", "embedding_width": 8}
-MOBILE = {"words": "trigrams", "embedding_width": 8, "inner_width": 8, "bottlenecked": "queries_keys"}
+ALBERT = {"sharing": "all", "embeddings": BertEmbeddings(8)}
+MOBILE = {"embeddings": MobileBertEmbeddings(8), "block": MobileBertBlock(inner_width=8)}
 
 
 @pytest.mark.parametrize(
-    "function, settings", [(masked_lm, {}), (masked_lm, ALBERT), (classes, ALBERT), (classes, {"norm": "pre"})]
+    "function, settings", [(masked_lm, {}), (masked_lm, ALBERT), (classes, ALBERT), (classes, batches.ROTARY)]
 )
 def test_heads_on_the_states_of_the_last_layer_predict_what_the_model_predicts(function, settings):
     config = dataclasses.replace(CONFIG, **settings)

@@ -29,8 +29,16 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.heads import VocabularyHead
 from tests.analysis.conftest import make
 
-MODEL = {"positions": "relative", "segments": 2, "layers": 2, "width": 16, "heads": 2, "feedforward": 24}
-MODEL |= {"max_positions": 64, "dropout": 0.0, "attention_dropout": 0.0}
+MODEL = {
+    "block": {"kind": "xlnet"},
+    "embeddings": {"kind": "xlnet"},
+    "segments": 2,
+    "layers": 2,
+    "width": 16,
+    "heads": 2,
+    "feedforward": 24,
+}
+MODEL |= {"width": 16, "heads": 2, "feedforward": 24, "max_positions": 64, "dropout": 0.0, "attention_dropout": 0.0}
 
 
 class Models(NamedTuple):

@@ -10,7 +10,7 @@ from bertjax.config import export
 from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import make
 
-MODEL = {"layer_type": "lstm", "layers": 2, "width": 32, "positions": "none", "segments": 0}
+MODEL = {"block": {"kind": "lstm"}, "layers": 2, "width": 32, "embeddings": {"positions": "none"}, "segments": 0}
 ATTENTION = ("patterns", "targets", "identifiability", "disabling", "importance", "fixed", "sentences")
 
 
@@ -33,7 +33,7 @@ def test_the_list_is_complete():
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_parts_that_read_attention_refuse_it_in_one_line(lstm, sentences, name):
-    with pytest.raises(UserError, match="has model.layer_type=lstm, and this part reads attention; use --parts=layers"):
+    with pytest.raises(UserError, match="has model.block.kind=lstm, and this part reads attention; use --parts=layers"):
         run_part(name, open_subjects([lstm]), sentences[:3])
 
 
@@ -45,5 +45,5 @@ def test_layers_are_read(lstm, sentences):
 
 @pytest.mark.parametrize("flag, cuts", [("--heads=2", {"heads": 2}), ("--mlp=16", {"mlp": 16})])
 def test_what_it_lacks_cannot_be_cut(lstm, tmp_path, flag, cuts):
-    with pytest.raises(UserError, match=f"^{flag} cuts .*, which layers of model.layer_type=lstm do not have"):
+    with pytest.raises(UserError, match=f"^{flag} cuts .*, which layers of model.block.kind=lstm do not have"):
         compress.run(lstm, tmp_path / "cut", compress.Cuts(**cuts))

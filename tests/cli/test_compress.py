@@ -13,6 +13,8 @@ from bertjax.cli.compress import Cuts
 from bertjax.config import config_file, export
 from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.importance import Importance
 from bertjax.runtime import command_line
 from tests.interop import models
@@ -176,7 +178,9 @@ def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
     mobile = models.make(frozenset({"mlm"}), models.trained(), "mobilebert")
     export.write(tmp_path / "mobile", mobile)
     message = refused("--mlp=7", "--importance=importance.json", model=tmp_path / "mobile")
-    assert "--mlp=7 cuts one feed-forward network of a layer, and the model has model.feedforwards=2; cut" in message
+    assert (
+        "--mlp=7 cuts one feed-forward network of a layer, and the model has model.block.feedforwards=2; cut" in message
+    )
     export.write(tmp_path / "int8", export.read(source), quantized=True)
     assert "int8 has int8 weights already; leave out --quantize" in refused("--quantize=int8", model=tmp_path / "int8")
     (tmp_path / "empty.txt").write_text("\n\n")
@@ -187,7 +191,11 @@ def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
 
 def test_layers_keep_the_pattern_of_local_and_global_ones(source):
     encoder = dataclasses.replace(
-        export.read(source).encoder, layers=6, positions="rotary", window=2, global_every=3, segments=0
+        export.read(source).encoder,
+        layers=6,
+        block=ModernBlock(window=2),
+        embeddings=BertEmbeddings(positions="none"),
+        segments=0,
     )
     compress._check(encoder, Cuts(layers=(0, 1, 2, 3)))
     with pytest.raises(compress.UserError, match="moves layer 3 between places of local and global layers"):

@@ -74,11 +74,11 @@ def test_a_run_that_is_older_than_a_setting_resumes(undisturbed, tmp_path):
     path = tmp_path / "run" / "config.json"
     record = json.loads(path.read_text())
     for half in ("config", "settings", "identity"):
-        del record[half]["model"]["norm"], record[half]["init_layers"], record[half]["stages"][0]["layers"]
+        del record[half]["model"]["activation"], record[half]["init_layers"], record[half]["stages"][0]["layers"]
     path.write_text(json.dumps(record))
     assert check_identity(files, now, longer=False)
-    other = dataclasses.replace(now.settings, model=dataclasses.replace(now.settings.model, norm="pre"))
-    with pytest.raises(UserError, match="holds a run with other settings .model.norm"):
+    other = dataclasses.replace(now.settings, model=dataclasses.replace(now.settings.model, activation="relu"))
+    with pytest.raises(UserError, match="holds a run with other settings .model.activation"):
         check_identity(files, dataclasses.replace(now, settings=other), longer=False)
 
 

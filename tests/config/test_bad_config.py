@@ -104,9 +104,8 @@ SETTINGS = [
     ("optimizer.learning_rate=nan", "optimizer.learning_rate='nan' is str; it must be a number"),
     ("tasks.bert.examples.max_tokens=1e999", "examples.max_tokens=inf is float; it must be an integer"),
     # contradictions
-    ("model.window=3", "model.window=3 and model.global_every=1 contradict each other"),
+    ("model.block.window=3", "unknown configuration key 'model.block.window'"),
     ("model.sharing_groups=2", "model.sharing_groups=2 has no effect with model.sharing=none"),
-    ("model.rotary_base=1000.0", "model.rotary_base=1000.0 has no effect with model.positions=learned"),
     ("model.preset=init_from", "model.preset=init_from needs a model to copy the architecture from"),
     ("tasks.bert.examples.max_tokens=2", "leaves 2 tokens for an example of tasks.bert"),
     ("optimizer.frozen=['encoder/embedings']", "matches no parameter; the nearest paths are encoder/embeddings/"),
@@ -187,8 +186,8 @@ def test_a_bad_setting(refused, setting, complaint):
 
 
 def test_no_task_trains_the_embedding_that_finished_models_use(refused):
-    line = refused("--config.model.task_types=2", "--config.tasks.bert.task_type=1")
-    assert "model.task_types=2 and no task has task_type=0, which fine-tuning and predict use" in line
+    line = refused("--config.model.embeddings.task_types=2", "--config.tasks.bert.task_type=1")
+    assert "model.embeddings.task_types=2 and no task has task_type=0, which fine-tuning and predict use" in line
 
 
 @pytest.mark.parametrize("flag, complaint", FLAGS)

@@ -95,12 +95,14 @@ def test_examples_longer_than_the_position_table(mapping, longest):
     )
 
 
-@pytest.mark.parametrize("positions", ["rotary", "relative"])
-def test_encoders_without_a_position_table_have_no_longest_example(positions):
+@pytest.mark.parametrize("kind", ["modern", "xlnet", "bert"])
+def test_encoders_without_a_position_table_have_no_longest_example(kind):
     """What leaves the run states how long its examples were."""
-    config = from_dict({"model": {"positions": positions}, "stages": [{"seq_len": 1024}]})
+    positions = {"kind": "xlnet"} if kind == "xlnet" else {"positions": "none"}
+    model = {"block": {"kind": kind}, "embeddings": positions}
+    config = from_dict({"model": model, "stages": [{"seq_len": 1024}]})
     assert config.model.max_positions == 1024
-    assert from_dict({"model": {"positions": positions}}).model.max_positions == 512
+    assert from_dict({"model": model}).model.max_positions == 512
 
 
 def test_the_identity_leaves_out_how_and_where_a_run_is_executed():

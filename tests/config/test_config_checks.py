@@ -29,7 +29,7 @@ def test_chosen_layers_need_a_source():
         from_dict({"init_layers": [0], "model": {"layers": 1}})
 
 
-LOCAL = {"layers": 6, "window": 8, "global_every": 2, "positions": "rotary"}
+LOCAL = {"layers": 6, "block": {"kind": "modern", "window": 8, "global_every": 2}, "embeddings": {"positions": "none"}}
 MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples": {"kind": "labeled_text"}}}
 
 
@@ -38,8 +38,8 @@ MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples"
     [
         (
             {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 1, 3]},
-            "init_layers=[0, 1, 3] puts layer 3 of init_from in place 2, and model.global_every=2 makes one of them "
-            "local and the other global; list a multiple of 2 in place 2",
+            "init_layers=[0, 1, 3] puts layer 3 of init_from in place 2, and model.block.global_every=2 makes one of "
+            "them local and the other global; list a multiple of 2 in place 2",
         ),
         (
             {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 4, 2]},
@@ -47,8 +47,8 @@ MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples"
         ),
         (
             {"model": LOCAL, "stages": [{"layers": 3}, {}]},
-            "stages.1 stacks 3 layers to 6, and model.global_every=2 makes one of layer 0 and its copy 3 local and the "
-            "other global; set stages.0.layers=6",
+            "stages.1 stacks 3 layers to 6, and model.block.global_every=2 makes one of layer 0 and its copy 3 local "
+            "and the other global; set stages.0.layers=6",
         ),
         (
             {"model": {"layers": 8, "sharing": "attention", "sharing_groups": 2}, "stages": [{"layers": 4}, {}]},
@@ -97,20 +97,28 @@ def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
 @pytest.mark.parametrize(
     ("model", "task", "message"),
     [
-        ({}, {"task_type": 1}, "tasks.a.task_type=1 exceeds model.task_types=0; raise model.task_types to 2 or more"),
         (
-            {"task_types": 2},
-            {"task_type": 2},
-            "tasks.a.task_type=2 exceeds model.task_types=2; raise model.task_types to 3",
+            {},
+            {"task_type": 1},
+            "tasks.a.task_type=1 exceeds model.embeddings.task_types=0; raise model.embeddings.task_types to 2 or more",
         ),
-        ({"task_types": 2}, {"task_type": -1}, "task_type=-1 must not be negative"),
         (
-            {"task_types": 2},
+            {"embeddings": {"task_types": 2}},
+            {"task_type": 2},
+            "tasks.a.task_type=2 exceeds model.embeddings.task_types=2; raise model.embeddings.task_types to 3",
+        ),
+        ({"embeddings": {"task_types": 2}}, {"task_type": -1}, "task_type=-1 must not be negative"),
+        (
+            {"embeddings": {"task_types": 2}},
             {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
             "tasks.a.task_type=1 applies to pretraining only; .* set tasks.a.task_type=0$",
         ),
-        ({"task_types": -1}, {}, "model.task_types=-1 must not be negative; 0 has no table of task embeddings"),
-        ({"task_types": 2, "positions": "relative"}, {}, "model.task_types=2 are embeddings that are added to words"),
+        (
+            {"embeddings": {"task_types": -1}},
+            {},
+            "model.embeddings.task_types=-1 must not be negative; 0 has no table of task embeddings",
+        ),
+        ({"embeddings": {"kind": "xlnet", "task_types": 2}}, {}, "unknown configuration key 'model.embeddings.task_"),
     ],
 )
 def test_bad_task_embeddings(model, task, message):

@@ -40,12 +40,14 @@ data.filters.*.longest_mean_word data.filters.*.most_bullets data.filters.*.most
 data.filters.*.most_ellipses data.filters.*.most_symbols data.filters.*.most_words data.filters.*.ngram
 data.filters.*.shortest_mean_word data.filters.*.stop_words data.filters.*.text_field
 data.heldout_share data.splitter
-model.activation model.activation_bits model.attention_dropout model.biases model.bottlenecked model.direction
-model.dropout model.embedding_width model.feedforward model.feedforwards model.fixed_heads model.global_every
-model.head_width model.heads model.init_stddev model.inner_width model.layer_type model.layers model.max_positions
-model.norm model.norm_epsilon model.normalization model.pairs model.pooler_activation model.position_offset
-model.positions model.rotary_base model.segments model.sharing model.sharing_groups model.task_types
-model.vocab_size model.width model.window model.words
+model.activation model.activation_bits model.attention_dropout model.block.biases
+model.block.bottlenecked model.block.feedforwards model.block.fixed_heads model.block.gated model.block.global_every
+model.block.inner_width model.block.kind model.block.normalization model.block.pairs
+model.block.rotary_base model.block.window model.direction model.dropout model.embeddings.kind
+model.embeddings.position_offset model.embeddings.positions model.embeddings.task_types model.embeddings.width
+model.feedforward model.head_width model.heads model.init_stddev model.layers model.max_positions
+model.norm_epsilon model.pooler_activation model.segments model.sharing model.sharing_groups model.vocab_size
+model.width
 stages.*.masking_rate stages.*.seq_len stages.*.tasks
 tasks.*.examples.choices tasks.*.examples.comment tasks.*.examples.conllu tasks.*.examples.context
 tasks.*.examples.cut tasks.*.examples.fewest tasks.*.examples.kind tasks.*.examples.label

@@ -1,6 +1,5 @@
 """Every family of transformers, without transformers: round trips, the choice of the family, and errors."""
 
-import dataclasses
 import json
 
 import jax
@@ -9,8 +8,10 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.interop import families, huggingface, weights
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
+from tests import batches
 from tests.interop import models
 
 CLASSES = [(kind, name, parts) for kind, known in models.CLASSES.items() for name, parts in known.items()]
@@ -22,7 +23,7 @@ def tokens():
 
 
 def encoder_with(export, **settings):
-    return export._replace(encoder=dataclasses.replace(export.encoder, **settings))
+    return export._replace(encoder=export.encoder.replace(settings))
 
 
 def test_every_family_is_tested():
@@ -38,7 +39,7 @@ def test_encoders_that_no_family_computes():
 
 def test_the_error_is_about_the_family_that_knows_the_features_of_a_model():
     """ELECTRA has as few complaints about the teacher of MobileBERT, because it has no bottlenecks at all."""
-    with pytest.raises(UserError, match="bottlenecked='none', and attention of transformers' MobileBERT reads"):
+    with pytest.raises(UserError, match="block.bottlenecked='none', and attention of transformers' MobileBERT reads"):
         families.of_model(PRESETS["ib_bert_large"], {"encoder/embeddings/word": None}, 0)
 
 
@@ -118,23 +119,30 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
 @pytest.mark.parametrize(
     "kind, settings, complaint",
     [
-        ("bert", {"norm": "pre"}, "model.norm='pre', and transformers' BERT computes 'post' only"),
-        (
-            "bert",
-            {"activation": "geglu"},
-            "model.activation='geglu', and transformers' BERT computes gelu, gelu_tanh, relu",
-        ),
+        ("bert", batches.ROTARY, "model.block.kind=modern, which bertjax converts neither to transformers nor to ONNX"),
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
-        ("albert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),
-        ("electra", {"position_offset": 3}, "model.position_offset=3, and transformers' ELECTRA computes 0 only"),
+        ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),
+        ("electra", {"embeddings.position_offset": 3}, "model.embeddings.position_offset=3, and transformers' ELECTRA"),
         ("distilbert", {"norm_epsilon": 1e-6}, "model.segments=0, and transformers' BERT has a segment table"),
         ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
         ("mobilebert", {"segments": 0}, "model.segments=0, and transformers' MobileBERT has a segment table"),
-        ("mobilebert", {"bottlenecked": "none"}, "model.bottlenecked='none', and attention of transformers' Mobile"),
-        ("mobilebert", {"normalization": "layer_norm"}, "model.norm_epsilon=1e-06, and transformers' MobileBERT comp"),
-        ("mobilebert", {"embedding_width": 16}, "embeddings of model.width=16, and transformers' MobileBERT has narro"),
-        ("mobilebert", {"words": "single"}, "model.words='single', and transformers' MobileBERT computes 'trigrams'"),
+        (
+            "mobilebert",
+            {"block.bottlenecked": "none"},
+            "model.block.bottlenecked='none', and attention of transformers'",
+        ),
+        (
+            "mobilebert",
+            {"block.normalization": "layer_norm"},
+            "model.norm_epsilon=1e-06, and transformers' MobileBERT comp",
+        ),
+        (
+            "mobilebert",
+            {"embeddings.width": 16},
+            "embeddings of model.width=16, and transformers' MobileBERT has",
+        ),
+        ("mobilebert", {"embeddings": BertEmbeddings(8)}, "model.embeddings.kind='bert', and transformers' MobileBERT"),
         ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
     ],
 )
@@ -169,7 +177,7 @@ def test_the_generator_of_electra_is_not_exported_and_the_card_notes_it(tokens, 
     ],
 )
 def test_settings_of_mobilebert_that_are_not_computed_are_refused(settings, complaint):
-    complaint = f"^config.json has {complaint}" if complaint else "^model.normalization='rms' is unknown"
+    complaint = f"^config.json has {complaint}" if complaint else "^model.block.normalization='rms' is unknown"
     with pytest.raises(UserError, match=complaint):
         families.of_config({"model_type": "mobilebert"}).encoder_config(settings)
 
@@ -196,7 +204,7 @@ def test_a_pooler_without_a_head_is_not_dropped(tokens, tmp_path):
 
 @pytest.mark.parametrize("offset, rows", [(1, 21), (3, 21)])
 def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path, offset, rows):
-    export = encoder_with(models.make(frozenset({"mlm"}), tokens, "roberta"), position_offset=offset)
+    export = encoder_with(models.make(frozenset({"mlm"}), tokens, "roberta"), **{"embeddings.position_offset": offset})
     position = np.arange((20 + offset) * 16, dtype=np.float32).reshape(-1, 16)
     export.params["encoder"]["embeddings"]["position"] = position
     huggingface.write(tmp_path, export)
@@ -204,7 +212,11 @@ def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path,
     assert (config["max_position_embeddings"], config["pad_token_id"], config["type_vocab_size"]) == (rows, 0, 1)
     assert not weights.read(tmp_path)["roberta.embeddings.token_type_embeddings.weight"].any()
     restored, _ = huggingface.read(tmp_path)
-    assert (restored.encoder.position_offset, restored.encoder.max_positions, restored.encoder.segments) == (1, 20, 0)
+    assert (restored.encoder.embeddings.position_offset, restored.encoder.max_positions, restored.encoder.segments) == (
+        1,
+        20,
+        0,
+    )
     np.testing.assert_array_equal(restored.params["encoder"]["embeddings"]["position"][1:], position[offset:])
 
 

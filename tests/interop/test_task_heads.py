@@ -111,7 +111,7 @@ def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, 
 def test_a_pooler_with_another_activation_is_refused(tokens, tmp_path, kind, activation):
     model = models.fine_tuned("classification", tokens, kind)
     other = "tanh" if activation != "tanh" else "relu"
-    encoder = type(model.encoder)(**model.encoder.architecture() | {"pooler_activation": other})
+    encoder = model.encoder.replace({"pooler_activation": other})
     with pytest.raises(UserError, match=f"'{other}', and .* computes '{activation}' only; fine-tune it with"):
         huggingface.write(tmp_path / "out", model._replace(encoder=encoder))
 

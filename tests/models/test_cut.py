@@ -14,10 +14,8 @@ from tests import batches
 
 CONFIGS = {
     "bert": batches.ENCODER,
-    "modern": dataclasses.replace(
-        batches.ENCODER, activation="geglu", norm="pre", biases="heads", positions="rotary", segments=0
-    ),
-    "relative": dataclasses.replace(batches.ENCODER, positions="relative"),
+    "modern": dataclasses.replace(batches.ENCODER, **batches.ROTARY, segments=0),
+    "relative": dataclasses.replace(batches.ENCODER, **batches.RELATIVE),
     "shared": dataclasses.replace(batches.ENCODER, layers=4, sharing="all", sharing_groups=2),
     "shared_attention": dataclasses.replace(batches.ENCODER, sharing="attention"),
 }

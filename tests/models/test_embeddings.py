@@ -10,9 +10,9 @@ import pytest
 from flax import linen as nn
 
 from bertjax.models import vocabulary
+from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.layers import Embeddings
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
@@ -20,7 +20,7 @@ from bertjax.training.param_paths import path_of
 from tests import batches
 from tests.models import reference
 
-NARROW = dataclasses.replace(batches.ENCODER, embedding_width=8)
+NARROW = dataclasses.replace(batches.ENCODER, embeddings=BertEmbeddings(8))
 
 
 def shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
@@ -52,7 +52,7 @@ def test_factorized_embeddings_change_only_the_shapes_that_hold_e():
         "heads/mlm/norm/bias": (8,),
     }
     assert plain.keys() < narrow.keys()
-    assert shapes(dataclasses.replace(batches.ENCODER, embedding_width=16)) == plain
+    assert shapes(dataclasses.replace(batches.ENCODER, embeddings=BertEmbeddings(16))) == plain
 
 
 def test_factorized_embeddings_are_projected_after_their_norm():
@@ -104,7 +104,7 @@ def test_without_a_segment_table_segments_do_not_matter():
 
 
 def test_an_offset_reads_the_position_table_from_that_row():
-    config, batch = dataclasses.replace(batches.ENCODER, position_offset=2), batches.make(2)
+    config, batch = dataclasses.replace(batches.ENCODER, embeddings=BertEmbeddings(position_offset=2)), batches.make(2)
     params = filled(config)
     tables = params["encoder"]["embeddings"]
     assert tables["position"].shape == (18, 16)
@@ -128,7 +128,9 @@ class Two(nn.Module):
 
 
 def test_two_encoders_share_embeddings_and_their_gradients_are_summed():
-    module = Two(batches.ENCODER, dataclasses.replace(batches.ENCODER, width=8, feedforward=16, embedding_width=16))
+    module = Two(
+        batches.ENCODER, dataclasses.replace(batches.ENCODER, width=8, feedforward=16, embeddings=BertEmbeddings(16))
+    )
     tokens_BT = np.arange(10, 26).reshape(2, 8)
     params = batches.filled(jax.eval_shape(module.init, jax.random.key(0), tokens_BT)["params"])
     assert "embeddings" in params["encoder"] and "embeddings" not in params["generator"]
@@ -151,7 +153,7 @@ def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
 
     class Root(nn.Module):
         def setup(self):
-            self.embeddings = Embeddings(batches.ENCODER)
+            self.embeddings = BertEmbeddingLayer(batches.ENCODER)
 
         def __call__(self):
             return self.embeddings(tokens_BT, tokens_BT, tokens_BT, None)
@@ -162,9 +164,15 @@ def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"embedding_width": -1}, "model.embedding_width=-1 must not be negative; 0 stands for model.width"),
+        (
+            {"embeddings": BertEmbeddings(-1)},
+            "model.embeddings.width=-1 must not be negative; 0 stands for",
+        ),
         ({"segments": -1}, "model.segments=-1 must not be negative; 0 has no segment table"),
-        ({"position_offset": -2}, "model.position_offset=-2 must not be negative; 0 reads the position table from its"),
+        (
+            {"embeddings": BertEmbeddings(position_offset=-2)},
+            "model.embeddings.position_offset=-2 must not be",
+        ),
     ],
 )
 def test_invalid_embeddings(fields, message):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from tests import batches
@@ -97,7 +98,7 @@ def test_rows_longer_than_the_position_table_are_refused(params):
 
 
 def test_a_task_embedding_is_added_to_every_token(batch):
-    config = dataclasses.replace(CONFIG, task_types=3)
+    config = dataclasses.replace(CONFIG, embeddings=BertEmbeddings(task_types=3))
     one, two = (dataclasses.replace(config, execution=Execution(task_type=number)) for number in (1, 2))
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
     params = batches.filled(shapes["params"])

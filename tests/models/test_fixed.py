@@ -13,10 +13,10 @@ from bertjax.cli import convert
 from bertjax.config import config_file
 from bertjax.config.config import to_dict
 from bertjax.interop.families import FAMILIES
+from bertjax.models.bert import BertBlock
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.encoder import Encoder
-from bertjax.models.fixed import fixed_maps
+from bertjax.models.fixed import FIXED_PATTERNS, fixed_maps
 from bertjax.models.flops import Counts, encoder_products
 from bertjax.models.kernels import CannotCompute
 from bertjax.models.presets import PRESETS
@@ -29,7 +29,7 @@ from tests import batches, runs
 
 HEADS = len(FIXED_PATTERNS) + 1
 CONFIG = dataclasses.replace(
-    batches.ENCODER, layers=2, width=2 * HEADS, heads=HEADS, fixed_heads=FIXED_PATTERNS, feedforward=24
+    batches.ENCODER, layers=2, width=2 * HEADS, heads=HEADS, block=BertBlock(FIXED_PATTERNS), feedforward=24
 )
 # Three examples of 5, 1 and 4 tokens, and padding.
 EXAMPLES_BT = np.array([[1, 1, 1, 1, 1, 2, 3, 3, 3, 3, 0, 0]])
@@ -145,7 +145,7 @@ def test_the_last_head_is_learned_and_the_fixed_ones_are_not():
 
 
 def test_products_without_queries_and_keys_do_not_count():
-    learned = dataclasses.replace(CONFIG, fixed_heads=())
+    learned = dataclasses.replace(CONFIG, block=BertBlock())
     counts, width = Counts(tokens=12, token_pairs=42), CONFIG.width
     saved = 7 * 2 * (2 * width * 12 + 42)  # 7 heads of width 2: queries and keys of each token, products of each pair
     assert encoder_products(learned, counts) - encoder_products(CONFIG, counts) == CONFIG.layers * saved
@@ -154,14 +154,12 @@ def test_products_without_queries_and_keys_do_not_count():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"fixed_heads": ("left", "up")}, "model.fixed_heads has 'up'; choose from current, previous, next, left"),
-        ({"heads": 4, "width": 16}, "has 7 patterns, and model.heads=4 leaves no learned head; set model.heads=8"),
         (
-            {"positions": "relative"},
-            "model.positions=relative contradicts; set model.positions=learned, or model.fixed",
+            {"block": BertBlock(("left", "up"))},
+            "model.block.fixed_heads has 'up'; choose from current, previous",
         ),
-        ({"direction": "left_to_right"}, "set model.direction=bidirectional, or model.fixed_heads=\\[\\]"),
-        ({"window": 4, "global_every": 2}, "model.window=4 contradicts; set model.window=0"),
+        ({"heads": 4, "width": 16}, "has 7 patterns, and model.heads=4 leaves no learned head; set model.heads=8"),
+        ({"direction": "left_to_right"}, "set model.direction=bidirectional, or model.block.fixed_heads=\\[\\]"),
     ],
 )
 def test_what_fixed_heads_cannot_be(fields, message):
@@ -170,9 +168,11 @@ def test_what_fixed_heads_cannot_be(fields, message):
 
 
 def test_only_the_plain_implementation_has_them():
-    encoder = EncoderConfig(layers=1, fixed_heads=("next",), attention_dropout=0.0, execution=Execution("bfloat16"))
+    encoder = EncoderConfig(
+        layers=1, block=BertBlock(("next",)), attention_dropout=0.0, execution=Execution("bfloat16")
+    )
     assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
-    message = r"attention=cudnn does not compute heads with fixed maps \(model.fixed_heads\); use "
+    message = r"attention=cudnn does not compute heads with fixed maps \(model.block.fixed_heads\); use "
     with pytest.raises(UserError, match=f"^runtime.{message}runtime.attention=auto"):
         choose_attention("cudnn", encoder, "gpu", "H100")
     config = dataclasses.replace(CONFIG, execution=Execution(attention="cudnn"))
@@ -182,14 +182,15 @@ def test_only_the_plain_implementation_has_them():
 
 def test_no_family_of_transformers_holds_them():
     for family in FAMILIES:
-        lines = [line for line in family.refusals(CONFIG, 0) if "fixed_heads" in line]
-        assert len(lines) == 1 and lines[0].startswith("the model has model.fixed_heads=['current', 'previous'"), lines
+        lines = [line for line in family.refusals(CONFIG, 0) if "model.block." in line]
+        setting = "fixed_heads=['current'" if family.defaults.block.kind == "bert" else "kind='bert'"
+        assert len(lines) == 1 and lines[0].startswith(f"the model has model.block.{setting}"), lines
 
 
 @pytest.mark.slow
 def test_a_run_trains_resumes_and_is_opened(flags, tmp_path, capsys):
     brief = [*flags, "--config.stages.0.steps=6", "--config.eval.every=6", f"--workdir={tmp_path}"]
-    fixed = ["--config.model.heads=4", "--config.model.fixed_heads=['previous','next','left']"]
+    fixed = ["--config.model.heads=4", "--config.model.block.fixed_heads=['previous','next','left']"]
     assert runs.call(*brief, *fixed) == 0
     assert "hf is not written: " in capsys.readouterr().out
     weights = runs.weights(tmp_path)
@@ -197,28 +198,28 @@ def test_a_run_trains_resumes_and_is_opened(flags, tmp_path, capsys):
     assert runs.call(*brief, *fixed) == 0, "the same settings resume the run"
     assert runs.weights(tmp_path) == weights
     model = bertjax.load(tmp_path / "export")
-    assert model.module.config.fixed_heads == ("previous", "next", "left")
+    assert model.module.config.block.fixed_heads == ("previous", "next", "left")
     assert model.params["layers"]["attention"]["key"]["kernel"].shape == (2, 32, 8)
     assert runs.call(*brief, "--config.model.heads=4") == 2
-    assert "model.fixed_heads" in capsys.readouterr().err
+    assert "model.block.fixed_heads" in capsys.readouterr().err
     assert (
         command_line.exit_code_of(lambda: convert.main([f"--from={tmp_path / 'export'}", f"--to={tmp_path / 'hf'}"]))
         == 2
     )
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "model.fixed_heads=['previous', 'next', 'left']" in error, error
+    assert error.count("\n") == 1 and "model.block.fixed_heads=['previous', 'next', 'left']" in error, error
 
 
 def test_the_recipe_differs_from_the_learned_one_in_its_heads_only():
     fixed, learned, tiny = (
         to_dict(config_file.load(f"configs/tiny.py{variant}", overrides))
-        for variant, overrides in ((":fixed", []), (":fixed", ["model.fixed_heads=[]"]), ("", ["model.heads=8"]))
+        for variant, overrides in ((":fixed", []), (":fixed", ["model.block.fixed_heads=[]"]), ("", ["model.heads=8"]))
     )
-    assert fixed["model"]["fixed_heads"] == list(FIXED_PATTERNS)
-    assert fixed | {"model": fixed["model"] | {"fixed_heads": []}} == learned == tiny
+    assert fixed["model"]["block"] == {"kind": "bert", "fixed_heads": list(FIXED_PATTERNS)}
+    assert fixed | {"model": fixed["model"] | {"block": {"kind": "bert", "fixed_heads": []}}} == learned == tiny
 
 
 def test_the_preset_has_seven_fixed_heads_and_a_learned_one():
     preset = PRESETS["fixed_tiny"]
-    assert preset.fixed_heads == FIXED_PATTERNS and preset.learned_heads == 1
-    assert dataclasses.replace(preset, heads=4, fixed_heads=()) == PRESETS["tiny"]
+    assert preset.block.fixed_heads == FIXED_PATTERNS and preset.learned_heads == 1
+    assert dataclasses.replace(preset, heads=4, block=BertBlock()) == PRESETS["tiny"]

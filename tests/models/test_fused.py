@@ -12,6 +12,8 @@ import pytest
 
 from bertjax.models import attention, dropout, fused, kernels, triton_attention
 from bertjax.models.attention import attend
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
@@ -149,8 +151,8 @@ WIDE = dataclasses.replace(
     max_positions=128,
     dropout=0.1,
     attention_dropout=0.1,
-    window=5,
-    global_every=2,
+    block=ModernBlock(window=5, global_every=2),
+    embeddings=BertEmbeddings(positions="none"),
 )
 
 
@@ -209,7 +211,7 @@ def test_rows_that_are_not_tiled_or_too_long_stay_plain():
     [
         ({}, "fused"),
         ({"attention_dropout": 0.0}, "fused"),
-        ({"window": 64, "global_every": 2}, "fused"),
+        (batches.LOCAL, "fused"),
         ({"width": 384, "heads": 12}, "fused"),
         ({"width": 320, "heads": 5}, "plain"),
         ({"width": 768, "heads": 8}, "plain"),
@@ -217,8 +219,8 @@ def test_rows_that_are_not_tiled_or_too_long_stay_plain():
         ({"device_kind": "TPU v3"}, "plain"),
         ({"tensor": 2}, "plain"),
         ({"direction": "left_to_right"}, "plain"),
-        ({"positions": "relative"}, "plain"),
-        ({"fixed_heads": ("next",)}, "plain"),
+        (batches.RELATIVE, "plain"),
+        ({"block": BertBlock(("next",))}, "plain"),
     ],
 )
 def test_auto_takes_the_fused_kernel_where_it_serves(model, expected):

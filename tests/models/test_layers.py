@@ -8,8 +8,7 @@ import numpy as np
 
 from bertjax.models.activations import gelu, gelu_tanh
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.layers import Dense
-from bertjax.models.norms import layer_norm
+from bertjax.models.layers import Dense, layer_norm
 
 
 def test_gelu_is_the_erf_form():

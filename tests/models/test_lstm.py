@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config.config import from_dict
 from bertjax.models import taps
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock, LSTMLayer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.lstm import LSTMLayer
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 
@@ -21,7 +23,9 @@ EXAMPLES_BT = np.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 3, 3]])
 @pytest.fixture(scope="module")
 def setting():
     """Return (layer, its params with values of order 1, inputs)."""
-    layer = LSTMLayer(EncoderConfig(layer_type="lstm", positions="none", width=WIDTH, dropout=0.0))
+    layer = LSTMLayer(
+        EncoderConfig(block=LSTMBlock(), embeddings=BertEmbeddings(positions="none"), width=WIDTH, dropout=0.0)
+    )
     rng = np.random.default_rng(0)
     hidden_BTD = rng.normal(size=(*EXAMPLES_BT.shape, WIDTH)).astype(np.float32)
     params = layer.init(jax.random.key(0), hidden_BTD, Visibility(jnp.array(EXAMPLES_BT)))["params"]
@@ -95,7 +99,13 @@ def test_queries_are_columns_of_all_states(setting):
 
 
 CONFIG = EncoderConfig(
-    vocab_size=60, layer_type="lstm", positions="none", layers=2, width=WIDTH, pooler_activation="relu", init_stddev=0.3
+    vocab_size=60,
+    block=LSTMBlock(),
+    embeddings=BertEmbeddings(positions="none"),
+    layers=2,
+    width=WIDTH,
+    pooler_activation="relu",
+    init_stddev=0.3,
 )
 
 
@@ -130,7 +140,7 @@ SEGMENTS_BT = np.array([[0, 0, 1, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0, 0]])  # the fi
 
 def test_texts_of_a_siamese_pair_are_read_alone_and_compared(encoder):
     _, params, tokens_BT, summaries_BN = encoder
-    module = Encoder(dataclasses.replace(CONFIG, pairs="siamese"))
+    module = Encoder(dataclasses.replace(CONFIG, block=LSTMBlock(pairs="siamese")))
     pooler = module.init(jax.random.key(3), tokens_BT)["params"]["pooler"]
     assert pooler["kernel"].shape == (4 * WIDTH, WIDTH)
     inputs = {"params": params | {"pooler": pooler}}, tokens_BT, SEGMENTS_BT, None, EXAMPLES_BT, summaries_BN
@@ -174,15 +184,23 @@ def test_taps_of_attention_are_refused(encoder):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layer_type": "gru"}, "model.layer_type='gru' is unknown; choose one of transformer, lstm"),
-        ({"positions": "none"}, "model.positions=none needs model.layer_type=lstm"),
-        ({"layer_type": "lstm"}, "does not go with model.positions=learned; set model.positions=none"),
-        ({"layer_type": "lstm", "positions": "none", "width": 7}, "needs an even model.width, not 7"),
-        ({"layer_type": "lstm", "positions": "none", "window": 2, "global_every": 2}, "set model.window=0"),
-        ({"pairs": "siamese"}, "model.pairs=siamese needs model.layer_type=lstm; set model.pairs=joint"),
-        ({"layer_type": "lstm", "positions": "none", "activation_bits": 8}, "set model.activation_bits=0"),
+        ({"block": {"kind": "gru"}}, "model.block.kind='gru' is unknown; choose one of bert, modern, xlnet"),
+        ({"block": {"kind": "bert", "pairs": "siamese"}}, "unknown configuration key 'model.block.pairs'"),
+        (
+            {"block": {"kind": "lstm", "pairs": "both"}},
+            "model.block.pairs='both' is unknown; choose one of joint",
+        ),
+        ({"block": {"kind": "lstm"}, "width": 7}, "needs an even model.width, not 7"),
+        ({"block": {"kind": "lstm"}, "sharing": "all"}, "needs model.sharing=none, not all"),
+        ({"block": {"kind": "lstm"}, "activation_bits": 8}, "needs model.activation_bits=0, not 8"),
     ],
 )
 def test_settings_that_do_not_go_with_an_lstm(settings, message):
     with pytest.raises(UserError, match=message):
-        EncoderConfig(**settings)
+        from_dict({"model": settings})
+
+
+def test_a_flag_changes_one_setting_of_the_block_of_a_preset():
+    assert from_dict({"model": {"preset": "bilstm", "block": {"pairs": "siamese"}}}).model.block == LSTMBlock("siamese")
+    # Another kind starts from its own defaults.
+    assert from_dict({"model": {"preset": "bilstm", "block": {"kind": "bert"}}}).model.block == BertBlock()

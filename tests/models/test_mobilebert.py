@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.models.blocks.mobilebert import MobileBertBlock as Mobile
+from bertjax.models.blocks.mobilebert import MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -23,10 +25,18 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from tests import batches
 
-SMALL = {"vocab_size": 100, "layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 16}
-MOBILE = dataclasses.replace(PRESETS["mobilebert"], embedding_width=8, inner_width=8, feedforwards=2, **SMALL)
-TINY = dataclasses.replace(PRESETS["mobilebert_tiny"], embedding_width=8, inner_width=8, **SMALL)
-TEACHER = dataclasses.replace(PRESETS["ib_bert_large"], embedding_width=8, inner_width=32, **SMALL)
+NARROW = {
+    "vocab_size": 100,
+    "layers": 2,
+    "width": 16,
+    "heads": 2,
+    "feedforward": 24,
+    "max_positions": 16,
+    "embeddings.width": 8,
+}
+MOBILE = PRESETS["mobilebert"].replace(NARROW | {"block.inner_width": 8, "block.feedforwards": 2})
+TINY = PRESETS["mobilebert_tiny"].replace(NARROW | {"block.inner_width": 8})
+TEACHER = PRESETS["ib_bert_large"].replace(NARROW | {"block.inner_width": 32})
 ALL = pytest.mark.parametrize("config", [MOBILE, TINY, TEACHER], ids=["mobile", "tiny", "teacher"])
 
 
@@ -110,23 +120,20 @@ def test_every_parameter_is_sharded_by_a_rule(config):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"bottlenecked": "all"}, "model.bottlenecked=all needs model.inner_width, the width that it maps to; set it"),
-        ({"bottlenecked": "some"}, "model.bottlenecked='some' is unknown; choose one of none, queries_keys, all"),
-        ({"normalization": "none"}, "model.normalization='none' is unknown; choose one of layer_norm, no_norm"),
-        ({"words": "bigrams"}, "model.words='bigrams' is unknown; choose one of single, trigrams"),
-        ({"inner_width": -1}, "model.inner_width=-1 must not be negative; 0 stands for model.width"),
-        ({"inner_width": 100}, "model.inner_width=100 is not divisible by model.heads=12"),
-        ({"inner_width": 96, "norm": "pre"}, "model.inner_width=96 is not defined for model.norm=pre; choose post"),
-        ({"feedforwards": 2, "activation": "geglu"}, "model.feedforwards=2 is not defined for model.activation=geglu"),
-        ({"feedforwards": 2, "sharing": "all"}, "model.feedforwards=2 is not defined for layers that share"),
-        ({"inner_width": 96, "positions": "relative"}, "model.inner_width=96 is not defined for model.positions=relat"),
         (
-            {"words": "trigrams", "embedding_width": 1024},
-            "model.words=trigrams needs embeddings of at most model.w",
+            {"block": Mobile(bottlenecked="some")},
+            "model.block.bottlenecked='some' is unknown; choose one of none, quer",
         ),
         (
-            {"words": "trigrams", "positions": "relative"},
-            "model.words=trigrams needs an embedding norm; choose mo",
+            {"block": Mobile(normalization="none")},
+            "model.block.normalization='none' is unknown; choose one of layer_no",
+        ),
+        ({"block": Mobile(inner_width=0)}, "model.block.inner_width=0 must be at least 1"),
+        ({"block": Mobile(inner_width=100)}, "model.block.inner_width=100 is not divisible by model.heads=12"),
+        ({"block": Mobile(inner_width=96), "sharing": "all"}, "model.block.kind=mobilebert .* model.sharing=all"),
+        (
+            {"embeddings": MobileBertEmbeddings(width=1024)},
+            "model.embeddings.kind=mobilebert needs embeddings of at most model.w",
         ),
     ],
 )
@@ -136,5 +143,5 @@ def test_parts_that_do_not_go_together_are_refused(settings, message):
 
 
 def test_a_generator_cannot_share_embeddings_that_are_as_wide_as_the_encoder():
-    with pytest.raises(UserError, match="^objective.kind=electra shares embeddings .* set model.words=single$"):
+    with pytest.raises(UserError, match="^objective.kind=electra shares embeddings .* set it to bert$"):
         Electra().generator(MOBILE)

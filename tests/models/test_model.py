@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead
 from bertjax.models.layers import Dense
@@ -16,7 +17,7 @@ from tests import batches
 
 BATCH = batches.make()
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
-GENERATOR = dataclasses.replace(batches.ENCODER, embedding_width=16, width=8, heads=1)
+GENERATOR = dataclasses.replace(batches.ENCODER, embeddings=BertEmbeddings(16), width=8, heads=1)
 
 
 class MaskedLMAndNextSentence:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from bertjax.models import kernels, vocabulary
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -23,9 +25,16 @@ from tests import batches
 
 # Layer 0 is global, 1 and 2 are local, 3 is global.
 CONFIG = dataclasses.replace(
-    PRESETS["modern_base"], vocab_size=100, layers=4, width=16, heads=2, feedforward=24, max_positions=16, window=2
+    PRESETS["modern_base"],
+    vocab_size=100,
+    layers=4,
+    width=16,
+    heads=2,
+    feedforward=24,
+    max_positions=16,
+    block=ModernBlock(window=2),
 )
-LOCAL = dataclasses.replace(CONFIG, layers=2, global_every=2, window=2)
+LOCAL = dataclasses.replace(CONFIG, layers=2, block=ModernBlock(window=2, global_every=2))
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
 
@@ -105,7 +114,7 @@ def test_a_local_layer_sees_its_window_and_a_global_one_everything():
 @pytest.mark.parametrize("read", [False, True])
 def test_no_gradient_comes_from_outside_the_windows(layers, reach, read):
     """Only local layers count: the values of the global layer are zero, so that its output is the embeddings."""
-    config = dataclasses.replace(CONFIG, layers=layers, global_every=layers)
+    config = dataclasses.replace(CONFIG, layers=layers, block=ModernBlock(window=2, global_every=layers))
     params, tokens_BT = params_of(config), np.arange(10, 26)[None]
     value = params["layers"]["attention"]["value"]["kernel"].copy()
     value[0] = 0.0
@@ -180,7 +189,7 @@ def test_modern_encoders_have_the_published_number_of_parameters(preset, million
 def test_splash_has_no_local_layers():
     encoder = dataclasses.replace(CONFIG, width=128, heads=2)
     assert choose_attention("auto", encoder, "tpu", "TPU v4") == "fused"
-    message = r"attention=splash does not compute windows of local layers \(model.window\); use "
+    message = r"attention=splash does not compute windows of local layers \(model.block.window\); use "
     with pytest.raises(UserError, match=f"^runtime.{message}"):
         choose_attention("splash", encoder, "tpu", "TPU v4")
     forced = dataclasses.replace(CONFIG, max_positions=256, execution=Execution(attention=kernels.SPLASH))
@@ -191,25 +200,23 @@ def test_splash_has_no_local_layers():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"norm": "middle"}, "model.norm='middle' is unknown; choose one of post, pre"),
-        ({"biases": "some"}, "model.biases='some' is unknown; choose one of all, heads"),
-        ({"positions": "sines"}, "model.positions='sines' is unknown; choose one of learned, rotary, relative, none"),
         (
-            {"positions": "rotary", "position_offset": 2},
-            "model.position_offset=2 needs a position table, which model.p",
+            {"embeddings": BertEmbeddings(positions="sines")},
+            "model.embeddings.positions='sines' is unknown; choose",
         ),
+        ({"embeddings": BertEmbeddings()}, "model.block.kind=modern has positions of its own; set model.embeddings."),
         (
-            {"positions": "rotary", "width": 36, "heads": 12},
-            "model.positions=rotary needs heads of even width, and model.width=36 over",
+            {"embeddings": BertEmbeddings(positions="none", position_offset=2)},
+            "model.embeddings.position_offset=2 needs a position table, which positions=none does not",
         ),
-        ({"positions": "rotary", "rotary_base": 1.0}, "model.rotary_base=1.0 must be above 1; 10000 is usual"),
-        ({"rotary_base": 5.0}, "model.rotary_base=5.0 has no effect with model.positions=learned; remove it, or"),
-        ({"window": -1}, "model.window=-1 must not be negative; 0 lets every layer see everything"),
-        ({"window": 64}, "model.window=64 and model.global_every=1 contradict each other; local layers need"),
-        ({"global_every": 3}, "model.window=0 and model.global_every=3 contradict each other; local layers need"),
-        ({"global_every": 0}, "model.global_every=0 must be at least 1"),
+        ({"width": 36, "heads": 12}, "model.block.kind=modern rotates pairs of channels, and heads are 3 wide"),
+        ({"block": ModernBlock(rotary_base=1.0)}, "model.block.rotary_base=1.0 must be above 1; 10000 is usual"),
+        ({"block": ModernBlock(window=-1)}, "model.block.window=-1 must not be negative; 0 lets every layer see"),
+        ({"block": ModernBlock(global_every=1)}, "model.block.window=64 and model.block.global_every=1 contradict"),
+        ({"block": ModernBlock(window=0)}, "model.block.window=0 and model.block.global_every=3 contradict each"),
+        ({"block": ModernBlock(global_every=0)}, "model.block.global_every=0 must be at least 1"),
     ],
 )
 def test_invalid_parts(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
-        EncoderConfig(**fields)
+        EncoderConfig(**{"block": ModernBlock(), "embeddings": BertEmbeddings(positions="none")} | fields)

@@ -12,6 +12,9 @@ import pytest
 from bertjax.analysis.part import Part, Result
 from bertjax.analysis.running import run_parts
 from bertjax.analysis.subject import Subject
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock
+from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.layers import Dense
 from bertjax.models.precision import float32_products
@@ -28,12 +31,12 @@ from tests.training import trainer
 
 ENCODERS = {
     "BERT": {},
-    "ALBERT": {"embedding_width": 8, "sharing": "all"},
-    "ModernBERT": {"activation": "geglu", "norm": "pre", "positions": "rotary", "window": 4, "global_every": 2},
-    "MobileBERT": {"inner_width": 8, "words": "trigrams", "bottlenecked": "queries_keys", "feedforwards": 2},
-    "XLNet": {"positions": "relative"},
-    "fixed heads": {"fixed_heads": ("next",)},
-    "LSTM": {"layer_type": "lstm", "positions": "none"},
+    "ALBERT": {"embeddings": BertEmbeddings(8), "sharing": "all"},
+    "ModernBERT": batches.LOCAL,
+    "MobileBERT": {"block": MobileBertBlock(inner_width=8, feedforwards=2), "embeddings": MobileBertEmbeddings(8)},
+    "XLNet": batches.RELATIVE,
+    "fixed heads": {"block": BertBlock(("next",))},
+    "LSTM": {"block": LSTMBlock()},
 }
 
 

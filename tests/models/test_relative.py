@@ -8,10 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import encoder, kernels
+from bertjax.models import kernels
 from bertjax.models.attention import attend
+from bertjax.models.bert import BertBlock, BertEmbeddings, BertLayer
+from bertjax.models.blocks import xlnet
+from bertjax.models.blocks.xlnet import XLNetEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.encoder import Encoder, Layer
+from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import last_columns
 from bertjax.models.presets import PRESETS
 from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
@@ -157,7 +160,7 @@ def test_a_reversed_row_with_negated_distances_has_the_states_of_the_row(monkeyp
 
     params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
     row = Encoder(CONFIG).apply({"params": params}, TOKENS_BT, None, None, examples_BT).hidden
-    monkeypatch.setattr(encoder, "relative_positions", negated)
+    monkeypatch.setattr(xlnet, "relative_positions", negated)
     turned = Encoder(CONFIG).apply({"params": params}, TOKENS_BT[:, ::-1], None, None, examples_BT).hidden
     np.testing.assert_allclose(turned[:, ::-1], row, rtol=1e-5, atol=1e-5)
 
@@ -179,7 +182,7 @@ def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(EXAMPLES_BT, rank_BT=RANK_BT)
             queries = streams.queries(hidden_BSD, is_last=False)
-            apply = functools.partial(Layer(CONFIG).apply, {"params": layer})
+            apply = functools.partial(BertLayer(CONFIG).apply, {"params": layer})
             hidden_BSD = apply(streams.content(hidden_BSD), visibility, queries=queries, positions=positions)
         return hidden_BSD[:, :12]
 
@@ -245,7 +248,7 @@ def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
 def test_only_the_plain_implementation_has_relative_bias():
     encoder = dataclasses.replace(CONFIG, execution=Execution("bfloat16"))
     assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
-    message = r"does not compute terms of distances \(model.positions=relative\); use "
+    message = r"does not compute terms of distances \(model.block.kind=xlnet\); use "
     for path, backend, kind in (("splash", "tpu", "TPU v4"), ("cudnn", "gpu", "H200")):
         with pytest.raises(UserError, match=f"runtime.attention={path} {message}"):
             choose_attention(path, encoder, backend, kind)
@@ -261,23 +264,21 @@ def test_a_memory_needs_an_order():
         encode(CONFIG, params_of(CONFIG), memory_BT=np.ones((1, 12), bool))
 
 
-def test_an_order_needs_relative_positions_and_positions_to_read():
-    learned = dataclasses.replace(CONFIG, positions="learned")
+def test_an_order_needs_a_query_stream_and_positions_to_read():
+    learned = dataclasses.replace(CONFIG, block=BertBlock())
     for config, read_BK in ((learned, READ_BK), (CONFIG, None)):
-        with pytest.raises(
-            ValueError, match="rank_BT needs read_BK, the predicted tokens, and relative positions; pas"
-        ):
+        with pytest.raises(ValueError, match="rank_BT needs read_BK, the predicted tokens, and block.kind=xlnet; pass"):
             encode(config, params_of(config), read_BK=read_BK, rank_BT=RANK_BT)
 
 
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"position_offset": 2}, "model.position_offset=2 needs a position table, which model.positions=relative does"),
-        ({"width": 3, "heads": 1}, "model.positions=relative needs an even model.width, not 3"),
-        ({"rotary_base": 5.0}, "model.rotary_base=5.0 has no effect with model.positions=relative; remove it, or"),
+        ({"embeddings": BertEmbeddings()}, "model.block.kind=xlnet has relative positions and segments, and model.emb"),
+        ({"width": 3, "heads": 1}, "model.block.kind=xlnet needs an even model.width, not 3"),
+        ({"embeddings": XLNetEmbeddings(-1)}, "model.embeddings.width=-1 must not be negative; 0 stands for"),
     ],
 )
 def test_invalid_parts(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
-        EncoderConfig(positions="relative", **fields)
+        EncoderConfig(**batches.RELATIVE | fields)

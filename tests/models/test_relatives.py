@@ -10,6 +10,8 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.interop.names import Name, dense, norm
 from bertjax.models import vocabulary
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
@@ -71,7 +73,7 @@ ALBERT = [
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_albert_equals_that_of_transformers(groups):
-    config, batch = small("albert_base", layers=4, embedding_width=8, sharing_groups=groups), batches.make(4)
+    config, batch = small("albert_base", layers=4, embeddings=BertEmbeddings(8), sharing_groups=groups), batches.make(4)
     torch.manual_seed(0)
     model = transformers.AlbertForPreTraining(
         transformers.AlbertConfig(
@@ -172,7 +174,7 @@ def modern_params(model, config: EncoderConfig) -> dict:
 
 
 def test_modernbert_equals_that_of_transformers():
-    config, batch = small("modern_base", layers=5, window=2, norm_epsilon=1e-12), batches.make(4)
+    config, batch = small("modern_base", layers=5, block=ModernBlock(window=2), norm_epsilon=1e-12), batches.make(4)
     torch.manual_seed(0)
     model = transformers.ModernBertModel(
         transformers.ModernBertConfig(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.models import resize, vocabulary
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from tests import batches
@@ -52,7 +53,7 @@ def test_new_positions_repeat_the_old_ones():
 
 
 def test_rows_before_the_first_position_stay_before_it():
-    config = dataclasses.replace(batches.ENCODER, max_positions=3, position_offset=2)
+    config = dataclasses.replace(batches.ENCODER, max_positions=3, embeddings=BertEmbeddings(position_offset=2))
     table = np.arange(10, dtype=np.float32).reshape(5, 2)
     extended = resize.add_positions({"position": table}, config, 7)
     np.testing.assert_array_equal(extended["position"], table[[0, 1, 2, 3, 4, 2, 3, 4, 2]])

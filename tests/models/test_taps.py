@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.models import cut, taps
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
@@ -187,9 +188,9 @@ def test_captured_layers():
     np.testing.assert_allclose(values["hidden"][-1], last, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_captured_values_recompute_the_attention_output(positions):
-    config = dataclasses.replace(CONFIG, positions=positions)
+@pytest.mark.parametrize("changes", [{}, batches.ROTARY], ids=["learned", "rotary"])
+def test_captured_values_recompute_the_attention_output(changes):
+    config = dataclasses.replace(CONFIG, **changes)
     values = captured(tags, config=config)
     logits_LBHTT = np.einsum("lbqhc,lbthc->lbhqt", values["queries"], values["keys"]) / np.sqrt(8)
     examples_BT = BATCH["examples_BT"]
@@ -241,7 +242,7 @@ def test_initialization_captures_nothing():
 
 
 def test_a_generator_has_taps_of_its_own():
-    narrow = dataclasses.replace(CONFIG, embedding_width=16, width=8, heads=1)
+    narrow = dataclasses.replace(CONFIG, embeddings=BertEmbeddings(16), width=8, heads=1)
     model = Model(CONFIG, generator=narrow)
 
     def hidden(model, batch):

@@ -10,8 +10,11 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.config.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock
+from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.config_checks import FIXED_PATTERNS
+from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
@@ -45,7 +48,7 @@ def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
     if "classes" in {field.name for field in dataclasses.fields(objective)}:
         objective = dataclasses.replace(objective, classes=("0", "1", "2"))
     if isinstance(objective, PermutationLM):
-        encoder = dataclasses.replace(encoder, positions="relative")
+        encoder = dataclasses.replace(encoder, **batches.RELATIVE)
     if isinstance(objective, CausalLM):
         encoder = dataclasses.replace(encoder, direction="left_to_right")
     if kind in WRAPPERS:
@@ -101,19 +104,13 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"activation": "geglu", "norm": "pre", "positions": "rotary", "biases": "heads"},
-        {"embedding_width": 32, "sharing": "all"},
-        {"heads": 8, "fixed_heads": FIXED_PATTERNS},
-        {
-            "inner_width": 32,
-            "bottlenecked": "queries_keys",
-            "feedforwards": 3,
-            "embedding_width": 32,
-            "words": "trigrams",
-        },
-        {"inner_width": 32, "bottlenecked": "all"},
-        {"inner_width": 256},
-        {"layer_type": "lstm", "positions": "none"},
+        batches.ROTARY,
+        {"embeddings": BertEmbeddings(32), "sharing": "all"},
+        {"heads": 8, "block": BertBlock(FIXED_PATTERNS)},
+        {"block": MobileBertBlock(inner_width=32, feedforwards=3), "embeddings": MobileBertEmbeddings(32)},
+        {"block": MobileBertBlock(inner_width=32, feedforwards=1, bottlenecked="all")},
+        {"block": MobileBertBlock(inner_width=256, feedforwards=1, bottlenecked="none")},
+        {"block": LSTMBlock()},
     ],
     ids=["modern", "albert", "fixed", "mobile", "mobile_tiny", "inverted", "lstm"],
 )
@@ -125,7 +122,7 @@ def test_the_formula_counts_the_products_of_other_architectures(changes):
 @pytest.mark.parametrize("kind", ["classification", "bert"])
 def test_the_formula_counts_the_pooler_of_a_pair_that_is_read_separately(kind):
     """Its input is four times as wide as the states. One layer and a short row, or it would not be seen."""
-    siamese = {"layer_type": "lstm", "positions": "none", "pairs": "siamese", "layers": 1, "max_positions": 8}
+    siamese = {"block": LSTMBlock("siamese"), "layers": 1, "max_positions": 8}
     made = program(kind, dataclasses.replace(SMALL, vocab_size=128, **siamese))
     assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 
@@ -199,21 +196,19 @@ def test_products_by_hand():
     two_streams = keys * 10 + 12 * (each + pair * 5)
     last = keys * 10 + 2 * (each + pair * 5)
     assert encoder_products(batches.ENCODER, counts, read=1.0, queries=True) == 2 * two_streams + last
-    narrow = dataclasses.replace(batches.ENCODER, embedding_width=8)
+    narrow = dataclasses.replace(batches.ENCODER, embeddings=BertEmbeddings(8))
     assert encoder_products(narrow, counts) == 3 * whole + 8 * 16 * 10
 
 
 def test_relative_positions_add_a_product_with_two_distances_for_each_pair():
     """Transformer-XL multiplies a query by the distances -T..T, and shifts."""
-    relative = dataclasses.replace(batches.ENCODER, positions="relative")
+    relative = dataclasses.replace(batches.ENCODER, **batches.RELATIVE)
     assert encoder_products(relative, Counts(10, 50)) == encoder_products(batches.ENCODER, Counts(10, 100))
 
 
 def test_products_of_local_layers_by_hand():
     """Layers 4, two of them local with 2 tokens to either side; width 16, feed-forward 24 with a gate."""
-    local = dataclasses.replace(
-        batches.ENCODER, layers=4, feedforward=24, activation="geglu", window=2, global_every=2, norm="pre"
-    )
+    local = dataclasses.replace(batches.ENCODER, layers=4, feedforward=24, **batches.LOCAL)
     kernels = 4 * (4 * 16 * 16 + 3 * 16 * 24) * 20
     assert encoder_products(local, Counts(20, 200)) == kernels + 2 * 16 * (2 * 200 + 2 * 20 * 5)
     assert encoder_products(local, Counts(20, 40)) == kernels + 2 * 16 * 4 * 40  # examples within the window

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bertjax.config.config import from_dict
-from bertjax.models.encoder import Encoder, Layer
+from bertjax.models.bert import BertLayer
+from bertjax.models.encoder import Encoder
 from bertjax.models.visibility import Visibility
 from bertjax.training.program import Program
 from bertjax.training.run.record import read_checkpoint
@@ -75,7 +76,7 @@ def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, 
     )
 
     config = program.at(0).encoder
-    apply = jax.jit(Layer(config).apply)
+    apply = jax.jit(BertLayer(config).apply)
     embed = Encoder(config).bind({"params": params}).embeddings
     hidden_BTD = embed(batch["tokens_BT"], batch["positions_BT"], batch["segments_BT"], None)
     for _ in range(2):

@@ -6,6 +6,8 @@ import functools
 import jax
 import numpy as np
 
+from bertjax.models.bert import BertBlock
+from bertjax.models.blocks import Block
 from bertjax.models.config import Execution
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import MeshConfig, OptimizerConfig
@@ -21,7 +23,7 @@ from tests import batches
 STEPS = 20
 
 
-ONE_DEVICE = MeshConfig(1, 1, 1)
+ONE_DEVICE, BERT_BLOCK = MeshConfig(1, 1, 1), BertBlock()
 
 
 @functools.cache
@@ -33,7 +35,7 @@ def context(
     strategy: str = "gathered",
     remat: str = "none",
     attention: str = "plain",
-    layer_type: str = "transformer",
+    block: Block = BERT_BLOCK,
 ) -> StepContext:
     """The step of a small BERT, on as many of the first devices as the mesh takes."""
     layout = Layout(
@@ -45,8 +47,7 @@ def context(
         batches.ENCODER,
         dropout=dropout,
         attention_dropout=dropout,
-        layer_type=layer_type,
-        positions="none" if layer_type == "lstm" else "learned",
+        block=block,
         execution=Execution(remat=remat, attention=attention, gather_layer=layout.gather_layer),
     )
     return StepContext(

@@ -13,9 +13,8 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.models.config import EncoderConfig
-from bertjax.models.config_checks import FIXED_PATTERNS
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.fixed import fixed_maps
+from bertjax.models.fixed import FIXED_PATTERNS, fixed_maps
 from bertjax.models.visibility import Visibility
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
@@ -55,7 +54,7 @@ class Overlap:
 
 
 class Fixed(Part):
-    """Overlap of every head with the patterns available in `model.fixed_heads`."""
+    """Overlap of every head with the patterns available in `model.block.fixed_heads`."""
 
     name = "fixed"
     title = "Heads beside fixed patterns"
@@ -94,7 +93,7 @@ def likeness(overlap_LHP: np.ndarray, uniform_P: np.ndarray) -> np.ndarray:
 def _numbers(likeness_LHP: np.ndarray, encoder: EncoderConfig) -> dict:
     nearest_LH = likeness_LHP.argmax(axis=-1)
     return {
-        "fixed_heads": list(encoder.fixed_heads),
+        "fixed_heads": list(encoder.block.fixed_heads),
         "nearest": [[FIXED_PATTERNS[index] for index in heads] for heads in nearest_LH],
         "likeness": likeness_LHP.max(axis=-1).tolist(),
         "mean": dict(zip(FIXED_PATTERNS, likeness_LHP.mean(axis=(0, 1)).tolist(), strict=True)),

@@ -17,7 +17,6 @@ from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.data.examples import add_special_tokens
 from bertjax.data.labeled.questions import Questions
-from bertjax.models.pooling import summary_columns
 
 # Maximum number of given sentences, and of sentences taken from a corpus or labeled file.
 MOST, TAKEN = 20, 6
@@ -191,7 +190,8 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
 
 def _summary_column(subject: Subject, batch: dict[str, np.ndarray]) -> int:
     """Return the column that summarizes the only example: [CLS], or the last token if [CLS] does not see all of it."""
-    columns_BM = summary_columns(subject.encoder, batch["examples_BT"], batch["summary_positions_BN"])
+    encoder = subject.encoder
+    columns_BM = encoder.block.summary_columns(encoder, batch["examples_BT"], batch["summary_positions_BN"])
     return int(columns_BM[0, 0])
 
 

@@ -40,7 +40,7 @@ def lens(objective: MaskedLM, encoder: EncoderConfig, params: dict, batch: Array
     is_last = jnp.arange(len(states_LBKD)) == encoder.layers
 
     def head(model: Model, state_BKD: jax.Array, is_last: jax.Array) -> jax.Array:
-        if encoder.norm == "pre":  # the last states have already passed this norm
+        if encoder.block.has_final_norm:  # the last states have already passed this norm
             state_BKD = jnp.where(is_last, state_BKD, model.encoder.final_norm(state_BKD))
         return model.head("mlm", state_BKD, model.word_VE)
 

@@ -99,16 +99,16 @@ class Distilled(Wrapper):
         teacher.check(student)
         if self._needs_logits and self.classes:
             teacher.outputs_of(self.classes)  # other classes are an error before anything is read
-        if names and "relative" in (student.positions, teacher.config.positions):
-            raise UserError(
-                f"teacher losses that read {shorten(names)} do not support model.positions=relative; use only "
-                "kind=logits, token_logits and output"
-            )
         for name, config in (("student", student), ("teacher", teacher.config)):
-            if not config.has_attention and (lacking := [capture for capture in names if capture != HIDDEN]):
+            if names and config.block.has_query_stream:
                 raise UserError(
-                    f"the {name} has model.layer_type={config.layer_type}, and teacher losses that read "
-                    f"{shorten(lacking)} need attention; use kind=logits or kind=hidden"
+                    f"the {name} has model.block.kind={config.block.kind}, whose second stream teacher losses that "
+                    f"read {shorten(names)} do not support; use kind=logits only"
+                )
+            if lacking := set(names) - {*config.block.captures, mixing.OUTPUT}:
+                raise UserError(
+                    f"the {name} has model.block.kind={config.block.kind}, which has no {shorten(sorted(lacking))} for "
+                    "teacher losses to read; use kind=logits or kind=hidden"
                 )
         for loss in self.losses.values():
             loss.check(student, teacher.config)

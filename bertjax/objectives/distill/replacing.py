@@ -77,12 +77,12 @@ class Replacing(Wrapper):
                 "objective.kind=replacing and objective.objective.reads=mix do not go together: the mix is of fewer "
                 "layers"
             )
-        own, other = (config.architecture() | _MAY_DIFFER for config in (successor, predecessor))
-        if changed := [name for name in own if own[name] != other[name]]:
+        own, other = (config.settings() | _MAY_DIFFER for config in (successor, predecessor))
+        if changed := [name for name in own | other if own.get(name) != other.get(name)]:
             name = changed[0]
             raise UserError(
-                f"objective.teacher={folder} has model.{name}={other[name]} and the successor {own[name]}; they may "
-                "differ in model.layers only"
+                f"objective.teacher={folder} has model.{name}={other.get(name)} and the successor {own.get(name)}; "
+                "they may differ in model.layers only"
             )
         if predecessor.layers % successor.layers or predecessor.layers == successor.layers:
             raise UserError(
@@ -99,8 +99,8 @@ class Replacing(Wrapper):
         if moved := cut.moved(successor, range(0, predecessor.layers, size)):
             raise UserError(
                 f"objective.kind=replacing trains layer {moved[0]} of the successor in place {moved[1]} of the "
-                f"predecessor, and model.global_every={successor.global_every} makes one of them local and the other "
-                "global; choose a model.layers that keeps the pattern"
+                f"predecessor, and model.block.global_every={successor.block.global_every} makes one of them local "
+                "and the other global; choose a model.layers that keeps the pattern"
             )
         return dataclasses.replace(successor, layers=predecessor.layers)
 

@@ -133,7 +133,7 @@ class Teacher:
 
     def check(self, student: EncoderConfig) -> None:
         """Raise UserError if a student of this architecture reads longer rows than the teacher can."""
-        if self.config.has_position_table and self.config.max_positions < student.max_positions:
+        if self.config.embeddings.has_position_table and self.config.max_positions < student.max_positions:
             raise UserError(
                 f"objective.teacher={self.folder} has max_positions={self.config.max_positions} and the student "
                 f"{student.max_positions}; set model.max_positions={self.config.max_positions}"

@@ -71,10 +71,10 @@ class Electra(MaskedLM):
         Raises:
           UserError: there is no such encoder, or embeddings are as wide as the encoder.
         """
-        if config.words != "single":
+        if config.embeddings.output_width(config) != config.embedded_width:
             raise UserError(
-                f"objective.kind=electra shares embeddings of another width than the generator's, and model.words="
-                f"{config.words} makes them as wide as the encoder; set model.words=single"
+                "objective.kind=electra shares embeddings of another width than the generator's, and "
+                f"model.embeddings.kind={config.embeddings.kind} makes them as wide as the encoder; set it to bert"
             )
         try:
             scaled = _scaled(config, self.generator_share)
@@ -146,15 +146,14 @@ class Electra(MaskedLM):
 
 def _scaled(config: EncoderConfig, share: float) -> EncoderConfig:
     """Return the encoder with a share of its widths and heads, reading the embeddings of the whole one."""
-    fields = ("width", "feedforward", "heads", *(["inner_width"] if config.inner_width else []))
-    sizes = {field: max(1, round(getattr(config, field) * share)) for field in fields}
-    return dataclasses.replace(config, embedding_width=config.embedded_width, **sizes)
+    sizes = {field: max(1, round(getattr(config, field) * share)) for field in ("width", "feedforward", "heads")}
+    return config.replace(sizes | {"block": config.block.scaled(share), "embeddings.width": config.embedded_width})
 
 
 def _possible_share(config: EncoderConfig, share: float) -> float:
     """Return the share of an existing generator that is nearest to `share`; 1 always exists."""
-    # With a share of the heads, each keeps its width. An LSTM needs an even width.
-    parts = config.heads if config.has_attention else config.width // 2
+    # With a share of the heads, each keeps its width.
+    parts = config.block.width_parts(config)
     for possible in sorted((float(f"{part / parts:g}") for part in range(1, parts)), key=lambda x: abs(x - share)):
         with contextlib.suppress(UserError):
             _scaled(config, possible)

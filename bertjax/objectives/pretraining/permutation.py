@@ -75,13 +75,13 @@ class PermutationLM(MaskedLM):
         """Return the head: query stream times word embeddings.
 
         Raises:
-          UserError: the encoder has no relative positions, reads from left to right, or has embeddings of another width
+          UserError: the encoder has no query stream, reads from left to right, or has embeddings of another width
             than its layers.
         """
-        if config.positions != "relative":
+        if not config.block.has_query_stream:
             raise UserError(
-                f"objective.kind=permutation needs model.positions=relative, not {config.positions}: a query that "
-                "sees no token of its own must know its place; model.preset=xlnet_base has them"
+                f"objective.kind=permutation needs model.block.kind=xlnet, not {config.block.kind}: a query that "
+                "sees no token of its own must know its place; model.preset=xlnet_base has it"
             )
         if config.direction != BIDIRECTIONAL:
             raise UserError(
@@ -90,8 +90,8 @@ class PermutationLM(MaskedLM):
             )
         if config.embedded_width != config.width:
             raise UserError(
-                f"objective.kind=permutation multiplies states by word embeddings, and model.embedding_width="
-                f"{config.embedding_width} is not model.width={config.width}; leave it 0"
+                f"objective.kind=permutation multiplies states by word embeddings, and model.embeddings.width="
+                f"{config.embeddings.width} is not model.width={config.width}; leave it 0"
             )
         return {"plm": HeadSpec(VocabularyHead)}
 

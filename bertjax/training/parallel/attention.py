@@ -4,6 +4,7 @@ import re
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON
+from bertjax.models.taps import ATTENTION
 from bertjax.models.tracing import reason_against
 from bertjax.runtime.errors import UserError
 
@@ -52,8 +53,8 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
             return f"runs on GPU in bfloat16, not on {backend} in {encoder.execution.dtype}"
         if name in (FUSED, TRITON, SPLASH) and tensor > 1:
             return f"cannot be sharded over runtime.mesh.tensor={tensor}"
-        if name != PLAIN and not encoder.has_attention:
-            return f"computes attention, and model.layer_type={encoder.layer_type} has none"
+        if name != PLAIN and ATTENTION not in encoder.block.captures:
+            return f"computes attention, and model.block.kind={encoder.block.kind} has none"
         return ""
 
     def reason(name: str) -> str:

@@ -103,17 +103,10 @@ def fill_mesh(
         for width in (
             encoder.embedded_width,
             encoder.layer_width,
-            *(wide // config.tensor for wide in _inner_widths(encoder)),
+            *(wide // config.tensor for wide in encoder.block.tensor_widths(encoder)),
         )
     ]
     # A shard must have the same size on every device, so fsdp divides every width that the rules shard.
     # Without `max`, available = 0 would not limit the result: gcd(0, width) is the width.
     common = math.gcd(max(available, 1), *widths)
     return dataclasses.replace(config, fsdp=max(n for n in range(1, _LARGEST_FSDP + 1) if common % n == 0))
-
-
-def _inner_widths(encoder: EncoderConfig) -> tuple[int, ...]:
-    """Return the widths that `tensor` shards, for a Transformer or a bidirectional LSTM."""
-    if not encoder.has_attention:
-        return encoder.width, encoder.width // 2
-    return encoder.width, encoder.context_width, encoder.feedforward

@@ -16,6 +16,7 @@ from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.pipeline import Feed, filled_up
 from bertjax.models.config import EncoderConfig
 from bertjax.models.kernels import implementation_at
+from bertjax.models.taps import ATTENTION
 from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.replacing import Replacing
@@ -149,7 +150,7 @@ def layout_line(program: Program) -> str:
     paths = ", ".join(
         f"{implementation_at(program.encoder.execution, length)} at {length} tokens" for length in lengths
     )
-    attention = f"; attention: {paths}" if program.encoder.has_attention else ""
+    attention = f"; attention: {paths}" if ATTENTION in program.encoder.block.captures else ""
     return f"{devices}, {layout.dtype}{summed}{attention}"
 
 

@@ -11,7 +11,8 @@ from bertjax.analysis import drawing, series
 from bertjax.analysis.part import Result
 from bertjax.analysis.parts.fixed import Fixed, Overlap
 from bertjax.analysis.subject import Subject, captured
-from bertjax.models.config_checks import FIXED_PATTERNS
+from bertjax.models.bert import BertBlock
+from bertjax.models.fixed import FIXED_PATTERNS
 from tests.analysis.conftest import packed_rows
 from tests.models.test_fixed import map_of
 
@@ -69,7 +70,7 @@ def test_packed_rows_change_nothing(pretrained, texts):
 
 
 def test_fixed_heads_are_found(pretrained, texts):
-    encoder = dataclasses.replace(pretrained.encoder, fixed_heads=("next", "left", "end"))
+    encoder = dataclasses.replace(pretrained.encoder, block=BertBlock(("next", "left", "end")))
     layers = dict(pretrained.params["encoder"]["layers"])
     narrow = {name: jax.tree.map(lambda leaf: leaf[..., -8:], layers["attention"][name]) for name in ("query", "key")}
     layers["attention"] = layers["attention"] | narrow

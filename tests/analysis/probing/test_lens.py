@@ -8,6 +8,8 @@ import pytest
 
 from bertjax.analysis.probing.lens import lens
 from bertjax.analysis.probing.states import hidden
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
 from tests.analysis.conftest import packed_rows
 
 
@@ -55,8 +57,9 @@ def test_each_layer_is_read_by_the_head(pretrained, batch, sums):
 
 
 def test_a_norm_after_the_last_layer_is_applied_once(pretrained, batch, sums):
-    """With `norm=pre` the last entry is still what the model computes."""
-    encoder = dataclasses.replace(pretrained.encoder, norm="pre")
+    """The last entry is still what the model computes."""
+    block = ModernBlock(window=0, global_every=1, gated=False, biases=True)
+    encoder = dataclasses.replace(pretrained.encoder, block=block, embeddings=BertEmbeddings(positions="none"))
     objective = pretrained.objective
     model = objective.model(encoder)
     params = pretrained.params

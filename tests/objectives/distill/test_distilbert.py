@@ -15,6 +15,8 @@ from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.config.task import Task
 from bertjax.models import mixing
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import Execution
 from bertjax.models.flops import Counts
 from bertjax.models.model import Model
@@ -96,7 +98,9 @@ def test_the_cosine_is_that_of_real_tokens():
 
 
 def test_a_teacher_adds_its_own_first_task_embedding(teacher):
-    student = dataclasses.replace(batches.ENCODER, task_types=8, execution=Execution(unroll=True, task_type=7))
+    student = dataclasses.replace(
+        batches.ENCODER, embeddings=BertEmbeddings(task_types=8), execution=Execution(unroll=True, task_type=7)
+    )
     assert teacher.config_beside(student).execution == Execution(unroll=True, task_type=0)
 
 
@@ -211,7 +215,7 @@ def test_students_and_teachers_that_do_not_fit(teacher):
 
 def test_the_output_is_that_of_the_final_norm():
     """A pre-norm encoder norms its last states, and heads read the result."""
-    encoder = dataclasses.replace(batches.ENCODER, norm="pre")
+    encoder = dataclasses.replace(batches.ENCODER, block=ModernBlock())
     params = batches.filled(batches.param_shapes(MaskedLM(), encoder, BATCH))
     model = MaskedLM().model(encoder)
     variables, names = {"params": params}, ("hidden", "output")
@@ -257,8 +261,8 @@ def plain(objective: Distilled, teacher: Path) -> dict:
 
 def settings(encoder, **objective) -> dict:
     """The configuration of a small run."""
-    model = {field.name: getattr(encoder, field.name) for field in dataclasses.fields(encoder)}
-    del model["execution"], model["vocab_size"]
+    model = encoder.architecture()
+    del model["vocab_size"]
     stage = {"seq_len": 16, "batch": 8, "steps": 2}
     tasks = {"task": {"objective": objective or {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}}
     return to_dict(from_dict({"model": model, "stages": [stage], "tasks": tasks, "optimizer": {"warmup_steps": 1}}))

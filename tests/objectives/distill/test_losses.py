@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.attention import AttentionMaps
 from bertjax.objectives.distill.losses.base import Values
@@ -38,8 +39,8 @@ BATCH = {
 STUDENT = dataclasses.replace(batches.ENCODER, layers=2, width=8, heads=2)
 TEACHER = dataclasses.replace(batches.ENCODER, layers=4, width=8, heads=2)
 LEFT_TO_RIGHT = dataclasses.replace(TEACHER, direction="left_to_right")
-LSTM = dataclasses.replace(STUDENT, layer_type="lstm", positions="none")
-LOCAL = dataclasses.replace(TEACHER, window=4, global_every=2)
+LSTM = dataclasses.replace(STUDENT, block=LSTMBlock())
+LOCAL = dataclasses.replace(TEACHER, **batches.LOCAL)
 
 
 def values(config, width: int = 0, heads: int = 0) -> Values:
@@ -228,14 +229,14 @@ def test_layer_maps_that_do_not_fit(settings, student, complaint):
             lambda: AttentionMaps().check(STUDENT, dataclasses.replace(TEACHER, heads=4)),
             "heads=4 and the student 2.* use kind=relations, or set model.heads=4",
         ),
-        (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has window=4"),
+        (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has block.global_every=2"),
         (
             lambda: HiddenStates(on="summaries").check(STUDENT, LEFT_TO_RIGHT),
             "the teacher has model.direction=left_to_right, whose .CLS. does not see its whole example.*set on=tokens",
         ),
         (
             lambda: HiddenStates(on="summaries").check(LSTM, TEACHER),
-            "the student has model.layer_type=lstm, whose .CLS. sees its example from one side",
+            "the student has model.block.kind=lstm, whose .CLS. sees its example from one side",
         ),
     ],
 )

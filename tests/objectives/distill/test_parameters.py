@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.parameters import encoder_shapes
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.hidden import HiddenStates
@@ -155,20 +156,22 @@ def test_which_tokenizer_the_corpus_needs():
             "the 3 layers of the student do not divide the 4",
         ),
         (
-            lambda: Parameters().check(dataclasses.replace(STUDENT, activation="geglu"), TEACHER),
-            "do not have the same parameters .*gate/kernel.* use the same settings of model",
+            lambda: Parameters().check(dataclasses.replace(STUDENT, **batches.ROTARY), TEACHER),
+            "do not have the same parameters .*attention/key/bias.* use the same settings of model",
         ),
         (
             lambda: Parameters().check(dataclasses.replace(STUDENT, sharing="all"), TEACHER),
             "the student has model.sharing=all, .* needs layers with parameters of their own",
         ),
         (
-            lambda: Parameters().check(STUDENT, dataclasses.replace(TEACHER, positions="relative")),
-            "the teacher has model.positions=relative",
+            lambda: Parameters().check(STUDENT, dataclasses.replace(TEACHER, **batches.RELATIVE)),
+            "the teacher has model.block.kind=xlnet",
         ),
         (
-            lambda: Parameters().check(STUDENT, dataclasses.replace(TEACHER, position_offset=2)),
-            "the teacher has position_offset=2 and the student 0, .* set model.position_offset=2",
+            lambda: Parameters().check(
+                STUDENT, dataclasses.replace(TEACHER, embeddings=BertEmbeddings(position_offset=2))
+            ),
+            "the teacher has embeddings.position_offset=2 and the student 0, .* set model.embeddings.position_offset=2",
         ),
     ],
 )

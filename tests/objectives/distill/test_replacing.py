@@ -10,6 +10,7 @@ from scipy import stats
 
 from bertjax.data.batch import Draw
 from bertjax.models import cut
+from bertjax.models.blocks.modern import ModernBlock
 from bertjax.objectives.distill import replacing
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
 from bertjax.objectives.distill.teacher import Teacher
@@ -128,8 +129,9 @@ def test_layers_keep_the_pattern_of_local_and_global_ones():
     """Modules of two layers: layer 1 of the successor trains in place 2, and 2 in place 4."""
 
     def of(layers: int, every: int):
-        local = {"positions": "rotary", "window": 2, "global_every": every, "segments": 0}
-        return dataclasses.replace(batches.ENCODER, layers=layers, **local)
+        local = ModernBlock(window=2, global_every=every)
+        settings = {"layers": layers, "block": local, "embeddings.positions": "none", "segments": 0}
+        return batches.ENCODER.replace(settings)
 
     assert bound(of(6, every=3)).predecessor_config(of(3, every=3)).layers == 6
     with pytest.raises(UserError, match="trains layer 1 of the successor in place 2 of the predecessor"):

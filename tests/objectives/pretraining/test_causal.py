@@ -12,6 +12,7 @@ import bertjax
 from bertjax.config import config_file, export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
+from bertjax.models import replacing
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.pretraining.causal import CausalLM
@@ -39,26 +40,26 @@ def params_of(encoder: EncoderConfig, batch: dict) -> dict:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"window": 2, "global_every": 2}, {"norm": "pre", "sharing": "all"}], ids=["bert", "window", "pre"]
+    "changes", [{}, batches.LOCAL, batches.ROTARY | {"sharing": "all"}], ids=["bert", "window", "rotary"]
 )
 def test_no_logits_depend_on_later_tokens_or_other_examples(changes):
-    """Derivatives by the embedding of every token: the position table has a row for each."""
+    """Derivatives by the embedding of every token."""
     encoder = dataclasses.replace(ENCODER, **changes)
     batch = packed() | {"positions_BT": np.arange(T, dtype=np.int32)[None]}
     model, params = OBJECTIVE.model(encoder), params_of(encoder, batch)
 
-    def logits_T(position_TD):
-        embeddings = params["encoder"]["embeddings"] | {"position": position_TD}
-        changed = params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
-        logits_BTV = OBJECTIVE.apply(model, changed, batch)[..., : encoder.vocab_size]
+    def logits_T(embedded_TD):
+        with replacing.with_embeddings(embedded_TD[None]):
+            logits_BTV = OBJECTIVE.apply(model, params, batch)[..., : encoder.vocab_size]
         return jnp.einsum("btv,v->t", logits_BTV, jnp.sin(jnp.arange(encoder.vocab_size)))
 
-    derivatives_TT = jnp.abs(jax.jit(jax.jacrev(logits_T))(params["encoder"]["embeddings"]["position"])).sum(axis=-1)
+    embedded_TD = np.random.default_rng(1).normal(size=(T, encoder.width)).astype(np.float32)
+    derivatives_TT = jnp.abs(jax.jit(jax.jacrev(logits_T))(embedded_TD)).sum(axis=-1)
     [examples_T] = batch["examples_BT"]
     columns = np.arange(T)
     sees_TT = (columns[:, None] >= columns) & (examples_T[:, None] == examples_T)
     assert not np.any(np.asarray(derivatives_TT)[~sees_TT])
-    if not encoder.window:
+    if encoder.block.global_every == 1:
         assert np.all(np.asarray(derivatives_TT)[sees_TT & (examples_T > 0)] > 0)
 
 
@@ -136,7 +137,7 @@ def test_what_cannot_read_in_this_order_is_refused():
     with pytest.raises(UserError, match="^objective.kind=causal .* set model.direction=left_to_right"):
         OBJECTIVE.heads(batches.ENCODER)
     with pytest.raises(UserError, match="^objective.kind=permutation .* set model.direction=bidirectional"):
-        PermutationLM().heads(dataclasses.replace(ENCODER, positions="relative"))
+        PermutationLM().heads(dataclasses.replace(ENCODER, **batches.RELATIVE))
     with pytest.raises(UserError, match="^model.direction='left' is unknown; choose one of bidirectional, left_to_r"):
         EncoderConfig(direction="left")
     message = r"attention=splash does not compute an order of tokens \(model.direction\); use "
@@ -146,7 +147,7 @@ def test_what_cannot_read_in_this_order_is_refused():
     encoder = dataclasses.replace(ENCODER, max_positions=256, execution=Execution(attention="splash"))
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(Encoder(encoder).init, jax.random.key(0), jnp.zeros((1, 256), jnp.int32))
-    relative = Encoder(dataclasses.replace(ENCODER, positions="relative"))
+    relative = Encoder(dataclasses.replace(ENCODER, **batches.RELATIVE))
     with pytest.raises(ValueError, match="rank_BT is an order of its own"):
         zeros = jnp.zeros((1, 4), jnp.int32)
         jax.eval_shape(lambda: relative.init(jax.random.key(0), zeros, rank_BT=zeros, read_BK=zeros))

@@ -9,6 +9,9 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.data.masking import TokenMasking
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock
+from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
 from bertjax.runtime.errors import UserError
@@ -100,17 +103,22 @@ def test_a_generator_wider_than_the_discriminator_is_an_error():
     ("changes", "share", "problem", "possible"),
     [
         ({"heads": 4}, 0.7, "model.width=11 is not divisible by model.heads=3", 0.75),
-        ({"heads": 4, "width": 64, "inner_width": 28}, 0.6, "model.inner_width=17 is not divisible", 0.5),
         (
-            {"heads": 8, "fixed_heads": ("current", "previous", "next", "left")},
+            {"heads": 4, "width": 64, "block": MobileBertBlock(inner_width=28)},
+            0.6,
+            "model.block.inner_width=17 is not divisible",
+            0.5,
+        ),
+        (
+            {"heads": 8, "block": BertBlock(("current", "previous", "next", "left"))},
             0.25,
-            "model.fixed_heads has 4 patterns, and model.heads=2 leaves no learned head",
+            "model.block.fixed_heads has 4 patterns, and model.heads=2 leaves no learned head",
             0.625,
         ),
-        ({"layer_type": "lstm", "positions": "none", "width": 12}, 0.25, "needs an even model.width, not 3", 0.166667),
-        ({"heads": 4, "positions": "rotary"}, 0.7, "is not divisible", 0.75),
-        ({"heads": 4, "width": 20, "positions": "relative"}, 0.25, "needs an even model.width, not 5", 0.5),
-        ({"heads": 1, "width": 10, "positions": "relative"}, 0.5, "needs an even model.width, not 5", 1),
+        ({"block": LSTMBlock(), "width": 12}, 0.25, "needs an even model.width, not 3", 0.166667),
+        ({"heads": 4} | batches.ROTARY, 0.7, "is not divisible", 0.75),
+        ({"heads": 4, "width": 20} | batches.RELATIVE, 0.25, "needs an even model.width, not 5", 0.5),
+        ({"heads": 1, "width": 10} | batches.RELATIVE, 0.5, "needs an even model.width, not 5", 1),
     ],
 )
 def test_a_generator_that_cannot_exist_is_refused_with_a_share_that_can(changes, share, problem, possible):
@@ -122,9 +130,11 @@ def test_a_generator_that_cannot_exist_is_refused_with_a_share_that_can(changes,
 
 
 def test_a_bottleneck_of_the_generator_has_its_share_of_the_inner_width():
-    encoder = dataclasses.replace(batches.ENCODER, width=64, heads=4, inner_width=16, embedding_width=16)
+    encoder = dataclasses.replace(
+        batches.ENCODER, width=64, heads=4, block=MobileBertBlock(inner_width=16), embeddings=BertEmbeddings(16)
+    )
     generator = Electra().generator(encoder)
-    assert (generator.width, generator.inner_width, generator.heads, generator.embedded_width) == (16, 4, 1, 16)
+    assert (generator.width, generator.block.inner_width, generator.heads, generator.embedded_width) == (16, 4, 1, 16)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,8 @@ import pytest
 
 from bertjax.data.batch import place
 from bertjax.data.masking import SpanMasking, TokenMasking
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.xlnet import XLNetEmbeddings
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
 from bertjax.runtime.errors import UserError
@@ -183,8 +185,14 @@ def test_both_directions_without_a_memory_are_refused():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"positions": "learned"}, "objective.kind=permutation needs model.positions=relative, not learned: a query"),
-        ({"embedding_width": 8}, "objective.kind=permutation multiplies states by word embeddings, and model.embed"),
+        (
+            {"block": BertBlock(), "embeddings": BertEmbeddings()},
+            "objective.kind=permutation needs model.block.kind=xlnet, not bert: a query",
+        ),
+        (
+            {"embeddings": XLNetEmbeddings(8)},
+            "objective.kind=permutation multiplies states by word embeddings, and model.embed",
+        ),
     ],
 )
 def test_encoders_that_do_not_fit(fields, message):

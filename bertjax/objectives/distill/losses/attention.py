@@ -78,8 +78,8 @@ def _scores(model: Values, layer: int) -> jax.Array:
 
 def _not_from_queries(config: EncoderConfig) -> str:
     """Return the setting that makes attention depend on more than queries and keys; empty if there is none."""
-    if config.fixed_heads:
+    if config.block.fixed_heads:
         return "fixed heads"
-    if config.window:
-        return f"window={config.window}"
+    if config.block.global_every > 1:
+        return f"block.global_every={config.block.global_every}"
     return "" if config.direction == BIDIRECTIONAL else f"direction={config.direction}"

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.pooling import l2_normalize
+from bertjax.models.taps import ATTENTION
 from bertjax.objectives.distill.losses.base import check_choice, is_token
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import cosine
@@ -108,8 +109,8 @@ class HiddenStates(MappedLoss):
 
 def _why_cls_is_not_a_summary(config: EncoderConfig) -> str:
     """Return the setting that keeps [CLS] from seeing its whole example; empty if there is none."""
-    if not config.has_attention:
-        return f"model.layer_type={config.layer_type}, whose [CLS] sees its example from one side only"
+    if ATTENTION not in config.block.captures:
+        return f"model.block.kind={config.block.kind}, whose [CLS] sees its example from one side only"
     if config.direction != BIDIRECTIONAL:
         return f"model.direction={config.direction}, whose [CLS] does not see its whole example"
     return ""

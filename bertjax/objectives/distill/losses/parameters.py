@@ -68,10 +68,10 @@ class Parameters(MappedLoss):
                     f"the {name} has model.sharing={config.sharing}, and the teacher loss 'parameters' needs layers "
                     "with parameters of their own; use kind=hidden"
                 )
-            if config.positions == "relative":
+            if config.block.has_query_stream:
                 raise UserError(
-                    f"the {name} has model.positions=relative, which the teacher loss 'parameters' does not support; "
-                    "use kind=logits"
+                    f"the {name} has model.block.kind={config.block.kind}, which the teacher loss 'parameters' does "
+                    "not support; use kind=logits"
                 )
         own, other = (_in_layers(config) for config in (student, teacher))
         if odd := sorted(own ^ other):
@@ -79,10 +79,11 @@ class Parameters(MappedLoss):
                 f"the layers of teacher and student do not have the same parameters ({shorten(odd)}), which the "
                 "teacher loss 'parameters' compares; use the same settings of model, or kind=hidden"
             )
-        if student.position_offset != teacher.position_offset:
+        offset, other = teacher.embeddings.position_offset, student.embeddings.position_offset
+        if offset != other:
             raise UserError(
-                f"the teacher has position_offset={teacher.position_offset} and the student {student.position_offset}, "
-                f"so that 'parameters' cannot compare positions; set model.position_offset={teacher.position_offset}"
+                f"the teacher has embeddings.position_offset={offset} and the student {other}, so that 'parameters' "
+                f"cannot compare positions; set model.embeddings.position_offset={offset}"
             )
 
     def init(self, key, student, teacher):

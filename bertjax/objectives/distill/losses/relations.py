@@ -61,7 +61,7 @@ class Relations(TeacherLoss):
                     f"{name}_layer={layer} of the teacher loss 'relations' exceeds the {config.layers} layers of the "
                     f"{name}; lower it, 0 is the last layer"
                 )
-            if config.fixed_heads:
+            if config.block.fixed_heads:
                 raise UserError(
                     f"the {name} has fixed heads, which have no queries and keys for the teacher loss 'relations'; use "
                     "kind=hidden"

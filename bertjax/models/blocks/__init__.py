@@ -1,0 +1,16 @@
+"""Blocks, one layer type per file: settings, Flax module and checks. BERT's own block is `bertjax.models.bert`."""
+
+from bertjax.config.registry import Union
+from bertjax.models.blocks.base import Block
+
+__all__ = ["BLOCKS", "KINDS", "Block"]
+
+KINDS = {
+    "bert": "bertjax.models.bert:BertBlock",
+    "modern": "bertjax.models.blocks.modern:ModernBlock",
+    "xlnet": "bertjax.models.blocks.xlnet:XLNetBlock",
+    "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertBlock",
+    "lstm": "bertjax.models.blocks.lstm:LSTMBlock",
+}
+
+BLOCKS = Union("model.block", Block, default="bert", kinds=KINDS, is_open=False)

@@ -1,0 +1,151 @@
+"""Base class of blocks. A block is one layer type of the encoder as data: it makes its Flax module and checks itself.
+
+Settings that mean something for one layer type only are fields of its block, so that no other layer type has to refuse
+them. Sizes that all layer types share (`layers`, `width`, `dropout`, ...) are fields of `EncoderConfig`. Layer types
+share functions and modules, such as attention and norms, not a class with a branch for each of them.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.models.pooling import last_columns
+from bertjax.models.taps import CONTEXT_OFFSET, LAYER_MASK, MASKS, NAMES
+from bertjax.runtime.errors import UserError
+
+
+class Products(NamedTuple):
+    """Multiply-adds of one layer's matmuls.
+
+    Attributes:
+      tokens: per token of a row, in every layer: keys and values, or a recurrence.
+      states: per state that the layer returns: queries, output projection and feed-forward network.
+      pairs: per state that the layer returns and token that it sees.
+      again: per state, where the last layer returns only some: what these compute a second time.
+    """
+
+    tokens: float
+    states: float = 0.0
+    pairs: float = 0.0
+    again: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Block(abc.ABC):
+    """One layer type of the encoder. Methods take the `EncoderConfig` that the block is a field of.
+
+    The defaults are those of Transformers whose [CLS] summarizes an example.
+
+    Attributes:
+      kind: name in a configuration; each subclass sets its own as the default.
+      captures: per-layer values that can be captured, a subset of `bertjax.models.taps.NAMES`.
+      masks: per-layer masks that can be applied, as described in `bertjax.models.taps`.
+      fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
+      global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
+      feedforwards: number of feed-forward networks per layer.
+      normalization: norms of layers and embeddings, see `bertjax.models.layers`.
+      has_biases, has_attention_biases: whether dense layers and norms below the heads have biases, and those of
+        attention.
+      has_final_norm: whether the encoder has a norm after the last layer.
+      has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
+    """
+
+    kind: str = dataclasses.field(init=False)
+    captures: ClassVar[tuple[str, ...]] = NAMES
+    masks: ClassVar[tuple[str, ...]] = (*MASKS, LAYER_MASK, CONTEXT_OFFSET)
+    fixed_heads: ClassVar[tuple[str, ...]] = ()
+    global_every: ClassVar[int] = 1
+    feedforwards: ClassVar[int] = 1
+    normalization: ClassVar[str] = "layer_norm"
+    has_biases: ClassVar[bool] = True
+    has_attention_biases: ClassVar[bool] = True
+    has_final_norm: ClassVar[bool] = False
+    has_query_stream: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def check(self, config: Any) -> None:
+        """Raise UserError if the block's settings are out of range, or conflict with the encoder's."""
+
+    @abc.abstractmethod
+    def layer(self, config: Any) -> nn.Module:
+        """Return one layer.
+
+        It is called with hidden_BTD, a `Visibility`, a dropout key (None for no dropout), `Queries` (None for all
+        tokens) and the result of `positions`, and returns the new hidden states of the queries, [B, Q, D].
+        """
+
+    @abc.abstractmethod
+    def products(self, config: Any) -> Products:
+        """Return the multiply-adds of one layer's matmuls."""
+
+    def tensor_widths(self, config: Any) -> tuple[int, ...]:
+        """Return the widths that the mesh axis `tensor` shards."""
+        return config.width, config.context_width, config.feedforward
+
+    def layer_width(self, config: Any) -> int:
+        """Return the width that attention and feed-forward networks return: by default D."""
+        return config.width
+
+    def window_at(self, number: jax.Array) -> jax.Array | None:
+        """Return int32 [], tokens to either side that a layer sees; None if every layer sees the whole example.
+
+        Args:
+          number: int32 [], the layer's number, 0 for the first.
+        """
+        return None
+
+    def most_visible(self, layer: int) -> float:
+        """Return the number of tokens that a token sees in a layer at most."""
+        return math.inf
+
+    def width_parts(self, config: Any) -> int:
+        """Return the number of equal parts of the width that a narrower encoder can have some of: by default heads."""
+        return config.heads
+
+    def scaled(self, share: float) -> "Block":
+        """Return the block of an encoder that has a share of the width."""
+        return self
+
+    def positions(self, config: Any, positions_BT: jax.Array, segments_BT: jax.Array) -> Any:
+        """Return what every layer reads about positions; None if the embeddings hold them."""
+        return None
+
+    def texts(self, examples_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
+        """Return the index of the text that each token is read with (its example), int [B, T]; 0 is padding."""
+        return examples_BT
+
+    def summary_columns(self, config: Any, texts_BT: jax.Array, summary_positions_BN: jax.Array) -> jax.Array:
+        """Return the columns that an example's summary is computed from, int32 [B, M]; see `summaries`.
+
+        By default M is N: the [CLS] columns, or the last tokens if [CLS] does not see the whole example.
+
+        Args:
+          texts_BT: see `texts`.
+          summary_positions_BN: int, column of each example's [CLS]. Empty slots may hold any value: their summary has
+            weight 0.
+        """
+        if config.direction != BIDIRECTIONAL:
+            return last_columns(texts_BT, summary_positions_BN.shape[1])
+        return jnp.maximum(summary_positions_BN, 0)
+
+    def summaries(self, states_BMD: jax.Array, texts_BT: jax.Array) -> jax.Array:
+        """Return each example's summary [B, N, C], the pooler's input, from the states at its `summary_columns`."""
+        return states_BMD
+
+    def summary_width(self, config: Any) -> int:
+        """Return C, the width of a summary."""
+        return config.width
+
+
+def check_no_position_table(config: Any) -> None:
+    """Raise UserError if embeddings add positions to words, which a block with positions of its own reads again."""
+    if config.embeddings.has_position_table:
+        raise UserError(
+            f"model.block.kind={config.block.kind} has positions of its own; set model.embeddings.positions=none"
+        )
