@@ -215,7 +215,7 @@ def test_students_and_teachers_that_do_not_fit(teacher):
 
 def test_the_output_is_that_of_the_final_norm():
     """A pre-norm encoder norms its last states, and heads read the result."""
-    encoder = dataclasses.replace(batches.ENCODER, block=ModernBlock())
+    encoder = batches.ENCODER.replace({"block": ModernBlock(), "embeddings.positions": "none"})
     params = batches.filled(batches.param_shapes(MaskedLM(), encoder, BATCH))
     model = MaskedLM().model(encoder)
     variables, names = {"params": params}, ("hidden", "output")
