@@ -1,6 +1,9 @@
 """Fixtures of all tests: quick compilation, a token store, and one very small finished run."""
 
 import gc
+import gzip
+import importlib.resources
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -59,6 +62,17 @@ def store(tmp_path_factory) -> TokenStore:
     return prepare(
         DataConfig(str(folder / "corpus.txt"), heldout_share=0.2, tokenizer=tokenizer, store=str(folder / "stores"))
     )
+
+
+@pytest.fixture(scope="session")
+def excerpt(tmp_path_factory) -> Path:
+    """60 shortened documents of the embedded corpus, one in each paragraph."""
+    source = importlib.resources.files("bertjax.data") / "embedded" / "en.jsonl.gz"
+    with gzip.open(str(source), "rt", encoding="utf-8") as file:
+        documents = [" ".join(json.loads(next(file))["text"].split())[:2500] for _ in range(60)]
+    path = tmp_path_factory.mktemp("excerpt") / "texts.txt"
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -161,7 +161,6 @@ FAULTS = {
     "endless_evaluation": endless_evaluation,
     "not_finite": not_finite,
     "endless_save_of_20": lambda: _slow_save(10_000.0, at=20),
-    "endless_save_of_60": lambda: _slow_save(10_000.0, at=60),
     "never_ends": never_ends,
     "stops_only": stops_only,
     **{f"hang_{state}": functools.partial(_hang_at, *place) for state, place in HANGS.items()},

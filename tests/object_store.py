@@ -6,12 +6,16 @@ import datetime
 import email
 import itertools
 import json
+import os
 import re
 import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
+
+import fsspec
 
 # What a fault may be: a status, a connection that ends before or within the answer, or seconds to wait.
 Fault = int | str | float | None
@@ -60,6 +64,13 @@ class ObjectStore:
             self._server.shutdown()
             self._server.server_close()
             thread.join()
+
+    @contextlib.contextmanager
+    def used_here(self) -> Iterator[None]:
+        """Let gcsfs and TensorStore of this process use this server."""
+        anonymous = {"gcs": {"token": "anon"}}  # fsspec reads its environment when it is imported
+        with mock.patch.dict(os.environ, self.environment), mock.patch.dict(fsspec.config.conf, anonymous):
+            yield
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names of all objects."""

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -118,15 +119,29 @@ def train_in_bucket(store, name: str, *flags: str, **environment: str) -> str:
     """Train in gs://bucket/NAME of a `tests.object_store.ObjectStore`, and return what the command printed."""
     done = finish(start(*flags, f"--workdir=gs://bucket/{name}", **store.environment, **environment))
     assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr and "could not be printed" not in done.stderr, done.stderr
+    _assert_complete(store, name, done.stdout, done.stderr)
+    return done.stdout
+
+
+def train_here_in_bucket(store, name: str, *flags: str) -> str:
+    """The same in this process."""
+    output, errors = io.StringIO(), io.StringIO()
+    with store.used_here(), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = call(*flags, f"--workdir=gs://bucket/{name}")
+    assert code == 0, errors.getvalue()
+    _assert_complete(store, name, output.getvalue(), errors.getvalue())
+    return output.getvalue()
+
+
+def _assert_complete(store, name: str, output: str, errors: str) -> None:
+    assert "Traceback" not in errors and "could not be printed" not in errors, errors
     heartbeat = json.loads(store.content(f"{name}/heartbeat.json"))
     assert (heartbeat["state"], heartbeat["exit_code"]) == ("finished", 0)
     assert json.loads(store.content(f"{name}/summary.json"))["finished"]
     assert {f"{name}/export/model.safetensors", f"{name}/curves.png"} <= set(store.names(name))
     # The commands after it read disks.
-    assert f"next      mkdir -p {name} && gcloud storage cp --recursive gs://bucket/{name}/export {name}" in done.stdout
-    assert f"{name}/export" in done.stdout.splitlines()[-1]
-    return done.stdout
+    assert f"next      mkdir -p {name} && gcloud storage cp --recursive gs://bucket/{name}/export {name}" in output
+    assert f"{name}/export" in output.splitlines()[-1]
 
 
 def train_here(flags: list[str], workdir: Path, at_edge: Callable[[int], None]):

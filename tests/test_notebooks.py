@@ -1,7 +1,5 @@
 """The notebooks of docs/notebooks: the two files of a pair have the same cells, without outputs, and they run."""
 
-import gzip
-import importlib.resources
 import json
 import os
 import re
@@ -48,17 +46,6 @@ def test_a_notebook_is_stored_without_outputs(name):
     assert [cell.metadata.get("tags") for cell in code].count(["parameters"]) == 1
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    """60 shortened documents of the embedded corpus, one in each paragraph."""
-    source = importlib.resources.files("bertjax.data") / "embedded" / "en.jsonl.gz"
-    with gzip.open(str(source), "rt", encoding="utf-8") as file:
-        documents = [" ".join(json.loads(next(file))["text"].split())[:2500] for _ in range(60)]
-    path = tmp_path_factory.mktemp("corpus") / "texts.txt"
-    path.write_text("\n\n".join(documents), encoding="utf-8")
-    return path
-
-
 def run(name: str, folder: Path, monkeypatch, **parameters) -> dict[str, str]:
     """Execute a notebook in an empty folder with other parameters, and return the printed text of each cell."""
     monkeypatch.setenv("HOME", str(folder))  # token stores are in ~/.cache
@@ -88,8 +75,8 @@ def outputs_of(printed: dict[str, str], start: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_first_hour_runs(corpus, tmp_path, monkeypatch):
-    settings = {"CORPUS": str(corpus), "VOCABULARY": 1000, "PRESET": "google_tiny", "STEPS": 30}
+def test_a_first_hour_runs(excerpt, tmp_path, monkeypatch):
+    settings = {"CORPUS": str(excerpt), "VOCABULARY": 1000, "PRESET": "google_tiny", "STEPS": 30}
     printed = run("first_hour", tmp_path, monkeypatch, **settings)
     assert outputs_of(printed, "row_text(row):").count("→") > 3
     guesses = outputs_of(printed, "for step in kept")
@@ -101,12 +88,12 @@ def test_a_first_hour_runs(corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_inside_bert_runs(corpus, tmp_path, monkeypatch):
-    texts = corpus.read_text(encoding="utf-8").split("\n\n")
+def test_inside_bert_runs(excerpt, tmp_path, monkeypatch):
+    texts = excerpt.read_text(encoding="utf-8").split("\n\n")
     tokens = tokenizer.train(texts, TokenizerConfig(kind="wordpiece", vocab_size=1000, lowercase=True))
     model = make({"model": MODEL, "stages": [{"seq_len": MODEL["max_positions"]}]}, tokens)
     export.write(tmp_path / "small", model)
-    settings = {"MODEL": "small", "CORPUS": str(corpus), "EXAMPLES": 12, "TRAIN": 64, "EPOCHS": 1}
+    settings = {"MODEL": "small", "CORPUS": str(excerpt), "EXAMPLES": 12, "TRAIN": 64, "EPOCHS": 1}
     printed = run("inside_bert", tmp_path, monkeypatch, **settings)
     assert "3 layers, 4 heads each, 1000 tokens" in outputs_of(printed, "bertjax.load(MODEL)")
     for part in ("patterns", "targets", "disabling", "importance"):

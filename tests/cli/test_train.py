@@ -201,8 +201,7 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
 @pytest.mark.slow
 def test_korean_trains_and_reads_well(tmp_path):
     korean = ["--config.data.corpus=embedded:ko", f"--config.data.store={tmp_path}/stores"]
-    done = runs.finish(runs.start("--config=configs/tiny.py:smoke", *korean, f"--workdir={tmp_path}/run"))
-    assert done.returncode == 0, done.stderr
+    assert runs.call("--config=configs/tiny.py:smoke", *korean, f"--workdir={tmp_path}/run") == 0
     samples = runs.records(tmp_path / "run" / "samples.jsonl")[-1]["samples"]
     text = "".join(sample["text"] for sample in samples)
     guesses = "".join(guess for sample in samples for five in sample["guesses"] for guess in five)

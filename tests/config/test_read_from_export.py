@@ -9,7 +9,6 @@ import types
 import typing
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from bertjax import analysis
@@ -221,13 +220,10 @@ def test_what_is_local_has_its_default(hostile):
 
 
 @pytest.mark.parametrize("use", ["evaluate", "analyze", pytest.param("compress", marks=pytest.mark.slow)])
-def test_text_of_this_machine_stays_on_it(hostile, tmp_path, monkeypatch, use):
+def test_text_of_this_machine_stays_on_it(hostile, tmp_path, use):
     """The token store of a private text is made here, and not in the bucket that an export names."""
     private = runs.write_corpus(tmp_path / "private.txt", documents=30)
-    with ObjectStore().running() as server:
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    with ObjectStore().running() as server, server.used_here():
         if use == "evaluate":
             assert evaluate.run(str(hostile), corpus=str(private))["eval"]["mlm_loss"] > 0
         elif use == "analyze":

@@ -22,7 +22,7 @@ def store():
 def test_distillation(store, flags, undisturbed):
     own = [f"--config={CONFIGS / 'distilbert.py'}:{undisturbed / 'export'}", *flags[1:]]
     short = ["--config.stages.0.epochs=0", "--config.stages.0.steps=2", "--config.stages.0.batch=8"]
-    runs.train_in_bucket(store, "distilbert", *own, *short)
+    runs.train_here_in_bucket(store, "distilbert", *own, *short)
 
 
 @pytest.mark.parametrize("variant", ["smoke", "cls"])
@@ -34,5 +34,5 @@ def test_fine_tuning_which_ends_as_well_the_second_time(store, undisturbed, tmp_
     own += [f"--config.tasks.classify.examples.{key}={value}" for key, value in values.items()]
     own += ["--config.stages.0.min_steps=0", "--config.stages.0.seq_len=32", "--config.stages.0.epochs=1"]
     for _ in range(2):
-        output = runs.train_in_bucket(store, f"classify-{variant}", *own)
+        output = runs.train_here_in_bucket(store, f"classify-{variant}", *own)
         assert "bertjax convert --from=" in output.splitlines()[-1]

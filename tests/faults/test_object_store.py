@@ -31,7 +31,7 @@ def records(store, name):
     return [json.loads(line) for part in segments for line in store.content(part).splitlines()]
 
 
-def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, undisturbed, store):
+def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, undisturbed, store, capsys, caplog):
     calls = itertools.count(1)
     store.fault = lambda kind, name: {50: 503, 100: LOST, 150: 0.3, 200: 429}.get(next(calls) % 250)
     killed = runs.start(*flags, _WORKDIR, fault="never_ends", **store.environment)
@@ -40,9 +40,10 @@ def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, und
     runs.finish(killed)
     [mark] = store.names("run/.lock-")
     store.put("bucket", mark, store.content(mark), age=1000.0)  # as after a minute and a half
-    done = runs.finish(runs.start(*flags, _WORKDIR, **store.environment))
-    assert done.returncode == 0, done.stderr
-    assert "resumed at step" in done.stderr and "Traceback" not in done.stderr
+    with store.used_here():
+        assert runs.call(*flags, _WORKDIR) == 0
+    output, errors = capsys.readouterr()
+    assert "resumed at step" in caplog.text and "Traceback" not in errors
     assert store.content("run/export/model.safetensors") == runs.weights(undisturbed)
     losses = [(r["step"], r["train/mlm_loss"], r["train/nsp_loss"]) for r in records(store, "metrics")]
     assert losses == runs.losses(undisturbed)
@@ -52,25 +53,25 @@ def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, und
     assert json.loads(store.content("run/heartbeat.json"))["state"] == "finished"
     assert store.content("run/.lock-00002") == b"released"
     assert next(calls) > 250, "each fault has come at least once"
-    assert "encoder   gs://bucket/run/export" in done.stdout
+    assert "encoder   gs://bucket/run/export" in output
 
 
-def test_a_run_that_lost_its_lock_saves_nothing_more_and_ends_with_75(flags, store):
+def test_a_run_that_lost_its_lock_saves_nothing_more_and_ends_with_75(flags, store, capsys):
     def take_the_lock(kind, name):
         if (kind, name) == ("write", commit_of(20)):
             with store.lock:
                 store.put("bucket", "run/.lock-00002", b"someone 0")
 
     store.fault = take_the_lock
-    done = runs.finish(runs.start(*flags, _WORKDIR, **store.environment))
-    assert done.returncode == STOPPED, done.stderr
-    assert "another run has taken over gs://bucket/run" in done.stderr.splitlines()[-1]
+    with store.used_here():
+        assert runs.call(*flags, _WORKDIR) == STOPPED
+    assert "another run has taken over gs://bucket/run" in capsys.readouterr().err.splitlines()[-1]
     assert store.content("run/.lock-00002") == b"someone 0"
     assert "run/export/model.safetensors" not in store.names()
 
 
-def test_a_bucket_without_rights_is_one_line(flags, store):
+def test_a_bucket_without_rights_is_one_line(flags, store, capsys):
     store.fault = lambda kind, name: 403 if kind == "write" else None
-    done = runs.finish(runs.start(*flags, _WORKDIR, **store.environment))
-    assert done.returncode == 2
-    assert "workdir gs://bucket/run cannot be written" in done.stderr.splitlines()[-1]
+    with store.used_here():
+        assert runs.call(*flags, _WORKDIR) == 2
+    assert "workdir gs://bucket/run cannot be written" in capsys.readouterr().err.splitlines()[-1]

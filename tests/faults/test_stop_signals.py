@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,22 +41,27 @@ MATRIX = [
     )
 ]
 MATRIX += [Case("group", start, 1, 1, phase, False) for start in ("first", "resumed") for phase in ("step", "save")]
-SAMPLE = (Case("group", "resumed", 5, 1, "save"), Case("group", "first", 1, 1, "step", False))
+SAMPLE = (Case("group", "resumed", 1, 1, "save"), Case("group", "first", 1, 1, "step", False))
+# With the sample, each pair of values that two settings can have; without --distributed, each value.
+PAIRS = (
+    FIRST,
+    Case("process", "resumed", 1, 0, "step"),
+    Case("group", "first", 5, 1, "step"),
+    Case("process", "first", 1, 1, "evaluation"),
+    Case("group", "resumed", 5, 0, "evaluation"),
+    Case("group", "resumed", 1, 1, "save", False),
+)
+
+
+def test_the_slow_cases_have_each_pair_of_values():
+    def pairs(cases) -> set:
+        return {pair for case in cases if case.distributed for pair in combinations(enumerate(case), 2)}
+
+    assert pairs([*SAMPLE, *PAIRS]) == pairs(MATRIX)
 
 
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
-    """Return the marks of a case: a quarter of the matrix has each pair of values, and is slow."""
-    if case in SAMPLE:
-        return []
-    group, resumed, chunked, working = (
-        case.to == "group",
-        case.start == "resumed",
-        case.steps_per_call == 5,
-        case.workers,
-    )
-    third = {"step": resumed, "save": group, "evaluation": chunked}[case.phase]
-    is_paired = chunked == (group ^ resumed) and working == third
-    return [pytest.mark.slow if is_paired or not case.distributed else pytest.mark.exhaustive]
+    return [] if case in SAMPLE else [pytest.mark.slow if case in PAIRS else pytest.mark.exhaustive]
 
 
 class Cases:

@@ -13,26 +13,23 @@ STEPS = 100
 
 
 @pytest.mark.slow
-def test_killed_twice_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
+def test_killed_and_equal_bit_for_bit(flags, undisturbed, tmp_path):
     seed = random.randrange(2**32)
     draw = random.Random(seed)
-    moments = sorted(draw.sample(range(1, STEPS - 10), 2))
-    print(f"seed {seed}: killed after steps {moments}")
-    for moment in moments:
-        process = runs.start(*flags, f"--workdir={tmp_path}", fault="never_ends")
-        runs.wait_for_step(tmp_path, moment, process)
-        time.sleep(draw.uniform(0.0, 0.1))
-        process.kill()
-        assert runs.finish(process).returncode == -signal.SIGKILL
+    moment = draw.randrange(1, STEPS - 10)
+    print(f"seed {seed}: killed after step {moment}")
+    process = runs.start(*flags, f"--workdir={tmp_path}", fault="never_ends")
+    runs.wait_for_step(tmp_path, moment, process)
+    time.sleep(draw.uniform(0.0, 0.1))
+    process.kill()
+    assert runs.finish(process).returncode == -signal.SIGKILL
     assert runs.call(*flags, f"--workdir={tmp_path}") == 0
 
     assert runs.weights(tmp_path) == runs.weights(undisturbed)
     assert runs.losses(tmp_path) == runs.losses(undisturbed)
     assert [step for step, *_ in runs.losses(tmp_path)] == list(range(1, STEPS + 1))
     assert runs.records(tmp_path / "samples.jsonl") == runs.records(undisturbed / "samples.jsonl")
-    # A kill may come before the start that it ends is recorded.
-    first, *later = (start["resumes"] for start in runs.records(tmp_path / "starts.jsonl"))
-    assert not first and later and all(later)
+    assert [bool(start["resumes"]) for start in runs.records(tmp_path / "starts.jsonl")] == [False, True]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import itertools
 import types
 import uuid
 
-import fsspec
 import gcsfs.retry
 import pytest
 import tenacity
@@ -30,13 +29,11 @@ def server():
 @pytest.fixture
 def store(server, monkeypatch):
     """The server, which gcsfs uses and does not wait for."""
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
     monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
     monkeypatch.setattr(gcsfs.retry, "asyncio", types.SimpleNamespace(sleep=lambda seconds: asyncio.sleep(0)))
     server.fault = lambda kind, name: None
-    return server
+    with server.used_here():
+        yield server
 
 
 @pytest.fixture
