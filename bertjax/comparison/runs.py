@@ -145,7 +145,7 @@ def _read(workdir: Workdir) -> Run:
         keys = ("eval", "baseline", "finished", "steps", "seconds", "tokens_per_second")
         summary = read_json(workdir.summary, *keys)
     settings, identity = read_settings(workdir)
-    run = Run(settings, identity, read_jsonl(workdir.metrics), summary, probes=read_probes(workdir.root))
+    run = Run(settings, identity, read_jsonl(workdir.metrics, "step"), summary, probes=read_probes(workdir.root))
     # Scores of an unfinished run belong to some earlier step.
     return dataclasses.replace(run, scores=read_scores(workdir.scores)) if run.finished else run
 

@@ -22,7 +22,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     sign, last = (1 if is_lower_better(name) else -1), metrics.get(name)
     kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"
-    scores = {record["step"]: record[key] for record in read_jsonl(files.metrics) if key in record}
+    scores = {record["step"]: record[key] for record in read_jsonl(files.metrics, "step") if key in record}
     # The last step is always evaluated, so this is the length of the run.
     end = max(scores, default=0)
     scores = {

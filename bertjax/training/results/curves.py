@@ -35,7 +35,7 @@ def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
       target: PNG file to write.
       config_name: name of the configuration; its reference is drawn in gray.
     """
-    records = read_jsonl(metrics)
+    records = read_jsonl(metrics, "step")
     save(figure_of(records, panels_of(records), config_name), target)
 
 

@@ -193,7 +193,9 @@ class MetricsLog:
 
 def read_scores(path: epath.Path, last_step: int) -> list[tuple[int, float | None]]:
     """Return (step, score) for each line in `evaluations.jsonl`, up to a step."""
-    return [(record["step"], record["score"]) for record in read_jsonl(path) if record["step"] <= last_step]
+    return [
+        (record["step"], record["score"]) for record in read_jsonl(path, "step", "score") if record["step"] <= last_step
+    ]
 
 
 def _finite(record: dict) -> dict:

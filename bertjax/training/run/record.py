@@ -251,7 +251,7 @@ def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, A
     }
     if not any(open_settings.values()):
         return settings
-    evaluated = [line for line in read_jsonl(workdir.metrics) if line["step"] == step]
+    evaluated = [line for line in read_jsonl(workdir.metrics, "step") if line["step"] == step]
     tasks = {}
     for name, task in settings["tasks"].items():
         prefix = f"{_HELDOUT}{name}/" if len(objectives) > 1 else _HELDOUT

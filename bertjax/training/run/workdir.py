@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -312,15 +312,19 @@ def _segments(path: epath.Path) -> list[epath.Path]:
     return [path.with_name(name) for name in storage.names_in(path.parent) if pattern.fullmatch(name)]
 
 
-def read_jsonl(path: epath.Path) -> list[dict]:
+def read_jsonl(path: epath.Path, *keys: str) -> list[dict]:
     """Return the records in a file and its segments, empty if none exist; a truncated last line is dropped.
 
+    Args:
+      path: the file.
+      keys: keys that every record must have.
+
     Raises:
-      UserError: another line is not a JSON object.
+      UserError: another line is not a JSON object, or lacks a key.
       Unavailable: the store does not answer.
     """
     parts = parts_of(path)
-    records = [record for part in parts for record in _records(part, storage.read_bytes(part))]
+    records = [record for part in parts for record in _records(part, storage.read_bytes(part), keys)]
     # A run that was copied from an object store and continued on a disk has segments older than the file.
     return sorted(records, key=_step) if len(parts) > 1 else records
 
@@ -329,7 +333,7 @@ def _step(record: dict) -> float:
     return record.get("step", 0)
 
 
-def _records(path: epath.Path, content: bytes) -> list[dict]:
+def _records(path: epath.Path, content: bytes, keys: Sequence[str] = ()) -> list[dict]:
     *lines, _ = content.split(b"\n")  # split bytes, not text: a kill may cut a line inside a UTF-8 character
     records = []
     for number, line in enumerate(lines, start=1):
@@ -337,6 +341,8 @@ def _records(path: epath.Path, content: bytes) -> list[dict]:
             record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError("it is not a JSON object")
+            if missing := [key for key in keys if key not in record]:
+                raise ValueError(f"it has no {', '.join(missing)}")
         except ValueError as error:
             raise UserError(f"{path}:{number} is damaged ({error}); delete the line to continue without it") from error
         records.append(record)

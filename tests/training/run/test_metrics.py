@@ -5,9 +5,10 @@ import dataclasses
 import jax.numpy as jnp
 import pytest
 
+from bertjax.runtime.errors import UserError
 from bertjax.training.run import metrics
-from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals
-from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals, read_scores
+from bertjax.training.run.workdir import Workdir, read_jsonl, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from tests.waiting import Clock
 
@@ -119,3 +120,10 @@ def test_a_spike_is_valid_json_whatever_its_loss(workdir, writer):
     assert read_jsonl(workdir.spikes) == [
         {"step": 3, "name": "mlm_loss", "loss": None, "deviations": None, "rows": [4, 5]}
     ]
+
+
+@pytest.mark.parametrize("line, missing", [({"score": 1.0}, "step"), ({"step": 1}, "score"), ({}, "step, score")])
+def test_a_score_that_lacks_its_step_or_value_is_one_line(workdir, line, missing):
+    write_jsonl(workdir.evaluations, [{"step": 1, "score": None}, line])
+    with pytest.raises(UserError, match=f"evaluations.jsonl:2 is damaged .it has no {missing}.; delete the line"):
+        read_scores(workdir.evaluations, 10)
