@@ -90,8 +90,7 @@ class Part:
 
     def lacks(self, subject: Subject, materials: Sequence[Material]) -> str:
         """Return why a model cannot be analyzed, as `missing` does; also checks for attention."""
-        block = subject.encoder.block
-        if self.needs_attention and ATTENTION not in block.captures:
+        if self.needs_attention and ATTENTION not in (block := subject.encoder.block).captures:
             return f"has model.block.kind={block.kind}, and this part reads attention; use --parts=layers"
         return self.missing(subject, materials)
 

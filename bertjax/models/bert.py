@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from bertjax.models import taps
 from bertjax.models.activations import activation
-from bertjax.models.attention import SelfAttention
+from bertjax.models.attention import Positions, SelfAttention
 from bertjax.models.blocks.base import Block, Products
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
@@ -19,7 +19,6 @@ from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.layers import Dense, normalization
 from bertjax.models.random import split
-from bertjax.models.relative import RelativePositions
 from bertjax.models.remat import kept
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
@@ -114,7 +113,7 @@ class BertLayer(nn.Module):
         visibility: Visibility,
         key: jax.Array | None = None,
         queries: Queries | None = None,
-        positions: RelativePositions | None = None,
+        positions: Positions | None = None,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 

@@ -121,7 +121,7 @@ def test_opening_an_export_needs_little_and_starts_no_backend(folder):
     assert ended.returncode == 0, ended.stderr
 
 
-_MOST_MODULES = 58
+_MOST_MODULES = 56
 
 
 def test_opening_an_export_imports_few_modules(folder):

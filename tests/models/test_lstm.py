@@ -191,8 +191,8 @@ def test_taps_of_attention_are_refused(encoder):
             "model.block.pairs='both' is unknown; choose one of joint",
         ),
         ({"block": {"kind": "lstm"}, "width": 7}, "needs an even model.width, not 7"),
-        ({"block": {"kind": "lstm"}, "sharing": "all"}, "needs model.sharing=none, not all"),
-        ({"block": {"kind": "lstm"}, "activation_bits": 8}, "needs model.activation_bits=0, not 8"),
+        ({"block": {"kind": "lstm"}, "sharing": "all"}, "set model.sharing=none"),
+        ({"block": {"kind": "lstm"}, "activation_bits": 8}, "set model.activation_bits=0"),
     ],
 )
 def test_settings_that_do_not_go_with_an_lstm(settings, message):

@@ -130,7 +130,7 @@ def test_every_parameter_is_sharded_by_a_rule(config):
         ),
         ({"block": Mobile(inner_width=0)}, "model.block.inner_width=0 must be at least 1"),
         ({"block": Mobile(inner_width=100)}, "model.block.inner_width=100 is not divisible by model.heads=12"),
-        ({"block": Mobile(inner_width=96), "sharing": "all"}, "model.block.kind=mobilebert .* model.sharing=all"),
+        ({"block": Mobile(inner_width=96), "sharing": "all"}, "model.block.kind=mobilebert .*model.sharing=all"),
         (
             {"embeddings": MobileBertEmbeddings(width=1024)},
             "model.embeddings.kind=mobilebert needs embeddings of at most model.w",
