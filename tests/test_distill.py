@@ -257,7 +257,7 @@ def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsy
     assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
     assert not (run / "export" / "hf").exists()
     for arguments, complaint in (
-        ([f"{losses}={{'a': {{'kind': 'attention'}}}}"], "need attention; use kind=logits or kind=hidden"),
+        ([f"{losses}={{'a': {{'kind': 'attention'}}}}"], "for teacher losses to read; use kind=logits or kind=hidden"),
         (
             [f"{losses}={{'a': {{'kind': 'hidden', 'on': 'summaries'}}}}"],
             "sees its example from one side only, so that the teacher loss 'hidden'",
