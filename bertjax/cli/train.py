@@ -27,8 +27,8 @@ from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.hooks.base import Run
 from bertjax.training.hooks.default import default_hooks
 from bertjax.training.hooks.log import open_log
-from bertjax.training.hooks.own import own_hooks
 from bertjax.training.hooks.profiling import parse_steps
+from bertjax.training.hooks.user import user_hooks
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore
 from bertjax.training.results import best, classes, curves, report
@@ -89,36 +89,36 @@ def run(
       RunFailed: the run started and cannot continue.
     """
     processes.check_started()
-    own = processes.together(own_hooks, config.runtime.hooks)  # imports them, before anything else
     with session.opened(config, workdir, longer, other_versions, on_event) as opened:
-        prepared = start.prepare(opened, config, longer)
+        own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
+        started = start.check_start(opened, config, longer)
         with opened.watchdog.state("restoring"):
-            beginning = restore(prepared)
-            metrics_log = open_log(prepared, beginning)
-            hooks = [*default_hooks(prepared, beginning, metrics_log, profile), *own]
-            training = Run(prepared, beginning, metrics_log, hooks, should_stop)
-        prepared.commit()  # up to here, a refused start has not changed any file of the run
-        files, tokenizer = opened.files, prepared.feeds.store.tokenizer
-        if not loop.train(training):
-            opened.end("stopped", STOPPED, training.saved)
-            return Summary(training.saved, False, {}, files.path)
+            restored = restore(started)
+            metrics_log = open_log(started, restored)
+            hooks = [*default_hooks(started, restored, metrics_log, profile), *own]
+            current = Run(started, restored, metrics_log, hooks, should_stop)
+        started.commit()  # up to here, a refused start has not changed any file of the run
+        files, tokenizer = opened.files, started.feeds.store.tokenizer
+        if not loop.train(current):
+            opened.end("stopped", STOPPED, current.saved)
+            return Summary(current.saved, False, {}, files.path)
         with opened.watchdog.state("exporting"):
-            figures = _export(training, name)
-        if training.failure:  # raised after the export, which may be all that is left of the run
-            raise training.failure
-        opened.end("finished", command_line.FINISHED, training.step)
-        return Summary(training.step, True, figures, files.path, tokenizer.pad_id)
+            figures = _export(current, name)
+        if current.failure:  # raised after the export, which may be all that is left of the run
+            raise current.failure
+        opened.end("finished", command_line.FINISHED, current.step)
+        return Summary(current.step, True, figures, files.path, tokenizer.pad_id)
 
 
-def _export(training: Run, name: str) -> dict[str, Any]:
+def _export(current: Run, name: str) -> dict[str, Any]:
     """Write the model and the results of a finished run, and return its figures."""
-    program, evaluation, figures = training.program, training.evaluation, training.figures(training.evaluation)
-    params = export.exported(program.merged(training.state))
+    program, evaluation, figures = current.program, current.evaluation, current.figures(current.evaluation)
+    params = export.exported(program.merged(current.state))
     params = multihost_utils.process_allgather(params, tiled=True)
     settings = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
-    model = export.Export(settings, program.encoder, params, training.feeds.store.tokenizer, figures)
-    training.session.verify_lock()
-    processes.on_writer(lambda: _write_results(training.session.files, model, name, program.config, evaluation))
+    model = export.Export(settings, program.encoder, params, current.feeds.store.tokenizer, figures)
+    current.session.verify_lock()
+    processes.on_writer(lambda: _write_results(current.session.files, model, name, program.config, evaluation))
     return figures
 
 

@@ -62,8 +62,7 @@ class Union:
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
         # A class whose own kind differs would be written to config.json under a name that does not load it.
-        fields = dataclasses.fields(self.base) if dataclasses.is_dataclass(self.base) else ()
-        has_kind = any(field.name == "kind" for field in fields)
+        has_kind = any(field.name == "kind" for field in dataclasses.fields(self.base))
         if has_kind and (own := getattr(registered, "kind", None)) != kind:
             raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
         return registered

@@ -1,6 +1,5 @@
 """The training loop: dispatch chunks of steps, and call the hooks between them."""
 
-import contextlib
 import functools
 import logging
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.training.hooks.base import Run, Stopping
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
-from bertjax.training.run.failures import Failures, NotFinite
+from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.watchdog import TRAINING
 from bertjax.training.state import grow
 
@@ -28,34 +27,33 @@ def train(run: Run) -> bool:
       FailedAgain: the previous start failed at the same step from the same checkpoint.
       Unavailable: the lock of the workdir is lost.
     """
-    failures, error = Failures(run.session.files.failures, run.step), None
+    error = None
     try:
         with run.session.watchdog.state(TRAINING):
             _train(run)
     except BaseException as caught:  # Ctrl-C, too
         error = caught
-    with contextlib.ExitStack() as closing:  # all hooks, whatever one of them raises
-        for hook in reversed(run.hooks):
-            closing.callback(hook.on_close, run, error)
+    _close(run, error)
+    if error is None and not run.has_finished:
+        error = run.failure  # the state of a stop is not saved
     if error is not None:
-        _fail(error, failures, run.taken + 1)
+        _fail(error, run)
     return run.has_finished
 
 
 def _train(run: Run) -> None:
     try:
-        run.each("on_start")
+        run.call_hooks("on_start")
+        run.call_hooks("on_ready")
         for first in _chunks(run):
             run.take(leave=1)
             if run.session.lock:
                 run.session.lock.check()
             run.owes_evaluation = run.is_due(run.program.config.eval.every, first)
             run.check_stop()
-            run.each("on_chunk", first)
+            run.call_hooks("on_chunk", first)
     except Stopping:
-        run.each("on_stop")
-        if run.failure:
-            raise run.failure from None
+        run.call_hooks("on_stop")
 
 
 def _chunks(run: Run) -> Iterator[int]:
@@ -65,7 +63,7 @@ def _chunks(run: Run) -> Iterator[int]:
     compiled = set()
     while not run.is_at_end:
         first, end = run.step, run.timetable.edge_after(run.step, run.runtime.steps_per_call, run.runtime.keep_at)
-        run.each("on_dispatch", first, end)
+        run.call_hooks("on_dispatch", first, end)
         with run.log.spending("data_wait"):
             local = [next(batches) for _ in range(first, end)]
         global_batches = put_batches(local, run.program.mesh)
@@ -98,9 +96,19 @@ def _grow(run: Run) -> None:
         log.info("from step %d on the encoder has %d layers", run.step, program.encoder.layers)
 
 
-def _fail(error: BaseException, failures: Failures, step: int) -> NoReturn:
+def _close(run: Run, error: BaseException | None) -> None:
+    """Close all hooks, whatever one of them raises: its error must not hide that of the run, or prevent its export."""
+    for hook in run.hooks:
+        try:
+            hook.on_close(run, error)
+        except Exception as failure:
+            log.error("%s.on_close has failed", type(hook).__name__, exc_info=failure)
+            run.failure = run.failure or failure
+
+
+def _fail(error: BaseException, run: Run) -> NoReturn:
     """Raise the error of a step, explained if its cause is known, or as one that occurred before."""
-    judged = failures.judge(step, error) if isinstance(error, Exception) else error
+    judged = run.failures.judge(run.taken + 1, error) if isinstance(error, Exception) else error
     if isinstance(error, NotFinite):  # every process has it: they leave together
         processes.together(functools.partial(_raise, judged))
     if judged is error:

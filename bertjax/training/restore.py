@@ -1,8 +1,9 @@
 """Restore a run's newest checkpoint, or create its state at step 0."""
 
+import dataclasses
 import logging
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.config import RuntimeConfig
@@ -18,19 +19,20 @@ from bertjax.training.state import State
 log = logging.getLogger(__name__)
 
 
-class Beginning(NamedTuple):
-    """The state that a start begins with.
+@dataclasses.dataclass
+class Restored:
+    """Initial or restored state of a start.
 
     Attributes:
       checkpoints: checkpoints of the run.
-      state: state after `step` steps.
+      state: state after `step` steps, until `take_state`.
       step: steps done.
       meta: metadata of the restored checkpoint; empty at step 0 of a new run.
       owes_evaluation: whether the earlier start saved the state to evaluate it next, and ended before it had.
     """
 
     checkpoints: Checkpoints
-    state: State
+    state: State | None
     step: int
     meta: dict[str, Any]
     owes_evaluation: bool
@@ -40,12 +42,19 @@ class Beginning(NamedTuple):
         """Whether the run had no checkpoint."""
         return not self.meta
 
+    def take_state(self) -> State:
+        """Return the state and forget it: training reuses its memory, so that nothing else may hold it."""
+        state, self.state = self.state, None
+        return state
 
-def restore(start: Start) -> Beginning:
+
+def restore(start: Start) -> Restored:
     """Restore the newest checkpoint that is whole; without one, create the state at step 0.
 
     Raises:
-      UserError: the settings contradict the checkpoint.
+      UserError: the settings contradict the checkpoint, or all checkpoints are damaged.
+      RunFailed: the processes do not see the same checkpoints, or hold different copies of the state.
+      Unavailable: the storage does not answer.
     """
     program, files, runtime = start.program, start.session.files, start.program.config.runtime
     timetable = program.timetable
@@ -72,7 +81,7 @@ def restore(start: Start) -> Beginning:
     # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and writes
     # its line of metrics.
     owes_evaluation = meta.get("evaluation_is_due", False) and step not in checkpoints.scores
-    return Beginning(checkpoints, state, step, meta, owes_evaluation)
+    return Restored(checkpoints, state, step, meta, owes_evaluation)
 
 
 def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], workdir: Workdir) -> None:

@@ -1,4 +1,4 @@
-"""What one start of a run opens around its training: lock, heartbeat, watchdog, log writer and clock."""
+"""One start of a run: its lock, heartbeat, watchdog, log writer and clock."""
 
 import contextlib
 import dataclasses
@@ -66,7 +66,7 @@ class Session:
 def opened(
     config: Config, workdir: str | Path | epath.Path, longer: bool, other_versions: bool, on_event: str
 ) -> Iterator[Session]:
-    """Open a session: lock the workdir and begin the heartbeat. An error that ends it is reported there.
+    """Lock the workdir and start the heartbeat. If the session ends with an error, the heartbeat records it.
 
     Args:
       config: the configuration as the user wrote it.

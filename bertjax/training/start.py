@@ -1,4 +1,4 @@
-"""Check a start against the record in its workdir, print the plan, and write the new record."""
+"""Open what a run needs, check the start against the record in its workdir, and write the new record."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from bertjax.training.teachers import open_teachers
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """A start that matches its workdir and has not written to it yet.
+    """A start that matches its workdir; nothing of it is written before `commit`.
 
     Attributes:
       session: the open workdir.
@@ -84,7 +84,7 @@ class Start:
         write_json(files.versions, versions.installed())
 
 
-def prepare(session: Session, config: Config, longer: bool) -> Start:
+def check_start(session: Session, config: Config, longer: bool) -> Start:
     """Open everything that a run needs, compare it with the record in the workdir, and print the plan.
 
     Args:

@@ -8,9 +8,9 @@ from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
-from bertjax.training.restore import Beginning
+from bertjax.training.restore import Restored
 from bertjax.training.results.report import summary_of
-from bertjax.training.run.checkpoint import NotSaved
+from bertjax.training.run.failures import Failures
 from bertjax.training.run.goodput import goodput_of, mfu
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue
 from bertjax.training.stage_flops import of_stage
@@ -26,7 +26,7 @@ class Run:
 
     Args:
       start: the checked start: program, data and workdir.
-      beginning: the state to begin with.
+      restored: the state to begin with.
       log: logs and totals.
       hooks: called in this order at each moment.
       should_stop: called between chunks and between evaluation batches, in all processes after the same ones.
@@ -38,29 +38,32 @@ class Run:
       owes_evaluation: whether the state after `step` steps is evaluated next, by a resumed run if not by this start.
       evaluation: the newest evaluation.
       saved: step of the newest state that is saved, once the run was asked to stop.
-      failure: error of the last save, if it failed.
+      failure: error of the last save or of closing a hook, to raise once the results are exported.
+      failures: failures of all starts.
     """
 
     def __init__(
         self,
         start: Start,
-        beginning: Beginning,
+        restored: Restored,
         log: MetricsLog,
         hooks: Sequence["Hook"],
         should_stop: Callable[[], bool],
     ):
-        self.start, self.beginning, self.log, self.hooks = start, beginning, log, hooks
+        self.start, self.restored, self.log, self.hooks = start, restored, log, hooks
         self.session, self.program, self.feeds = start.session, start.program, start.feeds
         self.runtime, self.timetable = self.program.config.runtime, self.program.timetable
-        self.state, self.step = beginning.state, beginning.step
-        self.taken = self.saved = beginning.step
-        self.owes_evaluation = beginning.owes_evaluation
+        self.state, self.step = restored.take_state(), restored.step
+        self.taken = self.saved = restored.step
+        self.owes_evaluation = restored.owes_evaluation
         self.evaluation: Evaluation | None = None
-        self.failure: NotSaved | None = None
+        self.failure: Exception | None = None
+        # Read here, before the start is committed: a damaged file refuses it.
+        self.failures = Failures(self.session.files.failures, restored.step)
         self.queue = MetricsQueue()
         self._should_stop = should_stop
 
-    def each(self, moment: str, *arguments: Any) -> None:
+    def call_hooks(self, moment: str, *arguments: Any) -> None:
         """Call a method of every hook, in order."""
         for hook in self.hooks:
             getattr(hook, moment)(self, *arguments)
@@ -69,7 +72,7 @@ class Run:
         """Pass the metrics of steps to the hooks; without waiting if the newest dispatch is left out (`leave=1`)."""
         arrived = self.queue.take(leave)
         for step, metrics in arrived:
-            self.each("on_step", step, metrics)
+            self.call_hooks("on_step", step, metrics)
             self.taken = step
         if arrived:  # one beat: the steps of a dispatch arrive together
             self.session.watchdog.beat(self.taken)
@@ -90,8 +93,8 @@ class Run:
 
     @property
     def has_finished(self) -> bool:
-        """Whether all steps are done and the last state is evaluated."""
-        return self.is_at_end and not self.owes_evaluation
+        """Whether all steps are done and this start has evaluated the last state."""
+        return self.is_at_end and self.evaluation is not None and not self.owes_evaluation
 
     @property
     def may_be_best(self) -> bool:
@@ -124,33 +127,43 @@ class Run:
 class Hook:
     """One duty of a run between its steps. A subclass defines the moments that it needs.
 
-    All processes call all hooks, at the same moments; only process 0 prints and writes, see
-    `bertjax.training.parallel.processes`. An error in a hook ends the run. A hook must not change the state: what a run
-    computes is decided by its configuration alone.
+    All processes call all hooks, at the same moments unless one of them fails; only process 0 prints and writes, see
+    `bertjax.training.parallel.processes`. An error in a hook ends the run, and what was trained since the last
+    checkpoint is lost. A hook must not change the state: what a run computes is decided by its configuration alone.
 
-    Name your own as `runtime.hooks=["module:Class"]`: each is made without arguments, and called after bertjax's.
+    Add your own hook with `runtime.hooks=["module:Class"]`: it is made without arguments, and called after bertjax's.
     """
 
     def on_start(self, run: Run) -> None:
-        """Before the first chunk of this start."""
+        """Before the first chunk of this start, and before any other moment of any hook."""
+
+    def on_ready(self, run: Run) -> None:
+        """Once all hooks have started: the first save and an evaluation that an earlier start owes."""
 
     def on_dispatch(self, run: Run, first: int, end: int) -> None:
         """Before the chunk with the steps `first` to `end - 1`, counted from 0."""
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
-        """When the metrics of a step have arrived; `step` steps are done. All steps come, in order."""
+        """When the metrics of a step have arrived; `step` steps are done. They arrive in order.
+
+        A resumed run has the steps since its checkpoint again. The last ones before a stop may never arrive.
+        """
 
     def on_chunk(self, run: Run, first: int) -> None:
-        """After the chunk from `first` to `run.step`; `run.take()` waits for its metrics."""
+        """After the chunk from `first` to `run.step`; `run.take()` waits for its metrics. A stop takes its place."""
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
-        """After an evaluation of the state after `run.step` steps."""
+        """After an evaluation of the state after `run.step` steps that this run records."""
 
     def on_save(self, run: Run, meta: dict[str, Any]) -> None:
-        """Before a checkpoint is saved: add what a resumed run needs to its metadata, as JSON."""
+        """Before a checkpoint is saved: put what a resumed run needs into its metadata, as JSON, under a name."""
 
     def on_stop(self, run: Run) -> None:
         """When the run is asked to stop, between two chunks or in the middle of an evaluation."""
 
     def on_close(self, run: Run, error: BaseException | None) -> None:
-        """At the end, after all steps, a stop or an error; called even if another hook fails here."""
+        """At the end, also after a stop or an error. It is called even if another hook fails here.
+
+        After an error, other processes may not be here, and another one may own the workdir: exchange and write
+        nothing. `run.has_finished` tells a finish from a stop.
+        """

@@ -12,7 +12,7 @@ class Evaluate(Hook):
     def __init__(self):
         self._evaluators: dict[int, Evaluator] = {}  # by depth
 
-    def on_start(self, run: Run) -> None:
+    def on_ready(self, run: Run) -> None:
         if run.owes_evaluation:
             self._run(run)
         elif run.is_at_end:  # all steps were done, and evaluated, before this start
@@ -25,12 +25,12 @@ class Evaluate(Hook):
 
     def _run(self, run: Run) -> None:
         run.evaluation = self._evaluate(run)
-        run.each("on_evaluation", run.evaluation)
+        run.call_hooks("on_evaluation", run.evaluation)
         # A score marks an evaluation as done, so its line of metrics must be on disk first.
         run.log.flush()
         score = run.evaluation.rank if math.isfinite(run.evaluation.rank) and run.may_be_best else None
         run.log.write_score(run.step, score)
-        run.beginning.checkpoints.scores[run.step] = score
+        run.restored.checkpoints.scores[run.step] = score
         run.owes_evaluation = False
 
     def _evaluate(self, run: Run) -> Evaluation:

@@ -8,7 +8,7 @@ from bertjax.models.flops import Counts
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.parallel import processes
-from bertjax.training.restore import Beginning
+from bertjax.training.restore import Restored
 from bertjax.training.run import goodput
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.tracking import Tracking
@@ -21,15 +21,15 @@ class Log(Hook):
     The newest step's line waits until the next step arrives or a checkpoint is saved, as an evaluation may join it.
 
     Args:
-      beginning: metrics since the last line, if the run resumes.
+      restored: metrics since the last line, if the run resumes.
     """
 
-    def __init__(self, beginning: Beginning):
+    def __init__(self, restored: Restored):
         # Newest metrics of each task trained since the last line.
-        is_due, is_owed = beginning.meta.get("evaluation_is_due", False), beginning.owes_evaluation
+        is_due, is_owed = restored.meta.get("evaluation_is_due", False), restored.owes_evaluation
         has_line = is_due and not is_owed  # the evaluation after the save has written this line
-        self._recent: dict[str, float] = {} if has_line else dict(beginning.meta.get("recent", {}))
-        self._waiting: tuple[int, dict[str, float]] | None = (beginning.step, dict(self._recent)) if is_owed else None
+        self._recent: dict[str, float] = {} if has_line else dict(restored.meta.get("recent", {}))
+        self._waiting: tuple[int, dict[str, float]] | None = (restored.step, dict(self._recent)) if is_owed else None
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
         self._write(run)
@@ -63,7 +63,7 @@ class Log(Hook):
             self._waiting = None
 
 
-def open_log(start: Start, beginning: Beginning) -> MetricsLog:
+def open_log(start: Start, restored: Restored) -> MetricsLog:
     """Open the logs and trackers of a run in the writer, and its totals in every process.
 
     Raises:
@@ -72,7 +72,7 @@ def open_log(start: Start, beginning: Beginning) -> MetricsLog:
     session, config = start.session, start.program.config
     names = config.runtime.trackers if processes.is_writer() else ()
     trackers = [session.closing.enter_context(Tracking(name, session.files, to_dict(config))) for name in names]
-    totals = Totals(**beginning.meta["totals"]) if beginning.meta else Totals()
+    totals = Totals(**restored.meta["totals"]) if restored.meta else Totals()
 
     def speed(before: Totals, now: Totals, steps: int) -> dict[str, float]:
         return goodput.speed(before, now, steps, session.elapsed.seconds, start.program.mesh)
@@ -80,5 +80,5 @@ def open_log(start: Start, beginning: Beginning) -> MetricsLog:
     # A damaged file of the writer is an error in every process.
     return processes.together(
         MetricsLog,
-        *(session.files, totals, beginning.step, session.writer, trackers, speed, beginning.owes_evaluation),
+        *(session.files, totals, restored.step, session.writer, trackers, speed, restored.owes_evaluation),
     )

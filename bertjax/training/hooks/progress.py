@@ -28,7 +28,7 @@ class ProgressBar(Hook):
         )
 
     def on_dispatch(self, run: Run, first: int, end: int) -> None:
-        if first == run.beginning.step:
+        if first == run.restored.step:
             self._bar.set_postfix_str("compiling the step")
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:

@@ -4,14 +4,14 @@ from typing import Any
 
 import jax
 
-from bertjax.runtime.errors import Unavailable
+from bertjax.runtime.errors import Unavailable, UserError
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.saving import Saving
 
 
 class Save(Hook):
-    """Saves every `runtime.save_every` steps, at those of `keep_at`, at a stop and at the end.
+    """Saves every `runtime.save_every` steps, at the steps in `keep_at`, at a stop and at the end.
 
     With `keep_best`, also before each evaluation that may make a checkpoint the best.
 
@@ -22,23 +22,24 @@ class Save(Hook):
     def __init__(self, saving: Saving):
         self._saving = saving
 
-    def on_start(self, run: Run) -> None:
-        if run.beginning.is_new:
+    def on_ready(self, run: Run) -> None:
+        if run.restored.is_new:
             self._saving.try_out(run.session.files.trial_checkpoint, run.state)
             if 0 in run.runtime.keep_at:
                 self._save(run)
 
     def on_chunk(self, run: Run, first: int) -> None:
         self._saving.check()
-        may_be_best = run.owes_evaluation and run.runtime.keep_best and run.may_be_best
-        if may_be_best or run.step in run.runtime.keep_at or self._is_due(run, first):
+        ranks = run.owes_evaluation and run.runtime.keep_best and run.may_be_best
+        if ranks or run.step in run.runtime.keep_at or self._is_due(run, first):
             run.take()
             self._save(run, is_last=run.is_at_end)
 
     def on_stop(self, run: Run) -> None:
         """Save the state, or finish a save that started a few steps ago."""
-        self._saving.check()
-        if run.step == run.beginning.step and not run.beginning.is_new:
+        if jax.process_count() == 1:  # several processes learn together in `finish_recent` that a save has failed
+            self._saving.check()
+        if run.step == run.restored.step and not run.restored.is_new:
             run.saved = run.step  # nothing is trained: the restored checkpoint is this state
         elif finished := self._saving.finish_recent(run.step):
             run.saved, run.failure = finished
@@ -64,7 +65,14 @@ class Save(Hook):
             "evaluation_is_due": run.owes_evaluation,
             "skip_rows": run.runtime.skipped_before(run.step),
         }
-        run.each("on_save", meta)
+        for hook in run.hooks:
+            own: dict[str, Any] = {}
+            hook.on_save(run, own)
+            if taken := sorted(meta.keys() & own.keys()):
+                raise UserError(
+                    f"{type(hook).__name__}.on_save gives {taken[0]!r}, which another hook gives; choose another name"
+                )
+            meta |= own
         run.session.verify_lock()
         if is_last:
             run.failure = self._saving.save_last(run.step, run.state, meta)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.parallel import processes
-from bertjax.training.restore import Beginning
+from bertjax.training.restore import Restored
 
 log = logging.getLogger(__name__)
 
@@ -116,11 +116,11 @@ class Spikes(Hook):
     All processes track the losses, because they must keep and delete the same checkpoints. Only the writer reports.
 
     Args:
-      beginning: has the detector's state at the restored step.
+      restored: has the detector's state at the restored step.
     """
 
-    def __init__(self, beginning: Beginning):
-        self._detector = SpikeDetector(state=beginning.meta.get("spikes"))
+    def __init__(self, restored: Restored):
+        self._detector = SpikeDetector(state=restored.meta.get("spikes"))
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
@@ -147,4 +147,4 @@ class Spikes(Hook):
 
     def on_save(self, run: Run, meta: dict[str, Any]) -> None:
         meta["spikes"] = self._detector.state
-        run.beginning.checkpoints.hold_before = self._detector.high_since
+        run.restored.checkpoints.hold_before = self._detector.high_since

@@ -63,7 +63,7 @@ class _Preservation(policy.PreservationPolicy):
 
 
 @dataclasses.dataclass(frozen=True)
-class Restored:
+class RestoredCheckpoint:
     """A restored checkpoint: the tree of arrays, and the metadata."""
 
     step: int
@@ -151,7 +151,7 @@ class Checkpoints:
         check_replicas(state, step)
         arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
         # A copy, because the caller updates its counters while Orbax writes.
-        meta = json.loads(json.dumps({"format_version": FORMAT_VERSION, **arrays, **meta}))
+        meta = json.loads(json.dumps({**meta, "format_version": FORMAT_VERSION, **arrays}))
         meta["digest"] = _digest(meta)  # covers the fingerprints, which in turn cover the arrays
 
         def start() -> None:
@@ -201,7 +201,7 @@ class Checkpoints:
                 f"a checkpoint could not be written to {self._folder}: {reason}; the older ones are kept"
             ) from error
 
-    def restore_newest(self, abstract_state: Callable[[int], Any]) -> Restored | None:
+    def restore_newest(self, abstract_state: Callable[[int], Any]) -> RestoredCheckpoint | None:
         """Return the newest undamaged checkpoint, or None if there are no checkpoints.
 
         Damaged checkpoints are logged, and renamed once an older one has been read.
@@ -241,7 +241,7 @@ class Checkpoints:
             )
         return None
 
-    def restore(self, step: int, abstract_state: Any = None) -> Restored:
+    def restore(self, step: int, abstract_state: Any = None) -> RestoredCheckpoint:
         """Read and verify one checkpoint; if that fails, read it once more.
 
         Args:
@@ -268,7 +268,7 @@ class Checkpoints:
             raise problem
         return restored
 
-    def _restore_once(self, step: int, abstract_state: Any) -> tuple[Restored | None, UserError | None]:
+    def _restore_once(self, step: int, abstract_state: Any) -> tuple[RestoredCheckpoint | None, UserError | None]:
         """Return (checkpoint, None) or (None, reason why it differs from what was saved), the same in all processes."""
         alone = abstract_state is None
         content, failures = (_attempt_alone if alone else processes.attempt)(
@@ -285,7 +285,7 @@ class Checkpoints:
         altered = [path for path, value in meta["fingerprints"].items() if actual.get(path) != value]
         gathered = [altered] if alone else processes.gather(altered, f"verify-{step}")
         if not any(gathered):
-            return Restored(step, tree, meta), None
+            return RestoredCheckpoint(step, tree, meta), None
         if everywhere := [path for path in altered if all(path in paths for paths in gathered)]:
             return None, Damaged(f"{len(everywhere)} arrays are not what was saved, first {everywhere[0]}")
         index, paths = next((index, paths) for index, paths in enumerate(gathered) if paths)

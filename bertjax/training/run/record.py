@@ -27,7 +27,7 @@ from bertjax.training.parallel import processes
 from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.run import foreign_code, versions
-from bertjax.training.run.checkpoint import Checkpoints, Deleted, Restored
+from bertjax.training.run.checkpoint import Checkpoints, Deleted, RestoredCheckpoint
 from bertjax.training.run.foreign_code import ForeignModule
 from bertjax.training.run.workdir import Workdir, has_finished, local_folder, read_json, read_jsonl, write_json
 from bertjax.training.stages import stage_at
@@ -300,7 +300,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     )
 
 
-def _restore(checkpoints: Checkpoints, path: Path, step: str) -> Restored:
+def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpoint:
     """Read a checkpoint, by default the newest. If a live run deletes the newest one meanwhile, read its successor."""
     while True:
         steps = checkpoints.refreshed_steps()
