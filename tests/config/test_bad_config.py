@@ -75,6 +75,7 @@ SETTINGS = [
     ("optimizer.warmup_share=-0.1", "optimizer.warmup_share=-0.1 must be in [0, 1)"),
     ("optimizer.layer_decay=1.1", "optimizer.layer_decay=1.1 must be above 0 and at most 1"),
     ("lora.rank=-1", "lora.rank=-1 must not be negative"),
+    ("runtime.hooks=['log']", "runtime.hooks has 'log', which must be module:Class, such as mylab.hooks:Mine"),
     ("runtime.keep=0", "runtime.keep=0 must be at least 1"),
     ("runtime.save_every=0", "runtime.save_every=0 must be at least 1"),
     ("runtime.keep_at=[5,-1]", "runtime.keep_at has the step -1, which must not be negative; 0 is the initial state"),
