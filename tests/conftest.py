@@ -46,6 +46,20 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_programs_in_memory() -> Iterator[None]:
+    """Forget compiled programs before there are too many.
+
+    Each is mapped into memory a few times, Linux allows a process 65,530 mappings, and XLA crashes at the limit.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        import jax
+
+        jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def store(tmp_path_factory) -> TokenStore:
     """Sixty documents of made-up words, on disk as any store is."""
