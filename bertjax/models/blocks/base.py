@@ -143,9 +143,20 @@ class Block(abc.ABC):
         return config.width
 
 
-def check_no_position_table(config: Any) -> None:
-    """Raise UserError if embeddings add positions to words, which a block with positions of its own reads again."""
+def check_no_position_table(config: Any, order: str = "has positions of its own") -> None:
+    """Raise UserError if embeddings add positions to words, which this block does not need.
+
+    Args:
+      order: how the block reads token order, for the message.
+    """
     if config.embeddings.has_position_table:
+        raise UserError(f"model.block.kind={config.block.kind} {order}; set model.embeddings.positions=none")
+
+
+def check_has_positions(config: Any) -> None:
+    """Raise UserError if embeddings add no positions to words: this block's attention does not see token order."""
+    if not config.embeddings.has_position_table:
         raise UserError(
-            f"model.block.kind={config.block.kind} has positions of its own; set model.embeddings.positions=none"
+            f"model.block.kind={config.block.kind} reads token order only from the position table of the embeddings; "
+            "set model.embeddings.positions=learned"
         )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.blocks.base import Block, Products
+from bertjax.models.blocks.base import Block, Products, check_no_position_table
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout
@@ -56,6 +56,7 @@ class LSTMBlock(Block):
                 )
         if config.width % 2:
             raise UserError(f"model.block.kind=lstm needs an even model.width, not {config.width}")
+        check_no_position_table(config, "reads tokens in order")
 
     def layer(self, config):
         return LSTMLayer(config, parent=None)

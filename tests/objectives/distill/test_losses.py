@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.attention import AttentionMaps
 from bertjax.objectives.distill.losses.base import Values
@@ -39,7 +38,7 @@ BATCH = {
 STUDENT = dataclasses.replace(batches.ENCODER, layers=2, width=8, heads=2)
 TEACHER = dataclasses.replace(batches.ENCODER, layers=4, width=8, heads=2)
 LEFT_TO_RIGHT = dataclasses.replace(TEACHER, direction="left_to_right")
-LSTM = dataclasses.replace(STUDENT, block=LSTMBlock())
+LSTM = dataclasses.replace(STUDENT, **batches.LSTM)
 LOCAL = dataclasses.replace(TEACHER, **batches.LOCAL)
 
 
