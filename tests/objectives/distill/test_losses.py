@@ -228,7 +228,7 @@ def test_layer_maps_that_do_not_fit(settings, student, complaint):
             lambda: AttentionMaps().check(STUDENT, dataclasses.replace(TEACHER, heads=4)),
             "heads=4 and the student 2.* use kind=relations, or set model.heads=4",
         ),
-        (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has block.global_every=2"),
+        (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has model.block.global_every=2"),
         (
             lambda: HiddenStates(on="summaries").check(STUDENT, LEFT_TO_RIGHT),
             "the teacher has model.direction=left_to_right, whose .CLS. does not see its whole example.*set on=tokens",
