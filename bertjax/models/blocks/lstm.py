@@ -23,7 +23,7 @@ from bertjax.runtime.errors import UserError
 
 PAIRS = JOINT, SIAMESE = ("joint", "siamese")
 
-# {setting of the encoder: the value that a recurrence has}
+# {encoder setting: the only value that an LSTM supports}
 _OWN: dict[str, Any] = {
     "direction": BIDIRECTIONAL,
     "sharing": "none",
@@ -161,8 +161,13 @@ class LSTMLayer(nn.Module):
         queries: Queries | None = None,
         positions: None = None,
     ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`."""
-        del positions  # the recurrence itself encodes the token order
+        """Return the new hidden states of all tokens, or of the `queries`.
+
+        Args:
+          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          positions: None; the recurrence encodes token order.
+        """
+        del positions
         examples_BT = visibility.examples_BT
         changes = examples_BT[:, 1:] != examples_BT[:, :-1]
         is_edge = jnp.ones_like(examples_BT[:, :1], bool)

@@ -100,7 +100,12 @@ class MobileBertLayer(nn.Module):
         queries: Queries | None = None,
         positions: None = None,
     ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`."""
+        """Return the new hidden states of all tokens, or of the `queries`.
+
+        Args:
+          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          positions: None; the embeddings hold them.
+        """
         config, block = self.config, self.config.block
         attention_key, _, output_key = [None] * 3 if key is None else split(key, 3)
         own = hidden_BTD if queries is None else queries.hidden_BQD

@@ -49,7 +49,7 @@ class XLNetBlock(Block):
 
 @dataclasses.dataclass(frozen=True)
 class XLNetEmbeddings(Embeddings):
-    """Words alone, without a norm."""
+    """Only word embeddings, without a norm."""
 
     kind: str = dataclasses.field(init=False, default="xlnet")
 
