@@ -44,8 +44,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.eval = {"every": 10_000}
     config.runtime = {"log_every": 100}
     if variant == "smoke":
-        config.model.update({"layers": 2, "width": 64, "heads": 2, "feedforward": 256, "embeddings": {"width": 32}})
-        config.model.block = {"inner_width": 128}
+        config.model.update({"layers": 2, "width": 64, "heads": 2, "feedforward": 256})
+        config.model.embeddings = {"kind": "mobilebert", "width": 32}
+        config.model.block = {"kind": "mobilebert", "inner_width": 128}
         config.data = {
             "corpus": "embedded:en",
             "tokenizer": {"kind": "wordpiece", "vocab_size": 2000, "lowercase": True},

@@ -57,7 +57,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.model = {
         "preset": "mobilebert",
         **{name: model[name] for name in ("layers", "width", "heads", "max_positions", "segments")},
-        **{"block": {"inner_width": width // 4}, "embeddings": {"width": width // 4}, "feedforward": width},
+        "embeddings": {"kind": "mobilebert", "width": width // 4},
+        "block": {"kind": "mobilebert", "inner_width": width // 4},
+        "feedforward": width,
         "attention_dropout": 0.0,
     }
     config.data = {"corpus": "hf:wikimedia/wikipedia/20231101.en", "tokenizer": {"model": f"{teacher}/tokenizer"}}

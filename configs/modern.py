@@ -66,7 +66,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.runtime = {"micro_tokens": 4096, "log_every": 100}
     if variant == "smoke":
         config.model.update({"layers": 4, "width": 128, "heads": 2, "feedforward": 192})
-        config.model.block = {"window": 8}
+        config.model.block = {"kind": "modern", "window": 8}
         config.data = {"corpus": "embedded:en", "tokenizer": {"kind": "byte_bpe", "vocab_size": 2000}}
         config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 10})
         config.optimizer.schedule = {"kind": "wsd", "decay_steps": 10}

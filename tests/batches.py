@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
@@ -14,6 +15,7 @@ ENCODER = EncoderConfig(
 ROTARY = {"block": ModernBlock(window=0, global_every=1), "embeddings": BertEmbeddings(positions="none")}
 LOCAL = {"block": ModernBlock(window=2, global_every=2), "embeddings": BertEmbeddings(positions="none")}
 RELATIVE = {"block": XLNetBlock(), "embeddings": XLNetEmbeddings()}
+LSTM = {"block": LSTMBlock(), "embeddings": BertEmbeddings(positions="none")}
 
 
 def make(rows: int = 8, seq_len: int = 16, predicted: int = 8, seed: int = 0) -> dict[str, np.ndarray]:

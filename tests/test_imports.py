@@ -18,7 +18,7 @@ ALLOWED = {
     "config": "",  # a new module there needs an entry of its own
     "config.user_code": "",
     "config.registry": "runtime config.user_code",
-    "config.typed": "runtime",
+    "config.typed": "runtime config.registry",
     "data": "runtime config.registry",  # knows no model
     "models": "runtime config.registry",  # knows no data
     "config.private_paths": "data",

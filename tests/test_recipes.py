@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.config.config import Config, to_dict
 from bertjax.config.config_file import load
+from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
@@ -102,6 +103,14 @@ PUBLISHED = {
         "tasks.xlnet.objective.masking.longest": 5,
     },
 }
+
+
+@pytest.mark.parametrize(
+    ("name", "change"), [("modern", "model.embeddings.positions=learned"), ("ib_bert", "model.embeddings.kind=bert")]
+)
+def test_a_flag_replaces_the_block_of_a_small_variant(name, change):
+    config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", change])
+    assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

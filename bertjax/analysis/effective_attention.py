@@ -19,8 +19,8 @@ wide, different weights therefore give the same output. Effective attention is A
   `numpy.linalg.matrix_rank` with float32 eps, since the layer computes in float32. On rows of 64 to 512 tokens,
   MiniLM's smallest singular value is 0.02 of the largest, 400 times this limit, and float32 differs from float64 by
   less than 4e-7 in weights and 2e-7 in correlations. So the computation stays on the device.
-- **Windows.** The definition also holds for a layer with local attention (`model.window`). Its effective attention may
-  have weights outside the window.
+- **Windows.** The definition also holds for a layer with local attention (`model.block.window`). Its effective
+  attention may have weights outside the window.
 """
 
 from typing import NamedTuple

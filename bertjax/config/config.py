@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -359,8 +358,7 @@ def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
         mapping["model"] = _with_preset(mapping["model"])
         if isinstance(direction := mapping["model"].get("direction"), str):
             directions.check(direction, trust_code)
-    classes = {union.base: functools.partial(union.class_of, trust_code=trust_code) for union in _UNIONS}
-    return typed.build(Config, mapping, "", classes)
+    return typed.build(Config, mapping, "", {union.base: union.choice(trust_code) for union in _UNIONS})
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

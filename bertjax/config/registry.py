@@ -6,14 +6,27 @@ them. Other files, such as exports, may only name modules that this process has 
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import sys
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 from bertjax.config.user_code import line_of
 from bertjax.runtime.errors import Untrusted, UserError, reason
+
+
+class Choice(NamedTuple):
+    """A union as `bertjax.config.typed.build` reads it.
+
+    Attributes:
+      class_of: function from a kind (None if unset) to its class.
+      kinds: kinds to search for a setting that another kind lacks; empty for an open union.
+    """
+
+    class_of: Callable[[str | None], type]
+    kinds: Collection[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +46,11 @@ class Union:
     default: str
     kinds: Mapping[str, str]
     is_open: bool = True
+
+    def choice(self, trust_code: bool = False) -> Choice:
+        """Return the union for `typed.build`; `trust_code` allows importing the modules of user classes."""
+        kinds = () if self.is_open else tuple(self.kinds)
+        return Choice(functools.partial(self.class_of, trust_code=trust_code), kinds)
 
     def class_of(self, kind: str | None = None, trust_code: bool = False) -> type:
         """Return the class for a kind.

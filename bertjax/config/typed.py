@@ -7,13 +7,14 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from bertjax.config.registry import Choice
 from bertjax.runtime.errors import UserError, quoted
 
-# {declared field type: function from a kind (None if unset) to the class to build}.
-Unions = Mapping[type, Callable[[str | None], type]]
+# {declared field type: its classes}
+Unions = Mapping[type, Choice]
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
@@ -73,20 +74,26 @@ def _finite(path: str, value: int | float) -> float:
 
 def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
     fields = dict(_mapping(path, value))
-    is_union = expected in unions
-    if is_union:
-        expected = unions[expected](build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
+    choice = unions.get(expected)
+    if choice:
+        expected = choice.class_of(build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
     # `init=False` fields such as `kind` are set by the class itself.
-    known = {field.name for field in dataclasses.fields(expected) if field.init}
+    known = _names(expected)
     if "kind" not in known:
         fields.pop("kind", None)
     for key in fields:
         if key not in known:
             # At the top level, a setting may only lack its section: `learning_rate` for `optimizer.learning_rate`.
             deeper = [] if path else paths_of(expected, key)
-            nameable = known | {"kind"} if is_union else known
-            hint = f"; did you mean {' or '.join(map(repr, deeper))}?" if deeper else _nearest(key, nameable)
-            raise UserError(f"unknown configuration key {quoted(_join(path, key))}{hint}")
+            elsewhere = [kind for kind in choice.kinds if key in _names(choice.class_of(kind))] if choice else []
+            if deeper:
+                hint = f"did you mean {' or '.join(map(repr, deeper))}?"
+            elif elsewhere:
+                kinds = f"{path}.kind={' or '.join(elsewhere)}"
+                hint = f"{key!r} is a setting of {kinds}; add --config.{path}.kind={elsewhere[0]}"
+            else:
+                hint = _nearest(key, known, ["kind"] if choice else [])
+            raise UserError(f"unknown configuration key {quoted(_join(path, key))}; {hint}")
     required = [
         field.name
         for field in dataclasses.fields(expected)
@@ -175,9 +182,15 @@ def _join(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
-def _nearest(key: str, known: set[str]) -> str:
+def _names(expected: type) -> set[str]:
+    """Return the names of a dataclass's settings."""
+    return {field.name for field in dataclasses.fields(expected) if field.init}
+
+
+def _nearest(key: str, known: set[str], others: list[str]) -> str:
+    """Return a hint: the nearest known name, or all known names and `others`."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(known))}"
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted({*known, *others}))}"
 
 
 def _mapping(path: str, value: Any) -> Mapping:

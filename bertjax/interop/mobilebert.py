@@ -48,12 +48,13 @@ class _MobileBert(Family):
         if block.bottlenecked == "none" and block.inner_width != encoder.width:
             lines.append(
                 f"the model has model.block.bottlenecked='none', and attention of {title} reads model.block."
-                f"inner_width={block.inner_width} channels, not {encoder.width}; train it with {QUERIES_KEYS}"
+                f"inner_width={block.inner_width} channels, not {encoder.width}; train it with "
+                f"model.block.bottlenecked={QUERIES_KEYS}"
             )
         if block.normalization == "layer_norm" and encoder.norm_epsilon != _EPSILON:
             lines.append(
                 f"the model has model.norm_epsilon={encoder.norm_epsilon}, and {title} computes two of its layer norms "
-                f"with {_EPSILON}; train it with norm_epsilon={_EPSILON}"
+                f"with {_EPSILON}; train it with model.norm_epsilon={_EPSILON}"
             )
         if encoder.embedded_width == encoder.width:
             lines.append(

@@ -42,9 +42,8 @@ class TorchModel(torch.nn.Module):
         self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
         word_VE = encoder.get_input_embeddings()
-        if (
-            export.encoder.embeddings.kind == "mobilebert"
-        ):  # its exported table has zeros for padding, its decoder has not
+        # MobileBERT's exported table has zeros for padding, its decoder does not.
+        if export.encoder.embeddings.kind == "mobilebert":
             word_VE = torch.nn.Embedding.from_pretrained(_tensor(params["encoder"]["embeddings"]["word"]))
         self.heads = torch.nn.ModuleDict(
             {head.head: _head(params["heads"][head.head], export.encoder, word_VE) for head in reading.heads.values()}
@@ -87,7 +86,7 @@ class _MaskedLM(torch.nn.Module):
         self.transform = _dense(params["transform"]) if "transform" in params else None
         self.activation = _ACTIVATIONS[config.activation]
         if self.transform is not None:
-            self.norm = torch.nn.LayerNorm(config.decoded_width, eps=config.norm_epsilon)
+            self.norm = torch.nn.LayerNorm(config.embeddings.output_width(config), eps=config.norm_epsilon)
             self.norm.weight.data, self.norm.bias.data = (_tensor(params["norm"][name]) for name in ("scale", "bias"))
         self.word_VE, self.bias_V = word_VE, torch.nn.Parameter(_tensor(params["word_bias"]))
         self.rest_VE = torch.nn.Parameter(_tensor(params["word_rest"])) if "word_rest" in params else None

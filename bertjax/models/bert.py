@@ -11,7 +11,7 @@ from flax import linen as nn
 from bertjax.models import taps
 from bertjax.models.activations import activation
 from bertjax.models.attention import Positions, SelfAttention
-from bertjax.models.blocks.base import Block, Products
+from bertjax.models.blocks.base import Block, Products, check_has_positions
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout
@@ -168,6 +168,7 @@ class BertBlock(Block):
 
     def check(self, config):
         check_heads(config, f"model.width={config.width}")
+        check_has_positions(config)
         if not self.fixed_heads:
             return
         if unknown := [pattern for pattern in self.fixed_heads if pattern not in FIXED_PATTERNS]:

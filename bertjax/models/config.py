@@ -13,8 +13,8 @@ from bertjax.runtime.errors import UserError
 
 # TPU tiles are 128 wide, so the vocabulary is padded to a multiple of 128; see `bertjax.models.vocabulary`.
 VOCABULARY_MULTIPLE = 128
-# {type of a field: function from a kind to its class}, for `bertjax.config.typed.build`; only kinds of bertjax.
-UNIONS = {Block: BLOCKS.class_of, Embeddings: EMBEDDINGS.class_of}
+# {type of a field: its classes}, for `bertjax.config.typed.build`; only kinds of bertjax.
+UNIONS = {union.base: union.choice() for union in (EMBEDDINGS, BLOCKS)}
 _PARTS = ("embeddings", "block")
 
 
@@ -124,6 +124,16 @@ class EncoderConfig:
         settings = self.architecture()
         parts = {name: settings.pop(name) for name in _PARTS}
         return settings | {f"{part}.{name}": value for part in _PARTS for name, value in parts[part].items()}
+
+    def differences(self, other: "EncoderConfig") -> dict[str, tuple[Any, Any]]:
+        """Return {dotted name: (own value, the other's)} of settings that differ; `kind` only if kinds differ."""
+        own, others = self.settings(), other.settings()
+        replaced = [part for part in _PARTS if own[f"{part}.kind"] != others[f"{part}.kind"]]
+        return {
+            name: (value, others[name])
+            for name, value in own.items()
+            if value != others.get(name) and (name.endswith(".kind") or name.partition(".")[0] not in replaced)
+        }
 
     def replace(self, settings: Mapping[str, Any]) -> "EncoderConfig":
         """Return a config with other settings; names are dotted, as in `settings`."""

@@ -1,4 +1,4 @@
-"""What layers and heads are made of: dense layers, and norms (layer norm, MobileBERT's NoNorm)."""
+"""Dense layers and norms (layer norm, MobileBERT's NoNorm)."""
 
 import jax
 import jax.numpy as jnp

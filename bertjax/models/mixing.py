@@ -62,7 +62,7 @@ def apply_capturing(
         *arguments,
         method=method,
         mutable=[taps.CAPTURED, _RETURNED],
-        # Taps are inside of the layers; what the whole encoder returns is recorded by Flax.
+        # Taps see only layers. Flax records the encoder's output.
         capture_intermediates=OUTPUT in names and _is_encoder_call,
     )
     captured = dict(state[taps.CAPTURED]["encoder"]) if of_layers else {}

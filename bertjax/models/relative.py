@@ -37,14 +37,14 @@ class RelativePositions(NamedTuple):
     def apply(
         self,
         config: EncoderConfig,
-        query_BQHC: jax.Array,
-        key_BTHC: jax.Array,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
         columns_BQ: jax.Array | None,
         tokens: int,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
-        query_BQHC, bias_BHQT = RelativeBias(config, name="relative")(query_BQHC, self, columns_BQ, tokens)
-        return query_BQHC, key_BTHC, bias_BHQT
+        query_BQHD, bias_BHQT = RelativeBias(config, name="relative")(query_BQHD, self, columns_BQ, tokens)
+        return query_BQHD, key_BTHD, bias_BHQT
 
 
 def relative_positions(config: EncoderConfig, segments_BT: jax.Array) -> RelativePositions:

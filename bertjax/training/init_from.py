@@ -29,7 +29,7 @@ from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
 # Settings that may differ from the source, because they do not change what the weights compute.
-_FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation", "execution")
+_FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation")
 
 log = logging.getLogger(__name__)
 
@@ -211,11 +211,10 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
         *([] if ours.embeddings.has_position_table else ["max_positions"]),
         *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
     }
-    theirs, own = source.settings(), ours.settings()
     return [
-        f"model.{name}={theirs.get(name)} (not {own.get(name)})"
-        for name in theirs | own
-        if name not in free and theirs.get(name) != own.get(name)
+        f"model.{name}={theirs} (not {own})"
+        for name, (theirs, own) in source.differences(ours).items()
+        if name not in free
     ]
 
 

@@ -41,6 +41,10 @@ SETTINGS = [
     # unknown names
     ("optimizer.learning_rat=1", "'optimizer.learning_rat'; did you mean 'learning_rate'?"),
     ("corpus=texts", "unknown configuration key 'corpus'; did you mean 'data.corpus'?"),
+    (
+        "model.block.window=3",
+        "'model.block.window'; 'window' is a setting of model.block.kind=modern; add --config.model.block.kind=modern",
+    ),
     ("batch=3", "unknown configuration key 'batch'; did you mean 'stages.0.batch'?"),
     ("model.=3", "unknown configuration key 'model.'"),
     (".=3", "unknown configuration key ''"),

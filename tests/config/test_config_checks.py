@@ -235,7 +235,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"optimizer": {"schedule": {"kind": "linear", "decay_steps": 9}}},
-            "unknown configuration key 'optimizer.schedule.decay_steps'; known are kind",
+            "unknown configuration key 'optimizer.schedule.decay_steps'; 'decay_steps' is a setting of "
+            "optimizer.schedule.kind=wsd; add --config.optimizer.schedule.kind=wsd",
         ),
         (
             {"optimizer": {"multipliers": [{"factor": 2.0}]}},
@@ -263,7 +264,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},
-            "unknown configuration key 'tasks.a.objective.masking.lexicon'; known are kind, mask, random, rate, static",
+            "unknown configuration key 'tasks.a.objective.masking.lexicon'; 'lexicon' is a setting of "
+            "tasks.a.objective.masking.kind=phrases; add --config.tasks.a.objective.masking.kind=phrases",
         ),
         (
             {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},

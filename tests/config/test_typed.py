@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from bertjax.config.registry import Choice
 from bertjax.config.typed import build, differences, override
 from bertjax.runtime.errors import UserError
 
@@ -34,8 +35,11 @@ class Picture:
     shapes: dict[str, Shape] = dataclasses.field(default_factory=dict)
 
 
+CLASSES = {None: Square, "square": Square, "circle": Circle}
+
+
 def picture(**fields) -> Picture:
-    return build(Picture, fields, "", {Shape: lambda kind: {"circle": Circle, None: Square}[kind]})
+    return build(Picture, fields, "", {Shape: Choice(CLASSES.__getitem__, ("circle", "square"))})
 
 
 def test_values_become_what_the_fields_declare():
@@ -66,6 +70,13 @@ def test_values_become_what_the_fields_declare():
         ({"shapes": {"a": {"side": "x"}}}, "shapes.a.side='x' is str; it must be a number"),
         ({"cuont": 1}, "unknown configuration key 'cuont'; did you mean 'count'?"),
         ({"shapes": {"a": {"sides": 1}}}, "unknown configuration key 'shapes.a.sides'; did you mean 'side'?"),
+        # A setting of another kind names it; `kind` is never the nearest name.
+        (
+            {"shapes": {"a": {"radius": 1}}},
+            "unknown configuration key 'shapes.a.radius'; 'radius' is a setting of shapes.a.kind=circle; add "
+            "--config.shapes.a.kind=circle",
+        ),
+        ({"shapes": {"a": {"kin": 1}}}, "unknown configuration key 'shapes.a.kin'; known are kind, side"),
         (
             {"zzz": 1},
             "unknown configuration key 'zzz'; known are count, filled, limit, name, scale, shapes, sizes",

@@ -2,6 +2,11 @@
 
 import pytest
 
+from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.lstm import LSTMBlock
+from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
+from bertjax.models.blocks.xlnet import XLNetEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
@@ -24,6 +29,25 @@ from bertjax.runtime.errors import UserError
 def test_invalid_architectures(fields, message):
     with pytest.raises(UserError, match=f"^{message}$"):
         EncoderConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    "block, embeddings, message",
+    [
+        *[
+            (block, embeddings, f"model.block.kind={block.kind} reads .*; set model.embeddings.positions=learned")
+            for block in (BertBlock(), MobileBertBlock(inner_width=96))
+            for embeddings in (BertEmbeddings(positions="none"), MobileBertEmbeddings(positions="none"))
+        ],
+        *[
+            (block, XLNetEmbeddings(), f"model.embeddings.kind=xlnet .*, not {block.kind}; set model.embeddings.kind=")
+            for block in (BertBlock(), MobileBertBlock(inner_width=96), ModernBlock(), LSTMBlock())
+        ],
+    ],
+)
+def test_every_encoder_reads_token_order_and_segments(block, embeddings, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        EncoderConfig(block=block, embeddings=embeddings)
 
 
 @pytest.mark.parametrize("field", ["dtype", "remat"])

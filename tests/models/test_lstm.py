@@ -191,8 +191,18 @@ def test_taps_of_attention_are_refused(encoder):
             "model.block.pairs='both' is unknown; choose one of joint",
         ),
         ({"block": {"kind": "lstm"}, "width": 7}, "needs an even model.width, not 7"),
-        ({"block": {"kind": "lstm"}, "sharing": "all"}, "set model.sharing=none"),
-        ({"block": {"kind": "lstm"}, "activation_bits": 8}, "set model.activation_bits=0"),
+        (
+            {"block": {"kind": "lstm"}, "sharing": "all"},
+            "model.block.kind=lstm does not go with model.sharing=all; set model.sharing=none",
+        ),
+        (
+            {"block": {"kind": "lstm"}, "activation_bits": 8},
+            "model.block.kind=lstm does not go with model.activation_bits=8; set model.activation_bits=0",
+        ),
+        (
+            {"block": {"kind": "lstm"}},
+            "model.block.kind=lstm reads tokens in order; set model.embeddings.positions=none",
+        ),
     ],
 )
 def test_settings_that_do_not_go_with_an_lstm(settings, message):
@@ -202,5 +212,8 @@ def test_settings_that_do_not_go_with_an_lstm(settings, message):
 
 def test_a_flag_changes_one_setting_of_the_block_of_a_preset():
     assert from_dict({"model": {"preset": "bilstm", "block": {"pairs": "siamese"}}}).model.block == LSTMBlock("siamese")
-    # Another kind starts from its own defaults.
-    assert from_dict({"model": {"preset": "bilstm", "block": {"kind": "bert"}}}).model.block == BertBlock()
+    # Another kind starts from its own defaults. Its attention needs the positions that the preset leaves out.
+    model = {"preset": "bilstm", "block": {"kind": "bert"}}
+    with pytest.raises(UserError, match="set model.embeddings.positions=learned$"):
+        from_dict({"model": model})
+    assert from_dict({"model": model | {"embeddings": {"positions": "learned"}}}).model.block == BertBlock()

@@ -13,7 +13,6 @@ from bertjax.analysis.part import Part, Result
 from bertjax.analysis.running import run_parts
 from bertjax.analysis.subject import Subject
 from bertjax.models.bert import BertBlock, BertEmbeddings
-from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.layers import Dense
@@ -36,7 +35,7 @@ ENCODERS = {
     "MobileBERT": {"block": MobileBertBlock(inner_width=8, feedforwards=2), "embeddings": MobileBertEmbeddings(8)},
     "XLNet": batches.RELATIVE,
     "fixed heads": {"block": BertBlock(("next",))},
-    "LSTM": {"block": LSTMBlock()},
+    "LSTM": batches.LSTM,
 }
 
 

@@ -265,7 +265,7 @@ def test_a_memory_needs_an_order():
 
 
 def test_an_order_needs_a_query_stream_and_positions_to_read():
-    learned = dataclasses.replace(CONFIG, block=BertBlock())
+    learned = dataclasses.replace(CONFIG, block=BertBlock(), embeddings=BertEmbeddings())
     for config, read_BK in ((learned, READ_BK), (CONFIG, None)):
         with pytest.raises(ValueError, match="rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet"):
             encode(config, params_of(config), read_BK=read_BK, rank_BT=RANK_BT)

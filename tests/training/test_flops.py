@@ -110,7 +110,7 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
         {"block": MobileBertBlock(inner_width=32, feedforwards=3), "embeddings": MobileBertEmbeddings(32)},
         {"block": MobileBertBlock(inner_width=32, feedforwards=1, bottlenecked="all")},
         {"block": MobileBertBlock(inner_width=256, feedforwards=1, bottlenecked="none")},
-        {"block": LSTMBlock()},
+        batches.LSTM,
     ],
     ids=["modern", "albert", "fixed", "mobile", "mobile_tiny", "inverted", "lstm"],
 )
@@ -122,7 +122,7 @@ def test_the_formula_counts_the_products_of_other_architectures(changes):
 @pytest.mark.parametrize("kind", ["classification", "bert"])
 def test_the_formula_counts_the_pooler_of_a_pair_that_is_read_separately(kind):
     """Its input is four times as wide as the states. One layer and a short row, or it would not be seen."""
-    siamese = {"block": LSTMBlock("siamese"), "layers": 1, "max_positions": 8}
+    siamese = batches.LSTM | {"block": LSTMBlock("siamese"), "layers": 1, "max_positions": 8}
     made = program(kind, dataclasses.replace(SMALL, vocab_size=128, **siamese))
     assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from bertjax.cli import convert
 from bertjax.config import config_file, export
 from bertjax.config.config import from_dict
 from bertjax.models import int8
+from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
 from bertjax.training import init_from
 from bertjax.training.program import Program
-from tests import runs
+from tests import batches, runs
 from tests.interop import models
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -132,6 +134,12 @@ def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, t
     error = capsys.readouterr().err.splitlines()[-1]
     assert f"computes another function with these weights; set model.{setting}" in error
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_of_another_block_only_the_kind_is_listed():
+    mobile = batches.ENCODER.replace({"block": MobileBertBlock(inner_width=32)})
+    program = types.SimpleNamespace(encoder=batches.ENCODER, config=types.SimpleNamespace(init_layers=()))
+    assert init_from._other_settings(mobile, program) == ["model.block.kind=mobilebert (not bert)"]
 
 
 def test_rounding_of_activations_may_begin_but_not_end(undisturbed, tmp_path):

@@ -27,7 +27,7 @@ class Products(NamedTuple):
       tokens: per token of a row, in every layer: keys and values, or a recurrence.
       states: per state that the layer returns: queries, output projection and feed-forward network.
       pairs: per state that the layer returns and token that it sees.
-      again: per state, where the last layer returns only some: what these compute a second time.
+      again: per state of a last layer that returns only some: products computed a second time.
     """
 
     tokens: float
@@ -40,7 +40,7 @@ class Products(NamedTuple):
 class Block(abc.ABC):
     """One layer type of the encoder. Methods take the `EncoderConfig` that the block is a field of.
 
-    The defaults are those of Transformers whose [CLS] summarizes an example.
+    Defaults fit Transformers that summarize an example by [CLS].
 
     Attributes:
       kind: name in a configuration; each subclass sets its own as the default.
@@ -50,8 +50,8 @@ class Block(abc.ABC):
       global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
       feedforwards: number of feed-forward networks per layer.
       normalization: norms of layers and embeddings, see `bertjax.models.layers`.
-      has_biases, has_attention_biases: whether dense layers and norms below the heads have biases, and those of
-        attention.
+      has_biases: whether dense layers and norms below the heads have biases.
+      has_attention_biases: whether attention's dense layers have biases.
       has_final_norm: whether the encoder has a norm after the last layer.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
     """
@@ -143,9 +143,20 @@ class Block(abc.ABC):
         return config.width
 
 
-def check_no_position_table(config: Any) -> None:
-    """Raise UserError if embeddings add positions to words, which a block with positions of its own reads again."""
+def check_no_position_table(config: Any, order: str = "has positions of its own") -> None:
+    """Raise UserError if embeddings add positions to words, which this block does not need.
+
+    Args:
+      order: how the block reads token order, for the message.
+    """
     if config.embeddings.has_position_table:
+        raise UserError(f"model.block.kind={config.block.kind} {order}; set model.embeddings.positions=none")
+
+
+def check_has_positions(config: Any) -> None:
+    """Raise UserError if embeddings add no positions to words: this block's attention does not see token order."""
+    if not config.embeddings.has_position_table:
         raise UserError(
-            f"model.block.kind={config.block.kind} has positions of its own; set model.embeddings.positions=none"
+            f"model.block.kind={config.block.kind} reads token order only from the position table of the embeddings; "
+            "set model.embeddings.positions=learned"
         )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.blocks.base import Block, Products
+from bertjax.models.blocks.base import Block, Products, check_no_position_table
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout
@@ -23,7 +23,7 @@ from bertjax.runtime.errors import UserError
 
 PAIRS = JOINT, SIAMESE = ("joint", "siamese")
 
-# {setting of the encoder: the value that a recurrence has}
+# {encoder setting: the only value that an LSTM supports}
 _OWN: dict[str, Any] = {
     "direction": BIDIRECTIONAL,
     "sharing": "none",
@@ -56,6 +56,7 @@ class LSTMBlock(Block):
                 )
         if config.width % 2:
             raise UserError(f"model.block.kind=lstm needs an even model.width, not {config.width}")
+        check_no_position_table(config, "reads tokens in order")
 
     def layer(self, config):
         return LSTMLayer(config, parent=None)
@@ -160,8 +161,13 @@ class LSTMLayer(nn.Module):
         queries: Queries | None = None,
         positions: None = None,
     ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`."""
-        del positions  # the recurrence itself encodes the token order
+        """Return the new hidden states of all tokens, or of the `queries`.
+
+        Args:
+          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          positions: None; the recurrence encodes token order.
+        """
+        del positions
         examples_BT = visibility.examples_BT
         changes = examples_BT[:, 1:] != examples_BT[:, :-1]
         is_edge = jnp.ones_like(examples_BT[:, :1], bool)

@@ -13,7 +13,7 @@ from flax import linen as nn
 from bertjax.models.activations import activation
 from bertjax.models.attention import SelfAttention
 from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings, check_heads, feed_forward
-from bertjax.models.blocks.base import Block, Products
+from bertjax.models.blocks.base import Block, Products, check_has_positions
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.layers import NORMALIZATIONS, Dense, normalization
@@ -60,6 +60,7 @@ class MobileBertBlock(Block):
                 f"{config.sharing}); set model.sharing=none"
             )
         check_heads(config, f"model.block.inner_width={self.inner_width}")
+        check_has_positions(config)
 
     def layer(self, config):
         return MobileBertLayer(config, parent=None)
@@ -99,7 +100,12 @@ class MobileBertLayer(nn.Module):
         queries: Queries | None = None,
         positions: None = None,
     ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`."""
+        """Return the new hidden states of all tokens, or of the `queries`.
+
+        Args:
+          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          positions: None; the embeddings hold them.
+        """
         config, block = self.config, self.config.block
         attention_key, _, output_key = [None] * 3 if key is None else split(key, 3)
         own = hidden_BTD if queries is None else queries.hidden_BQD

@@ -111,7 +111,12 @@ class ModernLayer(nn.Module):
         queries: Queries | None = None,
         positions: Rotary | None = None,
     ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`."""
+        """Return the new hidden states of all tokens, or of the `queries`.
+
+        Args:
+          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          positions: rotations of queries and keys.
+        """
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
         attention_norm, output_norm = normalization(config, "attention_norm"), normalization(config, "output_norm")

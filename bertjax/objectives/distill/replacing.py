@@ -25,7 +25,7 @@ from bertjax.runtime.errors import UserError
 
 SEED, RATE = "replacing_seed_B", "replacing_rate_B"
 # Settings that do not affect layers. The vocabulary is compared later, when a tokenizer exists.
-_MAY_DIFFER = dict.fromkeys("layers vocab_size max_positions dropout attention_dropout init_stddev".split())
+_MAY_DIFFER = ("layers", "vocab_size", "max_positions", "dropout", "attention_dropout", "init_stddev")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,13 +77,12 @@ class Replacing(Wrapper):
                 "objective.kind=replacing and objective.objective.reads=mix do not go together: the mix is of fewer "
                 "layers"
             )
-        own, other = (config.settings() | _MAY_DIFFER for config in (successor, predecessor))
-        if changed := [name for name in own | other if own.get(name) != other.get(name)]:
-            name = changed[0]
-            raise UserError(
-                f"objective.teacher={folder} has model.{name}={other.get(name)} and the successor {own.get(name)}; "
-                "they may differ in model.layers only"
-            )
+        for name, (own, others) in successor.differences(predecessor).items():
+            if name not in _MAY_DIFFER:
+                raise UserError(
+                    f"objective.teacher={folder} has model.{name}={others} and the successor {own}; they may differ in "
+                    "model.layers only"
+                )
         if predecessor.layers % successor.layers or predecessor.layers == successor.layers:
             raise UserError(
                 f"objective.teacher={folder} has {predecessor.layers} layers, which {successor.layers} cannot replace "

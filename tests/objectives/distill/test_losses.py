@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.attention import AttentionMaps
 from bertjax.objectives.distill.losses.base import Values
@@ -39,7 +38,7 @@ BATCH = {
 STUDENT = dataclasses.replace(batches.ENCODER, layers=2, width=8, heads=2)
 TEACHER = dataclasses.replace(batches.ENCODER, layers=4, width=8, heads=2)
 LEFT_TO_RIGHT = dataclasses.replace(TEACHER, direction="left_to_right")
-LSTM = dataclasses.replace(STUDENT, block=LSTMBlock())
+LSTM = dataclasses.replace(STUDENT, **batches.LSTM)
 LOCAL = dataclasses.replace(TEACHER, **batches.LOCAL)
 
 
@@ -229,7 +228,7 @@ def test_layer_maps_that_do_not_fit(settings, student, complaint):
             lambda: AttentionMaps().check(STUDENT, dataclasses.replace(TEACHER, heads=4)),
             "heads=4 and the student 2.* use kind=relations, or set model.heads=4",
         ),
-        (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has block.global_every=2"),
+        (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has model.block.global_every=2"),
         (
             lambda: HiddenStates(on="summaries").check(STUDENT, LEFT_TO_RIGHT),
             "the teacher has model.direction=left_to_right, whose .CLS. does not see its whole example.*set on=tokens",

@@ -171,7 +171,7 @@ def test_which_tokenizer_the_corpus_needs():
             lambda: Parameters().check(
                 STUDENT, dataclasses.replace(TEACHER, embeddings=BertEmbeddings(position_offset=2))
             ),
-            "the teacher has embeddings.position_offset=2 and the student 0, .* set model.embeddings.position_offset=2",
+            "has model.embeddings.position_offset=2 and the student 0, .*; set model.embeddings.position_offset=2",
         ),
     ],
 )

@@ -10,6 +10,7 @@ from scipy import stats
 
 from bertjax.data.batch import Draw
 from bertjax.models import cut
+from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.objectives.distill import replacing
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
@@ -116,6 +117,11 @@ def test_an_evaluation_is_that_of_the_successor_alone():
         ({"layers": 3}, {}, "has 3 layers, which 2 cannot replace in equal modules; set model.layers to half of them"),
         ({"layers": 2}, {}, "has 2 layers, which 2 cannot replace"),
         ({"width": 32}, {}, "has model.width=32 and the successor 16; they may differ in model.layers only"),
+        (
+            {"block": MobileBertBlock(inner_width=16)},
+            {},
+            "has model.block.kind=mobilebert and the successor bert; they may differ in model.layers only",
+        ),
         ({}, {"reads": "mix"}, "objective.kind=replacing and objective.objective.reads=mix do not go together"),
     ],
 )

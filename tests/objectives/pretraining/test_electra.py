@@ -10,7 +10,6 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.data.masking import TokenMasking
 from bertjax.models.bert import BertBlock, BertEmbeddings
-from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
@@ -115,7 +114,7 @@ def test_a_generator_wider_than_the_discriminator_is_an_error():
             "model.block.fixed_heads has 4 patterns, and model.heads=2 leaves no learned head",
             0.625,
         ),
-        ({"block": LSTMBlock(), "width": 12}, 0.25, "needs an even model.width, not 3", 0.166667),
+        ({"width": 12} | batches.LSTM, 0.25, "needs an even model.width, not 3", 0.166667),
         ({"heads": 4} | batches.ROTARY, 0.7, "is not divisible", 0.75),
         ({"heads": 4, "width": 20} | batches.RELATIVE, 0.25, "needs an even model.width, not 5", 0.5),
         ({"heads": 1, "width": 10} | batches.RELATIVE, 0.5, "needs an even model.width, not 5", 1),

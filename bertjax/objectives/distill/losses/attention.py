@@ -81,5 +81,5 @@ def _not_from_queries(config: EncoderConfig) -> str:
     if config.block.fixed_heads:
         return "fixed heads"
     if config.block.global_every > 1:
-        return f"block.global_every={config.block.global_every}"
-    return "" if config.direction == BIDIRECTIONAL else f"direction={config.direction}"
+        return f"model.block.global_every={config.block.global_every}"
+    return "" if config.direction == BIDIRECTIONAL else f"model.direction={config.direction}"

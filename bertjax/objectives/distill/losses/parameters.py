@@ -82,8 +82,8 @@ class Parameters(MappedLoss):
         offset, other = teacher.embeddings.position_offset, student.embeddings.position_offset
         if offset != other:
             raise UserError(
-                f"the teacher has embeddings.position_offset={offset} and the student {other}, so that 'parameters' "
-                f"cannot compare positions; set model.embeddings.position_offset={offset}"
+                f"the teacher has model.embeddings.position_offset={offset} and the student {other}, so that "
+                f"'parameters' cannot compare positions; set model.embeddings.position_offset={offset}"
             )
 
     def init(self, key, student, teacher):
