@@ -21,6 +21,7 @@ from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.losses import Sums
+from bertjax.objectives.optional import check_methods
 from bertjax.objectives.outputs import Output
 
 Arrays = dict[str, jax.Array]
@@ -69,6 +70,10 @@ class Objective:
     traits: ClassVar[Traits] = Traits()
     best_metric: ClassVar[str] = ""
     classes: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        check_methods(cls)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         """Return {name: head}. If two tasks in a mixture use the same head name, they share its parameters."""
