@@ -95,17 +95,25 @@ class Distilled(Wrapper):
         Raises:
           UserError: the losses cannot compare the two architectures.
         """
-        teacher, names = self.bound_teacher, [name for name in self._captures if name != mixing.OUTPUT]
+        teacher = self.bound_teacher
         teacher.check(student)
         if self._needs_logits and self.classes:
             teacher.outputs_of(self.classes)  # other classes are an error before anything is read
+        # The student's states would be those of predicted tokens, and the teacher's those of all tokens.
+        if self._captures and any(part.queries for part in flops_parts(self.objective, student)):
+            raise UserError(
+                f"{type(self.objective).__name__} predicts from a second stream, which teacher losses that read "
+                f"{shorten(self._captures)} do not support; use kind=logits"
+            )
+        of_layers = [name for name in self._captures if name != mixing.OUTPUT]
         for name, config in (("student", student), ("teacher", teacher.config)):
-            if names and config.block.has_query_stream:
+            if of_layers and config.block.has_query_stream:
                 raise UserError(
                     f"the {name} has model.block.kind={config.block.kind}, whose second stream teacher losses that "
-                    f"read {shorten(names)} do not support; use kind=logits only"
+                    f"read {shorten(of_layers)} do not support; use kind=logits or output, or token_logits for a "
+                    "masked LM"
                 )
-            if lacking := set(names) - {*config.block.captures, mixing.OUTPUT}:
+            if lacking := set(of_layers) - set(config.block.captures):
                 raise UserError(
                     f"the {name} has model.block.kind={config.block.kind}, which has no {shorten(sorted(lacking))} for "
                     "teacher losses to read; use kind=logits or kind=hidden"
