@@ -137,7 +137,7 @@ def test_gradients_are_those_of_finite_differences(pretrained, masked, derivativ
 
 
 def test_gradients_by_kind_are_those_of_loops(pretrained, masked, derivatives, kinds):
-    function = jax.jit(gradient_sums(pretrained.encoder, pretrained.objective, kinds))
+    function = jax.jit(gradient_sums(pretrained.encoder, pretrained.objective, kinds, 0))
     totals, counts = function(pretrained.params, masked)["gradient"]
     expected, pairs = np.zeros((4, 3, 4)), np.zeros(4)
     for row, length in enumerate(masked["examples_BT"].sum(axis=1)):
@@ -155,7 +155,7 @@ def test_packed_rows_have_the_sums_of_single_rows(pretrained, texts, kinds):
     functions = [
         (target_sums(encoder, kinds, pretrained.vocabulary.special_ids), False),
         (divergence_sums(encoder), False),
-        (gradient_sums(encoder, pretrained.objective, kinds), True),
+        (gradient_sums(encoder, pretrained.objective, kinds, 0), True),
     ]
     rows = [np.arange(9)[:, None], packed_rows(encoded.ragged.lengths[:9], 64)]
     for function, with_objective in functions:
