@@ -39,7 +39,7 @@ class Traits:
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
       text_term: the term whose loss is that of predicted text tokens, in nats; empty if there is none.
-      tuned_settings: settings that an evaluation tunes while they are None, and reports as metrics.
+      tuned_settings: settings that an evaluation chooses if they are None; it reports them as metrics.
       needs_global_batch: whether terms compare examples across the batch, so that micro-batches would change them.
       needs_dropout: whether terms compare two views of a text that differ only by dropout.
       group: number of neighboring slots in a row that hold related examples; N is a multiple of it.
