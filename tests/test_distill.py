@@ -167,7 +167,7 @@ def test_unlabeled_files_that_are_refused(tmp_path, settings, complaint):
         ([f"{OBJECTIVE}.losses.soft.kind=relation"], "kind='relation' is unknown; choose one of logits"),
         (
             [f"{OBJECTIVE}={{'kind': 'distilled', 'losses': {{'soft': {{'kind': 'logits'}}}}}}"],
-            "tasks.good.objective has no objective; set tasks.good.objective.objective",
+            "tasks.good.objective has no objective; add --config.tasks.good.objective.objective.kind=KIND",
         ),
         (
             [f"{OBJECTIVE}.own_factor=0", *(f"{OBJECTIVE}.losses.{name}.factor=0" for name in LOSSES)],

@@ -81,6 +81,7 @@ def mask_gradients(
     batch: Arrays,
     masks: Masks,
     weights: Arrays,
+    step: jax.Array,
 ) -> Arrays:
     """Device: return {name: gradient of each example's loss share}, [L, H, B, N] and [L, F, B, N].
 
@@ -90,6 +91,7 @@ def mask_gradients(
     Args:
       masks: [L, H] and [L, F], the point at which the gradient is taken.
       weights: {term: W} over all examples.
+      step: training step of the loss weights.
     """
     shape_BN = batch["example_ids_BN"].shape
     # One copy of the mask per example: a single backward pass then yields the gradients of all examples separately.
@@ -98,7 +100,7 @@ def mask_gradients(
     def loss(of_examples: Arrays) -> jax.Array:
         key = jax.random.key(0)
         sums, _ = objective.terms(model, params, frozen, batch, key, False, {"encoder": of_examples})
-        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, step=0)
+        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, step)
 
     return jax.grad(loss)(of_examples)
 
@@ -147,7 +149,7 @@ class Ablation:
     """
 
     def __init__(self, subject: Subject, encoded: Encoded):
-        encoder, self.objective = subject.encoder, encoded.objective
+        encoder, self.objective, self._step = subject.encoder, encoded.objective, subject.steps
         self.examples, self.tokens, self._encoded = len(encoded), encoded.tokens, encoded
         best = self.objective.best_metric
         self.metric = "" if is_lower_better(best) else best
@@ -204,7 +206,7 @@ class Ablation:
         means = {
             name: float(total_U.sum() / weight_U.sum()) for name, (total_U, weight_U) in sums.items() if weight_U.any()
         }
-        loss = total_loss(self.objective, {term: means[f"{term}_loss"] for term in self.terms}, step=0)
+        loss = total_loss(self.objective, {term: means[f"{term}_loss"] for term in self.terms}, self._step)
         metric = None
         if self.metric:
             metric = means[self.metric] if self.metric in sums else self._score(outputs, np.arange(self.units))
@@ -231,7 +233,7 @@ class Ablation:
         weights = {term: np.float32(self.unmasked.sums[f"{term}_loss"][1].sum()) for term in self.terms}
         totals = {name: np.zeros(shape) for name, shape in self.shapes.items()}
         for batch, arrays in zip(self._host_batches, self._batches, strict=True):
-            sums = self._importance(self._params, self._frozen, arrays, masks, weights)
+            sums = self._importance(self._params, self._frozen, arrays, masks, weights, self._step)
             for name, values in jax.device_get(sums).items():
                 totals[name] += values
             update(_tokens(batch))
@@ -248,7 +250,7 @@ class Ablation:
         # mean over tokens.
         def loss(sums: np.ndarray) -> np.ndarray:
             losses = {term: resampling.ratio(sums[..., 2 * i : 2 * i + 2]) for i, term in enumerate(self.terms)}
-            return total_loss(self.objective, losses, step=0)
+            return total_loss(self.objective, losses, self._step)
 
         def compare(names: list[str], metric: resampling.Metric) -> Difference:
             of_unmasked, *of_masked = (
@@ -390,8 +392,8 @@ def _outputs(objective: Objective, model: Model, params: dict, batch: Arrays, ma
     return objective.outputs(model, params, batch, {"encoder": dict(masks)})
 
 
-def _importance(objective, model, params, frozen, batch, masks, weights) -> Arrays:
-    return sums_of_importance(mask_gradients(objective, model, params, frozen, batch, masks, weights), batch)
+def _importance(objective, model, params, frozen, batch, masks, weights, step) -> Arrays:
+    return sums_of_importance(mask_gradients(objective, model, params, frozen, batch, masks, weights, step), batch)
 
 
 def _by_row(output: Output, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:

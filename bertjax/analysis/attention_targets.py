@@ -141,7 +141,7 @@ def without_gradient(objective: Objective | None, encoder: EncoderConfig) -> str
 
 
 @functools.lru_cache
-def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) -> Function:
+def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes, step: int) -> Function:
     """Return the function that computes `gradient` [4, L, H]: mean |dL / dA_ij| over tokens i, by kind of token j.
 
     It accepts objectives for which `without_gradient` is empty.
@@ -150,6 +150,11 @@ def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) ->
     with the one for other tokens: if it is small, more or less attention to [SEP] would change little.
 
     dL / dA_ij = dL / dcontext_i . value_j, per head. A tap provides the gradient with respect to the context.
+
+    Args:
+      encoder, objective: architecture and objective of the model.
+      kinds: result of `kinds_of`.
+      step: training step of the loss weights.
     """
     model = objective.model(encoder)
 
@@ -159,7 +164,7 @@ def gradient_sums(encoder: EncoderConfig, objective: Objective, kinds: bytes) ->
         def loss(offset_LBTHD):
             masks = {"encoder": {taps.CONTEXT_OFFSET: offset_LBTHD}}
             sums, _ = objective.terms(model, params, None, batch, jax.random.key(0), train=False, taps=masks)
-            return total_loss(objective, sums, step=0)
+            return total_loss(objective, sums, step)
 
         # The gradient of the offset at 0 is dL / dcontext for all layers, from one backward pass.
         gradient_LBTHD = jax.grad(loss)(jnp.zeros_like(values_LBTHD))

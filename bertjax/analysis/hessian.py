@@ -27,7 +27,13 @@ def function_of(objective: Objective, encoder: EncoderConfig) -> Callable[..., j
 
 
 def top_eigenvalue(
-    objective: Objective, model: Model, params: dict, frozen: dict | None, batch: Arrays, layer: jax.Array
+    objective: Objective,
+    model: Model,
+    params: dict,
+    frozen: dict | None,
+    batch: Arrays,
+    layer: jax.Array,
+    train_step: jax.Array,
 ) -> jax.Array:
     """Device: return the eigenvalue of largest magnitude, float32 [].
 
@@ -38,6 +44,7 @@ def top_eigenvalue(
       frozen: result of `Objective.frozen_params`.
       batch: the core batch and the features.
       layer: int, counted from 0.
+      train_step: training step of the loss weights.
     """
     flat = flatten_dict(params, sep="/")
     kernels = {path: leaf for path, leaf in flat.items() if is_kernel_of_layers(path)}
@@ -46,7 +53,7 @@ def top_eigenvalue(
         values = unflatten_dict(flat | kernels, sep="/")
         sums, _ = objective.terms(model, values, frozen, batch, jax.random.key(0), False)
         weights = objective.weights(batch)
-        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, step=0)
+        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, train_step)
 
     # Forward over reverse: `product(v)` is the Hessian-vector product, without another forward pass.
     _, product = jax.linearize(jax.grad(loss), kernels)

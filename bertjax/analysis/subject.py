@@ -52,6 +52,13 @@ class Subject:
         return dataclasses.replace(self.export.encoder, execution=Execution())
 
     @property
+    def steps(self) -> int:
+        """Number of steps that the model was trained for, at which loss weights are taken; 0 if it is unknown."""
+        steps = self.export.numbers.get("steps")
+        # Numbers of an export are untrusted. `isinstance` would accept True as an integer; JAX's are int32.
+        return steps if type(steps) is int and 0 <= steps < 2**31 else 0
+
+    @property
     def tokenizer(self) -> Tokenizer:
         return self.export.tokenizer
 

@@ -240,7 +240,7 @@ class Config:
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
-        """User code, named `module:NAME`: objectives, teacher losses, examples, filters and the direction."""
+        """User code, `module:NAME`, each once: objectives, wrappers, teacher losses, formats, filters, direction."""
         tasks = (
             (
                 OBJECTIVES.kind_of(task.objective),
@@ -251,7 +251,8 @@ class Config:
             for task in self.tasks.values()
         )
         filters = (rule.kind for rule in self.data.filters.values())
-        return tuple(kind for kind in itertools.chain(*tasks, filters, [self.model.direction]) if ":" in kind)
+        kinds = dict.fromkeys(itertools.chain(*tasks, filters, [self.model.direction]))
+        return tuple(kind for kind in kinds if ":" in kind)
 
     @property
     def task_name(self) -> str:

@@ -26,8 +26,6 @@ _PATHS = (
     "tasks.*.examples.unlabeled",
     "tasks.*.examples.further_heldout.*",
 )
-# Kinds of `bertjax.objectives.distill.wrapper.Wrapper`.
-_WRAPPERS = ("distilled", "replacing")
 # Locations on a machine; exports contain the defaults.
 _PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
 # Prefix of the corpora that come with bertjax. Without a name behind it: no corpus.
@@ -82,11 +80,14 @@ def without_teachers(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_teacher(task: Any) -> Any:
     objective = task.get("objective") if isinstance(task, Mapping) else None
-    if not isinstance(objective, Mapping) or objective.get("kind") not in _WRAPPERS or "objective" not in objective:
+    # A wrapper (`bertjax.objectives.distill.wrapper`) may be a user's own, so look at its settings, not at its kind.
+    if not isinstance(objective, Mapping) or "objective" not in objective:
         return task
-    examples = {name: value for name, value in task.get("examples", {}).items() if name != "unlabeled"}
+    student = {**task, "objective": objective["objective"]}
+    if isinstance(examples := task.get("examples"), Mapping):
+        student["examples"] = {name: value for name, value in examples.items() if name != "unlabeled"}
     # Again, because a file that is not ours may hold a wrapper in a wrapper.
-    return _without_teacher({**task, "objective": objective["objective"], "examples": examples})
+    return _without_teacher(student)
 
 
 def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,10 +99,12 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
         for field in dataclasses.fields(expected)
         if field.init and field.default is field.default_factory is dataclasses.MISSING
     ]
-    if missing := [name for name in required if name not in fields]:
-        raise UserError(f"{path or 'the configuration'} has no {missing[0]}; set {_join(path, missing[0])}")
     # Not `field.type`, which is text if a module has `from __future__ import annotations`.
     hints = typing.get_type_hints(expected)
+    if missing := [name for name in required if name not in fields]:
+        setting = _join(path, missing[0])
+        remedy = f"add --config.{setting}.kind=KIND" if hints[missing[0]] in unions else f"set {setting}"
+        raise UserError(f"{path or 'the configuration'} has no {missing[0]}; {remedy}")
     return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
 
 

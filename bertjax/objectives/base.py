@@ -21,6 +21,7 @@ from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.losses import Sums
+from bertjax.objectives.optional import check_methods
 from bertjax.objectives.outputs import Output
 
 Arrays = dict[str, jax.Array]
@@ -38,7 +39,7 @@ class Traits:
     Attributes:
       labels: names of the labels that `features` reads; the examples must carry them.
       text_term: the term whose loss is that of predicted text tokens, in nats; empty if there is none.
-      tuned_settings: settings that an evaluation tunes while they are None, and reports as metrics.
+      tuned_settings: settings that an evaluation chooses if they are None; it reports them as metrics.
       needs_global_batch: whether terms compare examples across the batch, so that micro-batches would change them.
       needs_dropout: whether terms compare two views of a text that differ only by dropout.
       group: number of neighboring slots in a row that hold related examples; N is a multiple of it.
@@ -69,6 +70,10 @@ class Objective:
     traits: ClassVar[Traits] = Traits()
     best_metric: ClassVar[str] = ""
     classes: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        check_methods(cls)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         """Return {name: head}. If two tasks in a mixture use the same head name, they share its parameters."""

@@ -93,6 +93,22 @@ class ScoredByRecord(Protocol):
         """Host: return these metrics by record. Arguments as in `Objective.score`."""
 
 
+def check_methods(kind: type) -> None:
+    """Raise TypeError if a class has some methods of an ability and lacks others.
+
+    `isinstance` needs all methods of a protocol, so a class that lacks one would have no ability, without any message.
+    """
+    for protocol in (ReadsStore, HasSoftLogits):
+        methods = [name for name in vars(protocol) if not name.startswith("_")]
+        missing = [name for name in methods if not hasattr(kind, name)]
+        if missing and missing != methods:
+            defined = next(name for name in methods if name not in missing)
+            raise TypeError(
+                f"{kind.__name__} defines {defined} without {missing[0]}; define both, see {protocol.__name__} in "
+                "bertjax.objectives.optional"
+            )
+
+
 def bind(objective: Any, store: TokenStore | None = None) -> Any:
     """Return an objective with the resources that its features read; by default empty ones."""
     return objective.bind(store) if isinstance(objective, ReadsStore) else objective

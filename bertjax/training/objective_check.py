@@ -124,11 +124,12 @@ def _warn_of_flops(setting: str, objective: Objective) -> None:
         for name in ("heads", "flops_parts")
     )
     if issubclass(heads, counted) and heads is not counted:
+        inherited = "defines no flops_parts()" if counted is Objective else f"the flops_parts() of {counted.__name__}"
         log.warning(
-            "%s has its own heads() and the flops_parts() of %s, so the FLOPs of a step may lack its heads; override "
-            "flops_parts(), see docs/concepts/objective_contract.md#flops",
+            "%s has its own heads() and %s, so the FLOPs of a step may lack its heads; define flops_parts(), see "
+            "docs/concepts/objective_contract.md#flops",
             setting,
-            counted.__name__,
+            inherited,
         )
 
 

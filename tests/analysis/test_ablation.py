@@ -187,6 +187,30 @@ def test_a_metric_of_all_examples(finetuned, labeled, monkeypatch):
     assert change.p.item() == pytest.approx(widened)
 
 
+@dataclasses.dataclass(frozen=True)
+class Rising(Classification):
+    """A classification with a loss weight that rises by 0.01 per step."""
+
+    def loss_weights(self, terms, step):
+        return {"classification": step / 100}
+
+
+def test_losses_are_weighted_as_at_the_last_step(finetuned, few, packed):
+    encoded = dataclasses.replace(few.encoded(finetuned), objective=Rising(("bad", "good")))
+    trained = dataclasses.replace(finetuned, export=finetuned.export._replace(numbers={"steps": 300}))
+    ablation = Ablation(trained, encoded)
+    assert ablation.unmasked.loss == pytest.approx(3.0 * packed.unmasked.loss)
+    for name, values in ablation.importance({}).items():
+        np.testing.assert_allclose(values, 3.0 * packed.importance({})[name], rtol=1e-4, atol=1e-8)
+    change, expected = (each.changes([each.scores(MASKS[2])])["loss"].value for each in (ablation, packed))
+    np.testing.assert_allclose(change, 3.0 * expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("numbers", [{}, {"steps": "9"}, {"steps": True}, {"steps": -1}, {"steps": 2**40}])
+def test_the_last_step_of_an_export_may_be_unknown(finetuned, numbers):
+    assert dataclasses.replace(finetuned, export=finetuned.export._replace(numbers=numbers)).steps == 0
+
+
 def test_masked_words(pretrained, sentences):
     """The loss is the mean over masked tokens, and the importance of an example counts by their number."""
     material = texts_material(sentences[:6])

@@ -83,6 +83,22 @@ def test_names_of_data_sets_and_files_are_kept():
     assert private_paths.base_name("s3://bucket/a b/c.txt") == "c.txt"
 
 
+@pytest.mark.parametrize("kind", ["distilled", "replacing", "mylab:Wrapper"])
+@pytest.mark.parametrize("examples", [{"kind": "labeled_text", "unlabeled": "more.txt"}, {}, None, 3, ["a"]])
+def test_every_wrapper_is_removed_with_its_teacher(kind, examples):
+    """Malformed examples are kept: building the configuration reports them."""
+    student = {"kind": "mlm", "masking": {"kind": "phrases", "lexicon": "a.txt"}}
+    objective = {"kind": kind, "objective": student, "teacher": "t", "own": 1}
+    task = {"objective": {"kind": kind, "objective": objective}, "weight": 2.0}
+    kept = {"kind": "labeled_text"} if isinstance(examples, dict) and examples else examples
+    settings = {"tasks": {"good": task | {"examples": examples}, "bad": 3}}
+    expected = {"good": {"objective": student, "weight": 2.0, "examples": kept}, "bad": 3}
+    assert private_paths.without_teachers(settings) == {"tasks": expected}
+    read = private_paths.read_from_export(settings)["tasks"]["good"]
+    assert read["objective"] == {"kind": "mlm", "masking": {"kind": "phrases"}} and read["examples"] == kept
+    assert private_paths.without_teachers({"tasks": {"good": task}})["tasks"]["good"].keys() == {"objective", "weight"}
+
+
 def test_an_export_and_its_card_hold_no_path(undisturbed, tmp_path):
     secret = Path(SavedModel(undisturbed).settings["data"]["corpus"])
     files = [path for path in (undisturbed / "export").rglob("*") if path.is_file()]

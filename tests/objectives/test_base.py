@@ -54,6 +54,17 @@ def test_missing_methods_are_errors():
         empty.terms_of({}, {})
 
 
+@pytest.mark.parametrize(
+    "defined, missing", [("bind", "fingerprints"), ("fingerprints", "bind"), ("soft_logits", "soft_weights")]
+)
+def test_half_of_an_ability_is_an_error(defined, missing):
+    """It would never be called: the ability is checked by all of its methods."""
+    with pytest.raises(TypeError, match=f"^Own defines {defined} without {missing}; define both, see "):
+        type("Own", (Objective,), {defined: lambda self, *arguments: None})
+    both = dict.fromkeys((defined, missing), lambda self, *arguments: None)
+    type("Other", (type("Own", (Objective,), both),), {defined: both[defined]})
+
+
 def test_objectives_are_at_most_two_classes_deep():
     for kind in KINDS:
         depth = OBJECTIVES.class_of(kind).__mro__.index(Objective)
@@ -61,5 +72,5 @@ def test_objectives_are_at_most_two_classes_deep():
 
 
 def test_only_models_has_flax_modules():
-    others = {path: path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "models"}
+    others = {path: path.read_text() for path in PACKAGE.rglob("*.py") if PACKAGE / "models" not in path.parents}
     assert [path for path, text in others.items() if re.search(r"\blinen\b|(?<!torch\.)nn\.Module", text)] == []

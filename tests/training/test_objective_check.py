@@ -13,8 +13,10 @@ from bertjax.config.config import from_dict
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
+from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
+from bertjax.training.objective_check import _warn_of_flops
 from bertjax.training.program import Program
 from tests import batches
 
@@ -156,4 +158,6 @@ def test_a_right_objective_passes(caplog):
 
 def test_heads_whose_flops_are_not_counted_are_a_warning(caplog):
     check(SecondHead())
-    assert "has its own heads() and the flops_parts() of MaskedLM" in caplog.text
+    assert "has its own heads() and the flops_parts() of MaskedLM, so " in caplog.text
+    _warn_of_flops("tasks.mine.objective.kind='mylab:Bare'", type("Bare", (Objective,), {"heads": dict})())
+    assert "Bare' has its own heads() and defines no flops_parts(), so the FLOPs of a step may lack its" in caplog.text

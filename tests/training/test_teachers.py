@@ -31,7 +31,10 @@ NO_LOSS = {"soft": SoftLogits(factor=0.0)}
         ),
         (lambda: Replacing(Electra(), "a"), "kind=electra computes its own losses.*without objective.kind=replacing"),
         (lambda: Distilled(MaskedLM(), "a"), "has no objective.losses; set objective.losses="),
-        (lambda: Replacing(Distilled(MaskedLM(), "a", SOFT), "b"), "teacher=a is a second teacher; wrap an objective"),
+        (
+            lambda: Replacing(Distilled(MaskedLM(), losses=SOFT), "b"),
+            "objective.objective.kind=distilled has a second teacher; wrap an objective once",
+        ),
         (lambda: Distilled(MaskedLM(), "a", NO_LOSS, own_factor=0.0), "own_factor=0 leaves nothing to learn: .*=soft"),
         (lambda: Distilled(MaskedLM(), "a", SOFT, own_factor=-1.0), "own_factor=-1.0 must be a number, not negative"),
         (
@@ -67,7 +70,7 @@ def test_unlabeled_texts_need_a_teacher_that_labels_them(objective):
 
 @dataclasses.dataclass(frozen=True)
 class Own(MaskedLM):
-    """An objective that knows nothing of teachers."""
+    """An objective that does not handle teachers."""
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tu
             # The layer is an argument, not a constant: all layers share one compiled program.
             arrays = put(batch)
             for layer in range(subject.encoder.layers):
-                values_LS[layer, number] = jax.device_get(of_batch(arrays, layer))
+                values_LS[layer, number] = jax.device_get(of_batch(arrays, layer, subject.steps))
                 bar.update(_tokens(batch))
     return values_LS, examples
 

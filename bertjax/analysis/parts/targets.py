@@ -21,6 +21,7 @@ from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject
+from bertjax.objectives.base import Objective
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -55,7 +56,9 @@ class Targets(Part):
                 objective = material.objective(subject)
                 reason = without_gradient(objective, encoder)
                 if not reason:
-                    function = gradient_sums(encoder, objective, kinds)
+                    # Without loss weights of its own, an objective has one function for all checkpoints.
+                    is_weighted = type(objective).loss_weights is not Objective.loss_weights
+                    function = gradient_sums(encoder, objective, kinds, subject.steps if is_weighted else 0)
                     sums |= reduce(subject, material, function, progress, with_objective=True, share=0.5)
                 sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
                 arrays[subject.label, material.name] = sums

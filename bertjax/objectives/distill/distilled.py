@@ -4,10 +4,13 @@ Student and teacher run on the same batch, the teacher frozen and without dropou
 only parameters. Captured are exactly the values and layers that some loss reads, if any.
 """
 
+import collections
 import dataclasses
 import functools
+import itertools
 import math
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -21,6 +24,7 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses.base import TeacherLoss, Values
 from bertjax.objectives.distill.losses.token_logits import HEAD
 from bertjax.objectives.distill.wrapper import Wrapper
+from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
 from bertjax.runtime.errors import UserError, shorten
 
@@ -95,17 +99,25 @@ class Distilled(Wrapper):
         Raises:
           UserError: the losses cannot compare the two architectures.
         """
-        teacher, names = self.bound_teacher, [name for name in self._captures if name != mixing.OUTPUT]
+        teacher = self.bound_teacher
         teacher.check(student)
         if self._needs_logits and self.classes:
             teacher.outputs_of(self.classes)  # other classes are an error before anything is read
+        # The student's states would be those of predicted tokens, and the teacher's those of all tokens.
+        if self._captures and any(part.queries for part in flops_parts(self.objective, student)):
+            raise UserError(
+                f"{type(self.objective).__name__} predicts from a second stream, which teacher losses that read "
+                f"{shorten(self._captures)} do not support; use kind=logits"
+            )
+        of_layers = [name for name in self._captures if name != mixing.OUTPUT]
         for name, config in (("student", student), ("teacher", teacher.config)):
-            if names and config.block.has_query_stream:
+            if of_layers and config.block.has_query_stream:
                 raise UserError(
                     f"the {name} has model.block.kind={config.block.kind}, whose second stream teacher losses that "
-                    f"read {shorten(names)} do not support; use kind=logits only"
+                    f"read {shorten(of_layers)} do not support; use kind=logits or output, or token_logits for a "
+                    "masked LM"
                 )
-            if lacking := set(names) - {*config.block.captures, mixing.OUTPUT}:
+            if lacking := set(of_layers) - set(config.block.captures):
                 raise UserError(
                     f"the {name} has model.block.kind={config.block.kind}, which has no {shorten(sorted(lacking))} for "
                     "teacher losses to read; use kind=logits or kind=hidden"
@@ -211,12 +223,12 @@ class Distilled(Wrapper):
             teacher = Values(of_teacher, None, {}, (), frozen["teacher"]["encoder"])
 
         sums, metrics = self.terms_of(logits, batch)
-        soft_weights = self._soft_weights(batch)
+        soft_weights, metrics_of = self._soft_weights(batch), {}
         for name, loss in self.losses.items():
             own_params = params.get(PROJECTIONS, {}).get(name, {})
-            total, more = loss.terms(student, teacher, batch, own_params, soft_weights)
-            sums, metrics = sums | {name: total}, metrics | more
-        return sums, metrics
+            total, metrics_of[name] = loss.terms(student, teacher, batch, own_params, soft_weights)
+            sums |= {name: total}
+        return sums, metrics | _named(metrics_of, metrics)
 
     def _soft_weights(self, batch: Arrays) -> jax.Array | None:
         return self.objective.soft_weights(batch) if self._needs_logits else None
@@ -256,6 +268,21 @@ def _token_logits(model: Model, params: dict, hidden_BTD: jax.Array) -> jax.Arra
     """Return logits_BTV."""
     variables = {"params": params}
     return model.apply(variables, hidden_BTD, method=lambda bound, states: bound.head(HEAD, states, bound.word_VE))
+
+
+def _named(metrics_of: dict[str, dict[str, Sums]], taken: Collection[str]) -> dict[str, Sums]:
+    """Return the metrics of all losses. A name that is not unique gets the name of its loss as a prefix.
+
+    Args:
+      metrics_of: {loss: its metrics}.
+      taken: metric names of the objective.
+    """
+    counts = collections.Counter([*taken, *itertools.chain.from_iterable(metrics_of.values())])
+    return {
+        metric if counts[metric] == 1 else f"{loss}_{metric}": sums
+        for loss, metrics in metrics_of.items()
+        for metric, sums in metrics.items()
+    }
 
 
 def _with_head_on_tokens(parts: tuple[FlopsPart, ...], head: HeadSpec) -> tuple[FlopsPart, ...]:

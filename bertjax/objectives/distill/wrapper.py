@@ -30,13 +30,11 @@ class Wrapper(Objective):
     bound_teacher: ClassVar[Teacher | None] = None
 
     def __post_init__(self):
-        kind = type(self.objective)
         if isinstance(self.objective, Wrapper):
-            raise UserError(
-                f"objective.objective.teacher={self.objective.teacher} is a second teacher; wrap an objective once"
-            )
+            kind = OBJECTIVES.kind_of(self.objective)
+            raise UserError(f"objective.objective.kind={kind} has a second teacher; wrap an objective once")
         # A wrapper computes `terms` from the model's values, and cannot change terms that are computed in another way.
-        if kind.terms is not Objective.terms or isinstance(self.objective, Slots):
+        if type(self.objective).terms is not Objective.terms or isinstance(self.objective, Slots):
             raise UserError(
                 f"objective.objective.kind={OBJECTIVES.kind_of(self.objective)} computes its own losses, on which a "
                 f"teacher has no effect; use it without objective.kind={OBJECTIVES.kind_of(self)}"

@@ -23,6 +23,8 @@ _COMPARE_WITHIN_BATCH = ("embedding_contrastive", "embedding_simcse")
 _TRAINING_OBJECTIVE = ("pooling", "reads", "metric")
 _WEIGHTS = ("coefficient", "factor")
 _TRAINING_MASKING = ("static",)
+# Metric of teacher losses; with two of them it has the name of its loss as a prefix.
+_AGREEMENT = "agreement"
 # Settings for labeled files that select training records, or the model's input but not the label.
 _TRAINING_RECORDS = ("train", "limit", "limit_seed", "unlabeled", "on_bad_record")
 _INPUTS = ("kind", "max_tokens", "text", "pair", "context", "question", "quoted", "comment", "stride", "max_question")
@@ -83,9 +85,8 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     if objective.get("kind") in _COMPARE_WITHIN_BATCH and name[-1].endswith(("loss", "accuracy")):
         common |= {"batch": last["batch"]}
     of_teacher = {}
-    if name[-1].removesuffix("_loss") in teaching.get("losses", {}):
-        # The loss of imitating a teacher depends on which teacher it is.
-        of_teacher = {part: teaching[part] for part in ("teacher", "losses")}
+    if teaching and _compares_with_teacher(name[-1], teaching.get("losses", {})):
+        of_teacher = {part: teaching[part] for part in ("teacher", "losses") if part in teaching}
     if "train" in examples:  # a labeled file
         own = _of_objective(objective, name[-1]) if name[-1].endswith("_loss") else _classes(objective)
         further = examples.get("further_heldout") or {}
@@ -113,6 +114,11 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         {"share": data["share"]},
         fingerprint,
     )
+
+
+def _compares_with_teacher(metric: str, losses: Collection[str]) -> bool:
+    """Return whether a metric depends on which teacher it is: losses, and their metrics (`Distilled.terms`)."""
+    return metric == _AGREEMENT or any(metric.startswith(f"{loss}_") for loss in losses)
 
 
 def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:

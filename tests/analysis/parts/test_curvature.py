@@ -1,5 +1,6 @@
 """Curvature: eigenvalues of a dense Hessian, disjoint parts of the data, and the bits that follow."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -12,8 +13,10 @@ from bertjax.analysis import series
 from bertjax.analysis.hessian import is_kernel_of_layers
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts import parts_of
-from bertjax.analysis.parts.curvature import Curvature, bits_of, subsets
+from bertjax.analysis.parts.curvature import Curvature, _eigenvalues, bits_of, subsets
+from bertjax.analysis.reduce import hide
 from bertjax.analysis.subject import Subject
+from bertjax.objectives.finetuning.classification import Classification
 from tests.analysis.conftest import MODEL, make
 
 SHAPE = MODEL | {"layers": 2, "width": 8, "heads": 2, "feedforward": 8}
@@ -56,6 +59,21 @@ def test_eigenvalues_are_those_of_the_dense_hessian(small, labeled, result):
         assert hessian.shape == (384, 384)
         values = np.linalg.eigvalsh((hessian + hessian.T) / 2)
         np.testing.assert_allclose(values_LS[layer, 0], values[np.abs(values).argmax()], rtol=1e-2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rising(Classification):
+    """A classification with a loss weight that rises by 0.01 per step."""
+
+    def loss_weights(self, terms, step):
+        return {"classification": step / 100}
+
+
+def test_the_loss_is_weighted_as_at_the_last_step(small, labeled, result):
+    rising = dataclasses.replace(labeled.encoded(small), objective=Rising(("bad", "good")))
+    trained = dataclasses.replace(small, export=small.export._replace(numbers={"steps": 300}))
+    values_LS, _ = _eigenvalues(trained, SimpleNamespace(name="toy", encoded=lambda subject: rising), hide)
+    np.testing.assert_allclose(values_LS, 3.0 * result.arrays["small/toy/eigenvalues"], rtol=1e-2)
 
 
 def test_parts_of_the_data_have_no_example_in_common(small, labeled):

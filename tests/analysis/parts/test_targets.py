@@ -13,6 +13,7 @@ from bertjax.analysis.parts.targets import Targets, groups_of
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from bertjax.models import attention
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from tests.analysis.conftest import packed_rows
 
 
@@ -137,7 +138,7 @@ def test_gradients_are_those_of_finite_differences(pretrained, masked, derivativ
 
 
 def test_gradients_by_kind_are_those_of_loops(pretrained, masked, derivatives, kinds):
-    function = jax.jit(gradient_sums(pretrained.encoder, pretrained.objective, kinds))
+    function = jax.jit(gradient_sums(pretrained.encoder, pretrained.objective, kinds, 0))
     totals, counts = function(pretrained.params, masked)["gradient"]
     expected, pairs = np.zeros((4, 3, 4)), np.zeros(4)
     for row, length in enumerate(masked["examples_BT"].sum(axis=1)):
@@ -150,12 +151,29 @@ def test_gradients_by_kind_are_those_of_loops(pretrained, masked, derivatives, k
     np.testing.assert_array_equal(np.asarray(counts)[:, 0, 0], pairs)
 
 
+@dataclasses.dataclass(frozen=True)
+class Rising(MaskedLM):
+    """A masked LM with a loss weight that is the step."""
+
+    def loss_weights(self, terms, step):
+        return {"mlm": float(step)}
+
+
+def test_the_loss_is_weighted_as_at_the_last_step(pretrained, texts, monkeypatch):
+    trained = dataclasses.replace(pretrained, export=pretrained.export._replace(numbers={"steps": 3}))
+    plain = Targets().run([pretrained], [texts])
+    monkeypatch.setattr(type(texts), "objective", lambda self, subject: Rising())
+    weighted = Targets().run([trained], [texts])
+    name = f"{pretrained.label}/{texts.name}/gradient"
+    np.testing.assert_allclose(weighted.arrays[name], 3.0 * plain.arrays[name], rtol=1e-4, atol=1e-8)
+
+
 def test_packed_rows_have_the_sums_of_single_rows(pretrained, texts, kinds):
     encoded, encoder = texts.encoded(pretrained), pretrained.encoder
     functions = [
         (target_sums(encoder, kinds, pretrained.vocabulary.special_ids), False),
         (divergence_sums(encoder), False),
-        (gradient_sums(encoder, pretrained.objective, kinds), True),
+        (gradient_sums(encoder, pretrained.objective, kinds, 0), True),
     ]
     rows = [np.arange(9)[:, None], packed_rows(encoded.ragged.lengths[:9], 64)]
     for function, with_objective in functions:

@@ -183,6 +183,17 @@ def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
     assert abs(everywhere - masked) > 1e-3
 
 
+def test_metrics_of_two_losses_on_logits_are_told_apart(teacher):
+    """With one such loss the metric is `agreement`, as above."""
+    both = {"masked": SoftLogits(), "all": TokenLogits(), "cosine": OutputCosine()}
+    objective = dataclasses.replace(distilled(), losses=both).bind_teacher(teacher)
+    model, frozen = objective.model(teacher.config), objective.frozen_params(teacher.config)
+    _, metrics = objective.terms(model, teacher.params, frozen, BATCH, jax.random.key(0), False)
+    weights = {name: int(weight) for name, (_, weight) in metrics.items() if "agreement" in name}
+    predicted, tokens = np.sum(BATCH["mlm_weights_BK"]), np.sum(BATCH["examples_BT"] > 0)
+    assert weights == {"masked_agreement": predicted, "all_agreement": tokens}
+
+
 def test_products_with_the_vocabulary_at_all_tokens_count_as_operations(teacher):
     """Those of the student forward and backward, those of the teacher forward."""
 

@@ -9,6 +9,7 @@ import pytest
 from bertjax.config import private_paths
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.task import Task
+from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.logits import SoftLogits
@@ -61,6 +62,7 @@ def test_an_objective_of_a_user_is_wrapped_by_its_name():
     assert config.task.objective == Distilled(Own(share=0.5), "a/teacher", SOFT)
     assert from_dict(to_dict(config), trust_code=True) == config
     assert config.foreign_kinds == (f"{__name__}:Own",)
+    assert Config(tasks={name: Task(Own(), FullSentences()) for name in "ab"}).foreign_kinds == config.foreign_kinds
     Program(with_teacher(config), 100, tuple(jax.devices()[:1])).check()
 
 

@@ -74,11 +74,12 @@ def test_the_same_question_after_another_training(changes, store):
     assert task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store)) == []
 
 
-def test_a_loss_against_a_teacher_depends_on_the_teacher():
+def test_what_is_measured_against_a_teacher_depends_on_the_teacher():
     taught = TEXT | {"tasks": {"bert": {"objective": DISTILLED}}}
     other = {"tasks.bert.objective.teacher": "u"}
     assert task(taught, "mlm_loss").changes(task(taught, "mlm_loss", other)) == []
-    assert task(taught, "soft_loss").changes(task(taught, "soft_loss", other)) == ["objective.teacher: 't' -> 'u'"]
+    for metric in ("soft_loss", "agreement", "soft_agreement"):
+        assert task(taught, metric).changes(task(taught, metric, other)) == ["objective.teacher: 't' -> 'u'"]
 
 
 def test_other_texts_of_one_path_are_another_question():
