@@ -7,33 +7,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.models.bert import BertBlock
-from bertjax.models.blocks import Block
-from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.training.config import MeshConfig
 from bertjax.training.step import gradients
 from tests import batches
 from tests.training.trainer import context
 
-# {name: (layer type, choices of the layout)}
+# {name: (layer type and embeddings, choices of the layout)}
 LAYOUTS = {
-    "replicated": (BertBlock(), {"mesh": MeshConfig(4, 1, 1), "strategy": "replicated"}),
-    "gathered": (BertBlock(), {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"}),
-    "gathered lstm": (LSTMBlock(), {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"}),
+    "replicated": ({}, {"mesh": MeshConfig(4, 1, 1), "strategy": "replicated"}),
+    "gathered": ({}, {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"}),
+    "gathered lstm": (batches.LSTM, {"mesh": MeshConfig(2, 2, 1), "strategy": "gathered"}),
 }
 
 
 def main() -> None:
     batch, differences, on_one = batches.make(), {}, {}
-    for name, (block, choices) in LAYOUTS.items():
-        if block not in on_one:
-            on_one[block] = _on_one(block, batch)
-        params, expected = on_one[block]
-        actual = _gradient(context(block=block, **choices), params, batch)
+    for name, (parts, choices) in LAYOUTS.items():
+        key = tuple(parts.values())
+        if key not in on_one:
+            on_one[key] = _on_one(parts, batch)
+        params, expected = on_one[key]
+        actual = _gradient(context(**parts, **choices), params, batch)
         differences[name] = _difference(actual, expected)
     # Three of twelve rows are padding: the four devices have nine rows.
     nine = {name: values[:9] for name, values in batches.make(rows=12).items()}
-    params, expected = _on_one(BertBlock(), nine)
+    params, expected = _on_one({}, nine)
     actual = _gradient(context(**LAYOUTS["replicated"][1]), params, {k: _filled_up(v, k) for k, v in nine.items()})
     differences["padded"] = _difference(actual, expected)
     print(json.dumps(differences))
@@ -51,9 +49,9 @@ def _difference(actual: dict, expected: dict) -> float:
     return float(max(jax.tree.leaves(jax.tree.map(lambda a, b: np.abs(a - b).max(), actual, expected))) / largest)
 
 
-def _on_one(block: Block, batch: dict) -> tuple[dict, dict]:
+def _on_one(parts: dict, batch: dict) -> tuple[dict, dict]:
     """Return params and their gradient on one device."""
-    one = context(block=block)
+    one = context(**parts)
     params = batches.filled(batches.param_shapes(one.objective, one.model.config, batch))
     return params, _gradient(one, params, batch)
 

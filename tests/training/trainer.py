@@ -6,9 +6,10 @@ import functools
 import jax
 import numpy as np
 
-from bertjax.models.bert import BertBlock
+from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks import Block
 from bertjax.models.config import Execution
+from bertjax.models.embeddings import Embeddings
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.config import MeshConfig, OptimizerConfig
 from bertjax.training.optimizer import make_optimizer
@@ -23,7 +24,7 @@ from tests import batches
 STEPS = 20
 
 
-ONE_DEVICE, BERT_BLOCK = MeshConfig(1, 1, 1), BertBlock()
+ONE_DEVICE, BERT_BLOCK, BERT_EMBEDDINGS = MeshConfig(1, 1, 1), BertBlock(), BertEmbeddings()
 
 
 @functools.cache
@@ -36,6 +37,7 @@ def context(
     remat: str = "none",
     attention: str = "plain",
     block: Block = BERT_BLOCK,
+    embeddings: Embeddings = BERT_EMBEDDINGS,
 ) -> StepContext:
     """The step of a small BERT, on as many of the first devices as the mesh takes."""
     layout = Layout(
@@ -48,6 +50,7 @@ def context(
         dropout=dropout,
         attention_dropout=dropout,
         block=block,
+        embeddings=embeddings,
         execution=Execution(remat=remat, attention=attention, gather_layer=layout.gather_layer),
     )
     return StepContext(
