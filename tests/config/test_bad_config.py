@@ -109,7 +109,6 @@ SETTINGS = [
     ("optimizer.learning_rate=nan", "optimizer.learning_rate='nan' is str; it must be a number"),
     ("tasks.bert.examples.max_tokens=1e999", "examples.max_tokens=inf is float; it must be an integer"),
     # contradictions
-    ("model.block.window=3", "unknown configuration key 'model.block.window'"),
     ("model.sharing_groups=2", "model.sharing_groups=2 has no effect with model.sharing=none"),
     ("model.preset=init_from", "model.preset=init_from needs a model to copy the architecture from"),
     ("tasks.bert.examples.max_tokens=2", "leaves 2 tokens for an example of tasks.bert"),
