@@ -15,7 +15,7 @@ CLASSES = [
     if isinstance(node, ast.ClassDef)
 ]
 # Settings of the machine are one class, whose fields are independent.
-MOST_FIELDS, MOST_ARGUMENTS, EXEMPT = 27, 13, "RuntimeConfig"
+MOST_FIELDS, MOST_ARGUMENTS, EXEMPT = 27, 7, "RuntimeConfig"
 
 
 def test_a_training_step():
@@ -23,7 +23,7 @@ def test_a_training_step():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout.splitlines()[-1])
-    assert numbers["files"] <= 40 and numbers["lines"] <= 4_866, numbers
+    assert numbers["files"] <= 39 and numbers["lines"] <= 4_710, numbers
     assert numbers["share"] >= 0.36, numbers
     assert numbers["frames"] <= 21, numbers
 
