@@ -30,7 +30,7 @@ from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, is_real
 from bertjax.training.results.scores import is_lower_better
-from bertjax.training.step import total_loss
+from bertjax.training.step import normalized, total_loss
 
 # {name among `taps.MASKS`: mask}
 Masks = Mapping[str, Any]
@@ -73,7 +73,7 @@ def row_sums(
     return jax.vmap(of_row)(batch, jnp.arange(len(batch["tokens_BT"])))
 
 
-def mask_gradients(
+def sums_of_importance(
     objective: Objective,
     model: Model,
     params: dict,
@@ -83,7 +83,7 @@ def mask_gradients(
     weights: Arrays,
     step: jax.Array,
 ) -> Arrays:
-    """Device: return {name: gradient of each example's loss share}, [L, H, B, N] and [L, F, B, N].
+    """Device: return {name: |gradient| of each example's loss share, summed over examples}, [L, H] and [L, F].
 
     An example's share is the sum over terms of loss weight * S / W. S is summed over the example, W over all examples.
     An empty slot has gradient 0.
@@ -100,16 +100,14 @@ def mask_gradients(
     def loss(of_examples: Arrays) -> jax.Array:
         key = jax.random.key(0)
         sums, _ = objective.terms(model, params, frozen, batch, key, False, {"encoder": of_examples})
-        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, step)
+        return total_loss(objective, normalized(sums, weights), step)
 
-    return jax.grad(loss)(of_examples)
-
-
-def sums_of_importance(gradients: Arrays, batch: Arrays) -> Arrays:
-    """Device: return {name: absolute gradient, summed over examples}, [L, H] and [L, F]."""
     # The absolute value comes before the sum: gradients of different examples must not cancel.
     is_example_BN = batch["example_ids_BN"] >= 0
-    return {name: jnp.sum(jnp.abs(values) * is_example_BN, axis=(2, 3)) for name, values in gradients.items()}
+    return {
+        name: jnp.sum(jnp.abs(values) * is_example_BN, axis=(2, 3))
+        for name, values in jax.grad(loss)(of_examples).items()
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -383,17 +381,13 @@ def _tokens(batch: Mapping[str, np.ndarray]) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _functions(objective: Objective, encoder: EncoderConfig) -> tuple[Callable, Callable, Callable]:
-    """Return jitted `row_sums`, `_outputs` and `_importance`, shared by all models of one architecture and task."""
+    """Return the jitted functions of `Ablation`, shared by all models of one architecture and task."""
     model = objective.model(encoder)
-    return tuple(jax.jit(functools.partial(f, objective, model)) for f in (row_sums, _outputs, _importance))
+    return tuple(jax.jit(functools.partial(f, objective, model)) for f in (row_sums, _outputs, sums_of_importance))
 
 
 def _outputs(objective: Objective, model: Model, params: dict, batch: Arrays, masks: Masks) -> dict[str, Output]:
     return objective.outputs(model, params, batch, {"encoder": dict(masks)})
-
-
-def _importance(objective, model, params, frozen, batch, masks, weights, step) -> Arrays:
-    return sums_of_importance(mask_gradients(objective, model, params, frozen, batch, masks, weights, step), batch)
 
 
 def _by_row(output: Output, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.training.step import total_loss
+from bertjax.training.step import normalized, total_loss
 
 # The iteration ends if the eigenvalue changes by less than this fraction, or after this many products.
 TOLERANCE, MOST_PRODUCTS = 1e-3, 100
@@ -52,8 +52,7 @@ def top_eigenvalue(
     def loss(kernels: dict) -> jax.Array:
         values = unflatten_dict(flat | kernels, sep="/")
         sums, _ = objective.terms(model, values, frozen, batch, jax.random.key(0), False)
-        weights = objective.weights(batch)
-        return total_loss(objective, {term: total / weights[term] for term, total in sums.items()}, train_step)
+        return total_loss(objective, normalized(sums, objective.weights(batch)), train_step)
 
     # Forward over reverse: `product(v)` is the Hessian-vector product, without another forward pass.
     _, product = jax.linearize(jax.grad(loss), kernels)

@@ -76,7 +76,7 @@ class EmbeddingLayer(nn.Module):
         examples_BT: jax.Array | None = None,
     ) -> jax.Array:
         """Return [B, T, C], C as `Embeddings.output_width`; `key` None disables dropout."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no __call__()")
 
 
 def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:

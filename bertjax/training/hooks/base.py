@@ -165,5 +165,5 @@ class Hook:
         """At the end, also after a stop or an error. It is called even if another hook fails here.
 
         After an error, other processes may not be here, and another one may own the workdir: exchange and write
-        nothing. `run.has_finished` tells a finish from a stop.
+        nothing. After a stop, `run.has_finished` is False.
         """
