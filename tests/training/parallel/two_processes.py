@@ -45,7 +45,7 @@ def main() -> None:
     seen = {"values": processes.gather(10 * index, "values")}
     for kind in (errors.UserError, errors.RunFailed, errors.Unavailable, errors.Busy, errors.Damaged):
         failing = functools.partial(fail, kind)
-        seen[kind.__name__] = outcome(functools.partial(processes.together, failing, "failing"))
+        seen[kind.__name__] = outcome(functools.partial(processes.together, failing, purpose="failing"))
     seen["defect"] = "" if index else outcome(lambda: processes.together(lambda: None))
     if index:
         try:
