@@ -74,7 +74,7 @@ def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Cal
     program = Program(config, setting.vocab_size, (jax.devices()[0],))
     chunk = jax.device_put({name: array[None] for name, array in batch(setting).items()})
     state = program.init_state()
-    run_chunk = jax.jit(functools.partial(train_chunk, program.task.context), donate_argnums=0)
+    run_chunk = jax.jit(functools.partial(train_chunk, program.task.step), donate_argnums=0)
 
     def step() -> float:
         nonlocal state

@@ -47,7 +47,9 @@ def attend_plainly(inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
     mask_BQT = inputs.visibility.mask_BQT(inputs.columns_BQ, inputs.rank_BQ)
     # In XLNet, two streams share columns but draw dropout separately, so columns cannot identify their draws.
     drawn_BQ = inputs.columns_BQ if inputs.rank_BQ is None else None
-    apply = with_fixed_heads(attend, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
+    apply = attend
+    if inputs.fixed_heads:
+        apply = with_fixed_heads(attend, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
     return apply(*inputs[:3], mask_BQT, inputs.rate, inputs.key, inputs.bias_BHQT, drawn_BQ)
 
 

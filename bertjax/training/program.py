@@ -11,25 +11,22 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from bertjax.config.config import Config
-from bertjax.data.pipeline import filled_up
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.mesh import BATCH_AXES
-from bertjax.training.config import Stage, matches_any
+from bertjax.training.config import matches_any
 from bertjax.training.lora import add_factors
 from bertjax.training.model_params import ModelParams
 from bertjax.training.objective_check import check_objective
-from bertjax.training.optimizer import make_optimizer
+from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths
+from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
 from bertjax.training.parallel.sharding import (
@@ -37,18 +34,15 @@ from bertjax.training.parallel.sharding import (
     ENCODER_RULES,
     HEAD_RULES,
     check_batch,
-    replicated,
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
-from bertjax.training.parameter_rules import IS_EMBEDDING, IS_ENCODER_LAYER, Freezing, find_paths
 from bertjax.training.pruning import add_scores
-from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
-from bertjax.training.stages import Timetable, warmup_segments
+from bertjax.training.stages import Timetable
 from bertjax.training.state import State, abstract_state, init_state, new_state
-from bertjax.training.step import StepContext, train_chunk
+from bertjax.training.task_program import TaskProgram
 from bertjax.training.teachers import open_teachers
 
 
@@ -101,12 +95,12 @@ class Program:
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 
     @functools.cached_property
-    def tasks(self) -> dict[str, "TaskProgram"]:
+    def tasks(self) -> dict[str, TaskProgram]:
         """{name: task}, in configuration order."""
         return {name: TaskProgram(self, name) for name in self.config.tasks}
 
     @property
-    def task(self) -> "TaskProgram":
+    def task(self) -> TaskProgram:
         """The first task."""
         return self.tasks[self.config.task_name]
 
@@ -275,125 +269,3 @@ class Program:
                 "parameter to train; freeze fewer"
             )
         return frozenset(frozen)
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskProgram:
-    """A task of a run before its first step.
-
-    Attributes:
-      program: the run that it belongs to.
-      name: task name.
-    """
-
-    program: Program
-    name: str
-
-    @property
-    def objective(self) -> Objective:
-        return self.program.config.tasks[self.name].objective
-
-    @functools.cached_property
-    def model(self) -> Model:
-        encoder = self.program.encoder
-        execution = dataclasses.replace(
-            encoder.execution,
-            gather_layer=self.program.layout.gather_layer,
-            task_type=self.program.config.tasks[self.name].task_type,
-        )
-        return self.objective.model(dataclasses.replace(encoder, execution=execution))
-
-    @functools.cached_property
-    def frozen(self) -> dict | None:
-        """The objective's frozen params (a teacher's, for example), sharded by the same rules as trained ones."""
-        params = self.objective.frozen_params(self.program.encoder)
-        return None if params is None else self.program.put(params)
-
-    @property
-    def abstract_frozen(self) -> dict | None:
-        """Shapes, dtypes and shardings of `frozen`."""
-        params = jax.eval_shape(lambda: self.objective.frozen_params(self.program.encoder))
-        if params is None:
-            return None
-        return jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            params,
-            shardings(params, self.program.layout.rules, self.program.mesh),
-        )
-
-    @functools.cached_property
-    def context(self) -> StepContext:
-        config, program = self.program.config, self.program
-        optimizer, runtime = config.optimizer, config.runtime
-        return StepContext(
-            objective=self.objective,
-            model=self.model,
-            optimizer=program.optimizer,
-            learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
-            seed=config.seed,
-            layout=program.layout,
-            freezing=Freezing(config.frozen, program.idle_paths(self.name), depth=program.encoder.layers),
-            lora=config.lora,
-            model_params=program.to_model_params,
-            task=self.name,
-            own_heads=self.name if config.has_own_heads else "",
-            prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
-            micro_tokens=runtime.micro_tokens,
-            max_skipped=runtime.max_skipped,
-            logs_gradient_norms=runtime.gradient_norms,
-        )
-
-    def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes, dtypes and shardings for the batches [steps, B, ...] in one dispatch."""
-        program = self.program
-        shapes = self.batch_shapes(stage, filled_up(stage.batch, program.layout.shards))
-        sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
-        return {
-            name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
-            for name, leaf in shapes.items()
-        }
-
-    def batch_shapes(self, stage: Stage, rows: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and dtypes for a batch [B, ...]; `rows` is B after padding to a multiple of the devices."""
-        task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
-        return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or stage.batch)
-
-    def freezing_at(self, stage: int) -> Freezing:
-        """Return the parameters that the run or a stage freezes."""
-        config, settings = self.program.config, self.program.config.stages[stage]
-        own = settings.frozen or settings.frozen_layers
-        paths = self.program.frozen_paths_at(stage) if own else frozenset()
-        return Freezing(config.frozen, paths, settings.frozen_layers, depth=self.program.encoder.layers)
-
-    @functools.cached_property
-    def jitted(self) -> Callable[[Callable], jax.stages.Wrapped]:
-        """`jitted(function)` is `function(context, ...)` jitted, once for all evaluators of the task."""
-        return functools.cache(lambda function: jax.jit(functools.partial(function, self.context)))
-
-    @functools.cached_property
-    def chunk(self) -> jax.stages.Wrapped:
-        """Jitted `train_chunk(state, frozen, batches)`; it donates `state`, so the caller must not use it again."""
-        return self._compiled(self.context)
-
-    def chunk_at(self, stage: int) -> jax.stages.Wrapped:
-        """Return `chunk` for a stage; a stage that freezes parameters has its own compiled program."""
-        settings = self.program.config.stages[stage]
-        if not settings.frozen and not settings.frozen_layers:
-            return self.chunk
-        if stage not in self._chunks:
-            freezing = self.freezing_at(stage)
-            idle = dataclasses.replace(freezing, paths=freezing.paths | self.program.idle_paths(self.name))
-            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=idle))
-        return self._chunks[stage]
-
-    @functools.cached_property
-    def _chunks(self) -> dict[int, jax.stages.Wrapped]:
-        return {}
-
-    def _compiled(self, context: StepContext) -> jax.stages.Wrapped:
-        state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
-        return jax.jit(
-            functools.partial(train_chunk, context),
-            donate_argnums=0,  # the new state reuses the old one's memory
-            out_shardings=(state_shardings, replicated(self.program.mesh)),
-        )

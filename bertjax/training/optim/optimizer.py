@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.training.adam import scale_by_adam
 from bertjax.training.config import OptimizerConfig
+from bertjax.training.optim.adam import scale_by_adam
+from bertjax.training.optim.by_path import IS_STACKED, by_depth, by_multiplier, stateless
+from bertjax.training.optim.freezing import freeze
 from bertjax.training.param_paths import map_with_path, matches
-from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
 
 # Not relative attention biases, which XLNet decays (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
 _IS_UNSCALED = matches(r"^scores/|(^|(?<!/relative)/)(\w*bias|scale)$")
@@ -41,12 +42,6 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
     if config.layer_decay < 1.0:  # outside of `freeze`, which hides frozen layers; they still count for the depth
         chain = optax.chain(chain, by_depth(config.layer_decay, config.layer_decay_offset))
     return chain
-
-
-def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tuple[dict, dict]:
-    """Return (params - learning_rate * updates, -learning_rate * updates)."""
-    updates = jax.tree.map(lambda update: -learning_rate * update, updates)
-    return optax.apply_updates(params, updates), updates
 
 
 def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
