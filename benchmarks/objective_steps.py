@@ -37,7 +37,8 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.runtime import platform
 from bertjax.runtime.command_line import exit_code_of
-from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import RuntimeConfig, Stage
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 

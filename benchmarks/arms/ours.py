@@ -13,7 +13,8 @@ from benchmarks.arms.setting import Setting
 from bertjax.config.config import Config
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.runtime import platform
-from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import RuntimeConfig, Stage
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 

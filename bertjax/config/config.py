@@ -34,8 +34,9 @@ from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
 from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
 from bertjax.training import depths
-from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.schedules import SCHEDULES
@@ -253,6 +254,11 @@ class Config:
         filters = (rule.kind for rule in self.data.filters.values())
         kinds = dict.fromkeys(itertools.chain(*tasks, filters, [self.model.direction]))
         return tuple(kind for kind in kinds if ":" in kind)
+
+    @property
+    def training_kinds(self) -> tuple[str, ...]:
+        """User code that changes what a run computes: `foreign_kinds`, and the optimizer, which no export needs."""
+        return (*self.foreign_kinds, *((self.optimizer.kind,) if self.optimizer.is_outside else ()))
 
     @property
     def task_name(self) -> str:

@@ -29,9 +29,8 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.loss import Loss
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.parallel.sharding import put_global
-from bertjax.training.program import Program
+from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, is_lower_better, scores_of, scores_of_records
-from bertjax.training.task_program import TaskProgram
 
 # Name of the main held-out set, which every run has.
 HELDOUT = "heldout"

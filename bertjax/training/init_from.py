@@ -18,9 +18,8 @@ from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
-from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor
-from bertjax.training.param_paths import map_with_path, path_of
+from bertjax.training.param_paths import map_with_path, matches_any, path_of
 from bertjax.training.program import Program
 from bertjax.training.pruning import is_score
 from bertjax.training.run.fingerprints import fingerprints

@@ -11,21 +11,25 @@ from collections.abc import Callable
 import jax
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from bertjax.config.config import Config
+from bertjax.data.pipeline import filled_up
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
-from bertjax.runtime.errors import UserError
-from bertjax.training.config import matches_any
+from bertjax.runtime.mesh import BATCH_AXES
+from bertjax.training.config import Stage
 from bertjax.training.lora import add_factors
+from bertjax.training.loss import Loss
 from bertjax.training.model_params import ModelParams
 from bertjax.training.objective_check import check_objective
-from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths
+from bertjax.training.optim.freezing import Freezing, frozen_in_stage
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
@@ -34,15 +38,17 @@ from bertjax.training.parallel.sharding import (
     ENCODER_RULES,
     HEAD_RULES,
     check_batch,
+    replicated,
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
 from bertjax.training.pruning import add_scores
+from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
-from bertjax.training.stages import Timetable
+from bertjax.training.stages import Timetable, warmup_segments
 from bertjax.training.state import State, abstract_state, init_state, new_state
-from bertjax.training.task_program import TaskProgram
+from bertjax.training.step import Step, train_chunk
 from bertjax.training.teachers import open_teachers
 
 
@@ -95,12 +101,12 @@ class Program:
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))
 
     @functools.cached_property
-    def tasks(self) -> dict[str, TaskProgram]:
+    def tasks(self) -> dict[str, "TaskProgram"]:
         """{name: task}, in configuration order."""
         return {name: TaskProgram(self, name) for name in self.config.tasks}
 
     @property
-    def task(self) -> TaskProgram:
+    def task(self) -> "TaskProgram":
         """The first task."""
         return self.tasks[self.config.task_name]
 
@@ -248,24 +254,134 @@ class Program:
             ):
                 check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # padding rows must not reach the slots
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
-            self.frozen_paths_at(index)
+            self.task.freezing_at(index)
 
-    def frozen_paths_at(self, stage: int) -> frozenset[str]:
-        """Return the paths that a stage freezes completely; `frozen_layers` also freezes single rows of stacks.
+
+@dataclasses.dataclass(frozen=True)
+class TaskProgram:
+    """A task of a run before its first step.
+
+    Attributes:
+      program: the run that it belongs to.
+      name: task name.
+    """
+
+    program: Program
+    name: str
+
+    @property
+    def objective(self) -> Objective:
+        return self.program.config.tasks[self.name].objective
+
+    @functools.cached_property
+    def model(self) -> Model:
+        encoder = self.program.encoder
+        execution = dataclasses.replace(
+            encoder.execution,
+            gather_layer=self.program.layout.gather_layer,
+            task_type=self.program.config.tasks[self.name].task_type,
+        )
+        return self.objective.model(dataclasses.replace(encoder, execution=execution))
+
+    @functools.cached_property
+    def frozen(self) -> dict | None:
+        """The objective's frozen params (a teacher's, for example), sharded by the same rules as trained ones."""
+        params = self.objective.frozen_params(self.program.encoder)
+        return None if params is None else self.program.put(params)
+
+    @property
+    def abstract_frozen(self) -> dict | None:
+        """Shapes, dtypes and shardings of `frozen`."""
+        params = jax.eval_shape(lambda: self.objective.frozen_params(self.program.encoder))
+        if params is None:
+            return None
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            params,
+            shardings(params, self.program.layout.rules, self.program.mesh),
+        )
+
+    @functools.cached_property
+    def loss(self) -> Loss:
+        """The loss as training and evaluation compute it."""
+        config = self.program.config
+        own_heads = self.name if config.has_own_heads else ""
+        return Loss(self.objective, self.model, self.program.layout, config.seed, own_heads)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        """The training step in stages that freeze nothing."""
+        config, program = self.program.config, self.program
+        return self._with_freezing(Freezing(config.frozen, depth=program.encoder.layers))
+
+    def _with_freezing(self, freezing: Freezing) -> Step:
+        config, program = self.program.config, self.program
+        optimizer, runtime = config.optimizer, config.runtime
+        # What only other tasks train is frozen in the steps of this one.
+        freezing = dataclasses.replace(freezing, paths=freezing.paths | program.idle_paths(self.name))
+        return Step(
+            loss=self.loss,
+            optimizer=freezing.hold(program.optimizer),
+            learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
+            model_params=dataclasses.replace(program.to_model_params, freezing=freezing),
+            task=self.name,
+            prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
+            micro_tokens=runtime.micro_tokens,
+            max_skipped=runtime.max_skipped,
+            logs_gradient_norms=runtime.gradient_norms,
+        )
+
+    def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shapes, dtypes and shardings for the batches [steps, B, ...] in one dispatch."""
+        program = self.program
+        shapes = self.batch_shapes(stage, filled_up(stage.batch, program.layout.shards))
+        sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
+        return {
+            name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
+            for name, leaf in shapes.items()
+        }
+
+    def batch_shapes(self, stage: Stage, rows: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shapes and dtypes for a batch [B, ...]; `rows` is B after padding to a multiple of the devices."""
+        task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
+        return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or stage.batch)
+
+    def freezing_at(self, stage: int) -> Freezing:
+        """Return the parameters that the run or a stage freezes.
 
         Raises:
           UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
         """
-        settings, params = self.config.stages[stage], self.at(stage).param_shapes
-        patterns = {f"stages.{stage}.frozen.{index}": pattern for index, pattern in enumerate(settings.frozen)}
-        frozen = {path for name, pattern in patterns.items() for path in find_paths(name, pattern, params)}
-        if settings.frozen_layers:
-            frozen |= set(filter(IS_EMBEDDING, paths_of(params)))
-        if settings.frozen_layers == self.config.layers_at(stage):  # all rows of every stack
-            frozen |= set(filter(IS_ENCODER_LAYER, paths_of(params)))
-        if not {path for path in paths_of(params) if not matches_any(self.config.frozen, path)} - frozen:
-            raise UserError(
-                f"stages.{stage}.frozen={list(settings.frozen)} with frozen_layers={settings.frozen_layers} leaves no "
-                "parameter to train; freeze fewer"
-            )
-        return frozenset(frozen)
+        config, program = self.program.config, self.program.at(stage)
+        return frozen_in_stage(stage, config.stages[stage], program.param_shapes, config.frozen, program.encoder.layers)
+
+    @functools.cached_property
+    def jitted(self) -> Callable[[Callable], jax.stages.Wrapped]:
+        """`jitted(function)` is `function(loss, ...)` jitted, once for all evaluators of the task."""
+        return functools.cache(lambda function: jax.jit(functools.partial(function, self.loss)))
+
+    @functools.cached_property
+    def chunk(self) -> jax.stages.Wrapped:
+        """Jitted `train_chunk(state, frozen, batches)`; it donates `state`, so the caller must not use it again."""
+        return self._compiled(self.step)
+
+    def chunk_at(self, stage: int) -> jax.stages.Wrapped:
+        """Return `chunk` for a stage; a stage that freezes parameters has its own compiled program."""
+        settings = self.program.config.stages[stage]
+        if not settings.frozen and not settings.frozen_layers:
+            return self.chunk
+        if stage not in self._chunks:
+            self._chunks[stage] = self._compiled(self._with_freezing(self.freezing_at(stage)))
+        return self._chunks[stage]
+
+    @functools.cached_property
+    def _chunks(self) -> dict[int, jax.stages.Wrapped]:
+        return {}
+
+    def _compiled(self, step: Step) -> jax.stages.Wrapped:
+        state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
+        return jax.jit(
+            functools.partial(train_chunk, step),
+            donate_argnums=0,  # the new state reuses the old one's memory
+            out_shardings=(state_shardings, replicated(self.program.mesh)),
+        )

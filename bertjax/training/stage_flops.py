@@ -18,8 +18,7 @@ from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.training.flops import StepFlops
 from bertjax.training.loss import normalized, total_loss
-from bertjax.training.program import Program
-from bertjax.training.task_program import TaskProgram
+from bertjax.training.program import Program, TaskProgram
 
 
 def of_stage(task: TaskProgram, stage: int) -> StepFlops:

@@ -259,7 +259,7 @@ def test_slots_follow_the_params_and_the_batches():
         teacher = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, teacher, state["params"]["encoder"])
         close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
         jax.tree.map(close, state["slots"]["mine"]["teacher"]["encoder"], teacher)
-    objective, model = (momentum()[1].objective, momentum()[1].model)
+    objective, model = momentum()[1].loss.objective, momentum()[1].loss.model
 
     def keys(encoder: dict, batch: dict) -> np.ndarray:
         return objective.apply(model, start["params"] | {"encoder": encoder}, batch, method=objective.vectors)
@@ -337,7 +337,7 @@ def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flag
 def test_embeddings_in_the_place_of_tokens():
     """A share of 0 is the objective without mixing; of 1, that of the rows in reverse order; a half is neither."""
     objective, plain = module("mixed").Mixed(share=0.0), MaskedLM()
-    model, batch = plain.loss.model(batches.ENCODER), batches.make()
+    model, batch = plain.model(batches.ENCODER), batches.make()
     params = batches.filled(batches.param_shapes(plain, batches.ENCODER))
 
     def logits(objective, batch):

@@ -26,10 +26,11 @@ from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
-from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import LoraConfig
 from bertjax.training.loss import normalized, total_loss
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage
 from tests import batches

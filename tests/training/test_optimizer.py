@@ -12,8 +12,8 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import Multiplier, OptimizerConfig
 from bertjax.training.optim.by_path import by_depth
+from bertjax.training.optim.config import Multiplier, OptimizerConfig
 from bertjax.training.optim.optimizer import decay_mask, make_optimizer
 from bertjax.training.param_paths import map_with_path
 from tests import batches

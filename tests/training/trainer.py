@@ -11,8 +11,9 @@ from bertjax.models.blocks import Block
 from bertjax.models.config import Execution
 from bertjax.models.embeddings import Embeddings
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.config import MeshConfig, OptimizerConfig
+from bertjax.training.config import MeshConfig
 from bertjax.training.loss import Loss
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, put_batches, replicated

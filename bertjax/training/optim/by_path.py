@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import Multiplier
+from bertjax.training.optim.config import Multiplier
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
 IS_STACKED = matches(r"(^|/)layers/")

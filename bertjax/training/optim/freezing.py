@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import matches_any
-from bertjax.training.optim.by_path import IS_ENCODER_LAYER, find_paths, leaves_of, stateless
-from bertjax.training.param_paths import map_with_path, path_of
+from bertjax.training.config import Stage
+from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths, leaves_of, stateless
+from bertjax.training.param_paths import map_with_path, matches_any, path_of, paths_of
 
 # Prefix of a param's path in an optimizer state.
 _IN_STATE = re.compile(r"^.*?(^|/)(mu|nu|count)/")
@@ -90,6 +90,33 @@ class Freezing:
         rows = new.shape[0]
         last_layers = (1 + jnp.arange(rows)) * (self.depth // rows)  # number of the last layer that uses a row
         return jnp.where((last_layers <= self.layers).reshape(-1, *[1] * (new.ndim - 1)), old, new)
+
+
+def frozen_in_stage(index: int, stage: Stage, params: dict, patterns: tuple[str, ...], depth: int) -> Freezing:
+    """Return the parameters that a run or one of its stages freezes.
+
+    Args:
+      index: the number of the stage, for messages.
+      stage: its settings.
+      params: all parameters, or their shapes.
+      patterns: regular expressions for paths that the run freezes.
+      depth: L, the encoder's depth in the stage.
+
+    Raises:
+      UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
+    """
+    names = {f"stages.{index}.frozen.{number}": pattern for number, pattern in enumerate(stage.frozen)}
+    paths, frozen = paths_of(params), {path for item in names.items() for path in find_paths(*item, params)}
+    if stage.frozen_layers:
+        frozen |= set(filter(IS_EMBEDDING, paths))
+    if stage.frozen_layers == depth:  # all rows of every stack
+        frozen |= set(filter(IS_ENCODER_LAYER, paths))
+    if not {path for path in paths if not matches_any(patterns, path)} - frozen:
+        raise UserError(
+            f"stages.{index}.frozen={list(stage.frozen)} with frozen_layers={stage.frozen_layers} leaves no parameter "
+            "to train; freeze fewer"
+        )
+    return Freezing(patterns, frozenset(frozen), stage.frozen_layers, depth)
 
 
 def freeze(patterns: Sequence[str], trained: optax.GradientTransformation) -> optax.GradientTransformation:

@@ -34,8 +34,8 @@ ENCODER_RULES: Rules = (
 )
 # Adam's step counts per parameter have other shapes than the parameters.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-# Fallback: arrays under these roots are replicated.
-HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in ("heads", "lora", "projections", "slots"))
+# Fallback: arrays under these roots are replicated. An optimizer may keep small arrays besides moments.
+HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in ("heads", "lora", "projections", "slots", "opt_state"))
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:
@@ -50,7 +50,8 @@ def spec_of(path: str, leaf: Any, rules: Rules) -> P:
         return P()
     for pattern, spec in rules:
         if re.search(pattern, path):
-            return spec
+            # An optimizer's state may have fewer axes than its parameter, such as Adafactor's means over rows.
+            return spec if len(spec) <= leaf.ndim else P()
     raise UserError(
         f'no sharding rule covers {path!r}; add (r"{path}$", P()) to sharding_rules in the traits of the objective'
     )

@@ -10,8 +10,8 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import OptimizerConfig
 from bertjax.training.model_params import ModelParams
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.freezing import Freezing
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.state import new_state

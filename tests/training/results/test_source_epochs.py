@@ -11,8 +11,9 @@ from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.preparation.prepare import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.results import source_epochs
 from bertjax.training.stages import Timetable
 
