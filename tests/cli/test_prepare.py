@@ -17,7 +17,7 @@ def called(capfd):
     """called(*flags) -> (exit code, what was printed, errors) of the command in this process."""
 
     def call(*flags: str) -> tuple[int, str, str]:
-        code = exit_code_of(lambda: prepare.main([CONFIG, *flags]))
+        code = exit_code_of(lambda: prepare.main([CONFIG, "--config.data.workers=0", *flags]))
         output, errors = capfd.readouterr()
         return code, output, errors
 
