@@ -8,6 +8,7 @@ share functions and modules, such as attention and norms, not a class with a bra
 import abc
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -49,7 +50,7 @@ class Block(abc.ABC):
       fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
       global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
       feedforwards: number of feed-forward networks per layer.
-      normalization: norms of layers and embeddings, see `bertjax.models.layers`.
+      norm: makes a norm of layers or embeddings from the config and `name`; None for layer norms.
       has_biases: whether dense layers and norms below the heads have biases.
       has_attention_biases: whether attention's dense layers have biases.
       has_final_norm: whether the encoder has a norm after the last layer.
@@ -62,7 +63,7 @@ class Block(abc.ABC):
     fixed_heads: ClassVar[tuple[str, ...]] = ()
     global_every: ClassVar[int] = 1
     feedforwards: ClassVar[int] = 1
-    normalization: ClassVar[str] = "layer_norm"
+    norm: ClassVar[Callable[..., nn.Module] | None] = None
     has_biases: ClassVar[bool] = True
     has_attention_biases: ClassVar[bool] = True
     has_final_norm: ClassVar[bool] = False
@@ -141,6 +142,14 @@ class Block(abc.ABC):
     def summary_width(self, config: Any) -> int:
         """Return C, the width of a summary."""
         return config.width
+
+
+def check_heads(config: Any, width: str = "") -> None:
+    """Raise UserError if heads do not fill a layer; `width` is the setting that they have to fill: by default D's."""
+    # With head_width set, heads need not fill the layer width: the output projection maps any width back.
+    if config.layer_width % config.heads and not config.head_width:
+        width = width or f"model.width={config.width}"
+        raise UserError(f"{width} is not divisible by model.heads={config.heads}")
 
 
 def check_no_position_table(config: Any, order: str = "has positions of its own") -> None:

@@ -34,8 +34,9 @@ ENCODER_RULES: Rules = (
 )
 # Adam's step counts per parameter have other shapes than the parameters.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-# Fallback: arrays under these roots are replicated.
-HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in ("heads", "lora", "projections", "slots"))
+# Fallback: arrays under these roots are replicated, such as heads and parameters of a user's block.
+_REPLICATED = ("heads", "lora", "projections", "slots", "encoder/layers", "encoder/embeddings")
+HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in _REPLICATED)
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:
