@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.config.registry import Kind
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.pooling import last_columns
 from bertjax.models.taps import CONTEXT_OFFSET, LAYER_MASK, MASKS, NAMES
@@ -38,13 +39,12 @@ class Products(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Block(abc.ABC):
+class Block(Kind, abc.ABC):
     """One layer type of the encoder. Methods take the `EncoderConfig` that the block is a field of.
 
     Defaults fit Transformers that summarize an example by [CLS].
 
     Attributes:
-      kind: name in a configuration; each subclass sets its own as the default.
       captures: per-layer values that can be captured, a subset of `bertjax.models.taps.NAMES`.
       masks: per-layer masks that can be applied, as described in `bertjax.models.taps`.
       fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
@@ -57,7 +57,6 @@ class Block(abc.ABC):
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
     """
 
-    kind: str = dataclasses.field(init=False)
     captures: ClassVar[tuple[str, ...]] = NAMES
     masks: ClassVar[tuple[str, ...]] = (*MASKS, LAYER_MASK, CONTEXT_OFFSET)
     fixed_heads: ClassVar[tuple[str, ...]] = ()
