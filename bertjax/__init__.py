@@ -38,20 +38,21 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(name: str | os.PathLike) -> "Model":
+def load(name: str | os.PathLike, trust_code: bool = False) -> "Model":
     """Read a pretrained encoder: `module, params, tokenizer = bertjax.load("RUN/export")`.
-
-    Classes that the export names are not imported.
 
     Args:
       name: path to an export folder, a workdir `RUN` (newest checkpoint) or `RUN@STEP`.
+      trust_code: import the modules that the model names as `module:Class`, which runs their code. Needed only for an
+        encoder with a block or embeddings of a user.
 
     Raises:
       UserError: `name` is not a model, or the model is damaged.
+      Untrusted: the encoder's class is in a module that is not imported, and `trust_code` is False.
     """
     from bertjax.config import opening  # here, so that `import bertjax` stays fast and starts no backend
 
-    return opening.load(name)
+    return opening.load(name, trust_code)
 
 
 def predictor(name: str | os.PathLike, trust_code: bool = False, task: str = "") -> "Predictor":

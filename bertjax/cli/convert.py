@@ -54,13 +54,16 @@ def run(
         raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
     # A folder may be both. The export is read then: it also has the settings and numbers of the run.
     from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
+    saved = None if from_huggingface else SavedModel(source)
+    if saved is not None:  # before it is opened, for which the code of a user's block would have to be trusted
+        huggingface.check_kinds(saved.settings.get("model"))
     to_onnx = target.suffix == onnx.SUFFIX
     if quantized and export.is_quantized(path):
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
     if to_onnx or quantized:  # before a large model is read
         onnx.check_installed()
     # `encoder_only` while reading: heads that have no counterpart here are not even looked at.
-    model, notes = huggingface.read(path, encoder_only) if from_huggingface else (SavedModel(source).export, [])
+    model, notes = huggingface.read(path, encoder_only) if saved is None else (saved.export, [])
     if encoder_only:
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")

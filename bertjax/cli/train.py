@@ -36,7 +36,7 @@ from bertjax.training.results import best, classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.results.sparsity import describe_zeros
-from bertjax.training.run import record
+from bertjax.training.run import foreign_code, record
 from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, read_jsonl, write_json, write_jsonl
 
@@ -119,7 +119,8 @@ def _export(current: Run, name: str) -> dict[str, Any]:
     params = export.exported(program.merged(current.state))
     params = multihost_utils.process_allgather(params, tiled=True)
     settings = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
-    model = export.Export(settings, program.encoder, params, current.feeds.store.tokenizer, figures)
+    modules = foreign_code.plain(foreign_code.foreign_modules(program.config.foreign_kinds))
+    model = export.Export(settings, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
     current.session.verify_lock()
     processes.on_writer(lambda: _write_results(current.session.files, model, name, program.config, evaluation))
     return figures

@@ -5,9 +5,8 @@
 """
 
 import dataclasses
-import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bertjax.config import row_lengths, typed
@@ -27,9 +26,7 @@ from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.distill.losses.base import TeacherLoss
 from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
 from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
@@ -241,19 +238,9 @@ class Config:
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
-        """User code, `module:NAME`, each once: objectives, wrappers, teacher losses, formats, filters, direction."""
-        tasks = (
-            (
-                OBJECTIVES.kind_of(task.objective),
-                task.kind,
-                task.examples.kind,
-                *(loss.kind for loss in _teacher_losses(task).values()),
-            )
-            for task in self.tasks.values()
-        )
-        filters = (rule.kind for rule in self.data.filters.values())
-        kinds = dict.fromkeys(itertools.chain(*tasks, filters, [self.model.direction]))
-        return tuple(kind for kind in kinds if ":" in kind)
+        """User code that the settings name as `module:NAME`, each once: every `kind`, and the direction."""
+        kinds = (kind for kind in _kinds(to_dict(self)) if ":" in kind)
+        return tuple(dict.fromkeys([*kinds, *self.model.foreign_kinds]))
 
     @property
     def training_kinds(self) -> tuple[str, ...]:
@@ -340,8 +327,13 @@ class Config:
         return identity
 
 
-def _teacher_losses(task: Task) -> Mapping[str, TeacherLoss]:
-    return task.objective.losses if isinstance(task.objective, Distilled) else {}
+def _kinds(settings: Any) -> Iterator[str]:
+    """Yield every `kind` in nested settings."""
+    for name, value in settings.items() if isinstance(settings, dict) else enumerate(settings):
+        if name == "kind" and isinstance(value, str):
+            yield value
+        elif isinstance(value, (dict, list)):
+            yield from _kinds(value)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

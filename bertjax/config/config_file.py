@@ -18,6 +18,8 @@ from bertjax.config import row_lengths, typed
 from bertjax.config.config import INIT_FROM, Config, from_dict, plain, with_changes
 from bertjax.config.opening import SavedModel
 from bertjax.models import directions
+from bertjax.models.blocks import BLOCKS
+from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
 
@@ -34,6 +36,8 @@ _ALTERNATIVES = {
 _HERE = ("data.store", "data.cache_dir", "data.workers")
 # Settings that have a `kind`.
 _UNIONS = ("objective", "masking", "examples", "schedule", "embeddings", "block")
+# {model setting that may name code: function that imports it}
+_CODE = {"direction": directions.check, "embeddings.kind": EMBEDDINGS.class_of, "block.kind": BLOCKS.class_of}
 # {setting: another one that has no effect without it and is removed together with it}.
 _DEPENDENT = {"epochs": "min_steps"}
 
@@ -61,10 +65,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
     model = mapping.get("model")
     if isinstance(model, dict) and model.get("preset") == INIT_FROM:
         inherited = _model_of(mapping.get("init_from", ""))
-        if isinstance(direction := model.get("direction"), str):
-            directions.check(direction, trust_code=True)
-        else:
-            _check_direction(inherited)
+        _check_code(inherited, model)
         # Settings beside the preset win over the inherited ones.
         mapping["model"] = with_changes(inherited, model)
         del mapping["model"]["preset"]
@@ -210,16 +211,30 @@ def _model_of(name: Any) -> dict[str, Any]:
     return SavedModel(name).settings["model"]
 
 
-def _check_direction(inherited: dict[str, Any]) -> None:
-    """Raise Untrusted if another model's architecture names a module that the user has not named."""
-    if isinstance(direction := inherited.get("direction"), str):
-        try:
-            directions.check(direction)
-        except Untrusted as error:
-            raise Untrusted(
-                f"init_from has model.direction={direction!r}, a function that runs the code of its author; if you "
-                f"trust it, add --config.model.direction={direction}"
-            ) from error
+def _check_code(inherited: dict[str, Any], own: dict[str, Any]) -> None:
+    """Import the code that the user's model settings name.
+
+    Raises:
+      Untrusted: the other model's architecture names code that the user's settings do not name.
+    """
+    for setting, check in _CODE.items():
+        if name := _text(own, setting):
+            check(name, trust_code=True)
+        elif name := _text(inherited, setting):
+            try:
+                check(name)
+            except Untrusted as error:
+                raise Untrusted(
+                    f"init_from has model.{setting}={name!r}, which runs the code of its author; if you trust it, add "
+                    f"--config.model.{setting}={name}"
+                ) from error
+
+
+def _text(settings: Any, path: str) -> str:
+    """Return a nested setting, or "" if it is not there or not a text."""
+    for key in path.split("."):
+        settings = settings.get(key) if isinstance(settings, dict) else None
+    return settings if isinstance(settings, str) else ""
 
 
 def _kinds_first(assignment: str) -> tuple[bool, int]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
@@ -48,6 +49,7 @@ class Export(NamedTuple):
       params: parameters of the encoder and the heads; the vocabulary is padded as in training.
       tokenizer: the tokenizer.
       numbers: the run's measurements.
+      modules: {user module that the settings name: `sha256` of its file, `commit` and `version`}, as in training.
     """
 
     settings: dict[str, Any]
@@ -55,6 +57,7 @@ class Export(NamedTuple):
     params: dict
     tokenizer: Tokenizer
     numbers: dict[str, Any]
+    modules: Mapping[str, Mapping[str, str]] = FrozenDict()
 
     @property
     def read_settings(self) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     write_params(folder, export.params, export.encoder, quantized)
     export.tokenizer.save(folder / _TOKENIZER)
     settings = private_paths.without(export.settings)
-    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers)
+    _write_manifest(folder, settings, export)
 
 
 def read(folder: os.PathLike) -> Export:
@@ -105,7 +108,8 @@ def read(folder: os.PathLike) -> Export:
     if tokens.vocab_size != encoder.vocab_size:
         ids = f"its tokenizer has {tokens.vocab_size} ids and {MANIFEST} {encoder.vocab_size}"
         raise _damaged(folder, ValueError(ids))
-    return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"])
+    modules = manifest.get("modules", {})
+    return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"], modules)
 
 
 def exported(params: dict) -> dict:
@@ -123,7 +127,7 @@ def read_tokenizer(folder: os.PathLike) -> Tokenizer:
 
 
 def read_manifest(folder: os.PathLike) -> dict[str, Any]:
-    """Return the manifest: `format_version`, `config`, `vocab_size` and `numbers`.
+    """Return the manifest: `format_version`, `config`, `vocab_size`, `numbers` and, with user code, `modules`.
 
     Raises:
       UserError: the folder is not an export, is damaged, or has another format.
@@ -136,6 +140,7 @@ def read_manifest(folder: os.PathLike) -> dict[str, Any]:
         _checked(manifest, "config", dict)
         _checked(manifest, "vocab_size", int)
         _checked(manifest, "numbers", dict)
+        _checked({"modules": {}, **manifest}, "modules", dict)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {MANIFEST} is missing") from error
     except (OSError, ValueError, TypeError) as error:
@@ -193,14 +198,16 @@ def is_quantized(folder: os.PathLike) -> bool:
         raise _damaged(folder, error) from error
 
 
-def write_manifest(folder: os.PathLike, settings: dict[str, Any], vocab_size: int, numbers: dict[str, Any]) -> None:
+def _write_manifest(folder: Path, settings: dict[str, Any], export: Export) -> None:
     """Write the manifest atomically, see `write`."""
     manifest = {
         "format_version": FORMAT_VERSION,
         "config": settings,
-        "vocab_size": vocab_size,
-        "numbers": numbers,
+        "vocab_size": export.encoder.vocab_size,
+        "numbers": export.numbers,
     }
+    if export.modules:
+        manifest["modules"] = export.modules
     storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
 
 

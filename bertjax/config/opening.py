@@ -1,6 +1,7 @@
 """Open a trained model by name: an export folder, a run, or one of its checkpoints."""
 
 import functools
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +15,8 @@ from bertjax.runtime.errors import UserError, quoted, reason, shorten
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
+
+log = logging.getLogger(__name__)
 
 # File with a run's record, in its workdir.
 RUN_RECORD = "config.json"
@@ -149,6 +152,7 @@ class SavedModel:
         if self._trust_code:
             _ = self.config  # imports the modules that users of the export need
         model = self._read()
+        _warn_of_changes(model)
         if not self._task:
             return model
         # Unwrap the task's own heads, so that the result looks like a model with a single task.
@@ -175,6 +179,19 @@ class SavedModel:
                 f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "
                 "export folder, a workdir, or WORKDIR@STEP"
             )
+
+
+def _warn_of_changes(model: Export) -> None:
+    """Log a warning if a file of the encoder's code is not the one that the model was trained with."""
+    if not (kinds := model.encoder.foreign_kinds):
+        return
+    # Imported here: it reads the versions of all libraries.
+    from bertjax.training.run import foreign_code
+
+    for name, module in foreign_code.foreign_modules(kinds).items():
+        before = model.modules.get(name)
+        if isinstance(before, dict) and before.get("sha256") not in ("", None, module.sha256):
+            log.warning("%s has changed since the model was trained, so the model may compute something else", name)
 
 
 def _is_of_transformers(folder: Path) -> bool:
@@ -213,11 +230,7 @@ def split_name(name: str | os.PathLike) -> tuple[str, str]:
     return (path, step) if is_step else (name, "")
 
 
-def load(name: str | os.PathLike) -> Model:
-    """Read a pretrained encoder: an export folder, `RUN` or `RUN@STEP`.
-
-    Raises:
-      UserError: the name stands for no model, or the model is damaged.
-    """
-    saved = SavedModel(name).export
+def load(name: str | os.PathLike, trust_code: bool = False) -> Model:
+    """Read a pretrained encoder: an export folder, `RUN` or `RUN@STEP`; see `bertjax.load`."""
+    saved = SavedModel(name, trust_code).export
     return Model(Encoder(saved.encoder), saved.params["encoder"], saved.tokenizer)

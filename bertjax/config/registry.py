@@ -22,11 +22,29 @@ class Choice(NamedTuple):
 
     Attributes:
       class_of: function from a kind (None if unset) to its class.
-      kinds: kinds to search for a setting that another kind lacks; empty for an open union.
+      kinds: registered kinds, to search for a setting that another kind lacks.
     """
 
     class_of: Callable[[str | None], type]
     kinds: Collection[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Base class of union members that know their kind.
+
+    Attributes:
+      kind: name in a configuration. A registered class sets its short name as the default; the kind of a user class is
+        `module:Class`.
+    """
+
+    kind: str = dataclasses.field(init=False)
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        # Not inherited: a user class derived from `BertBlock` must not be saved as BERT's.
+        if "kind" not in vars(cls):
+            cls.kind = f"{cls.__module__}:{cls.__qualname__}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,22 +53,19 @@ class Union:
 
     Attributes:
       setting: setting name, for messages.
-      base: common base class. If it has a field `kind`, each class sets its own kind as the default.
+      base: common base class, see also `Kind`.
       default: kind to build if none is set.
       kinds: {kind: `module:Class`} for registered classes; a module is imported when its class is used.
-      is_open: whether a kind may also be `module:Class`, a user class.
     """
 
     setting: str
     base: type
     default: str
     kinds: Mapping[str, str]
-    is_open: bool = True
 
     def choice(self, trust_code: bool = False) -> Choice:
         """Return the union for `typed.build`; `trust_code` allows importing the modules of user classes."""
-        kinds = () if self.is_open else tuple(self.kinds)
-        return Choice(functools.partial(self.class_of, trust_code=trust_code), kinds)
+        return Choice(functools.partial(self.class_of, trust_code=trust_code), tuple(self.kinds))
 
     def class_of(self, kind: str | None = None, trust_code: bool = False) -> type:
         """Return the class for a kind.
@@ -65,9 +80,8 @@ class Union:
         """
         kind = kind or self.default
         choice = f"{self.setting}.kind={kind!r}"
-        if kind not in self.kinds and not (self.is_open and ":" in kind):
-            elsewhere = ", or name module:Class" if self.is_open else ""
-            raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}{elsewhere}")
+        if kind not in self.kinds and ":" not in kind:
+            raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}, or name module:Class")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
         # Registered kinds are bertjax's own modules and always trusted.
         module = module_of(choice, module_name, trust_code or kind in self.kinds)
@@ -80,8 +94,7 @@ class Union:
             base = f"{self.base.__module__}.{self.base.__qualname__}"
             raise UserError(f"{choice} is not a subclass of {self.base.__name__}; derive it from {base}")
         # A class whose own kind differs would be written to config.json under a name that does not load it.
-        has_kind = any(field.name == "kind" for field in dataclasses.fields(self.base))
-        if has_kind and (own := getattr(registered, "kind", None)) != kind:
+        if issubclass(registered, Kind) and (own := registered.kind) != kind:
             raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
         return registered
 

@@ -75,7 +75,7 @@ def fit(mapping: dict[str, Any], overridden: Container[str]) -> dict[str, Any]:
         path, settings = f"tasks.{name}.examples", task.get("examples") if isinstance(task, dict) else None
         if not isinstance(settings, dict):
             continue
-        examples = typed.build(ExampleFormat, settings, path, {FORMATS.base: FORMATS.choice()})
+        examples = typed.build(ExampleFormat, settings, path, {FORMATS.base: FORMATS.choice(trust_code=True)})
         for index, stage in enumerate(stages):
             seq_len = stage.get("seq_len", Stage.seq_len) if isinstance(stage, dict) else None
             # A row may be longer than the position table if its examples are short enough.

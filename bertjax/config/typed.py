@@ -15,6 +15,8 @@ from bertjax.runtime.errors import UserError, quoted
 
 # {declared field type: its classes}
 Unions = Mapping[type, Choice]
+# A setting that more kinds have, such as `classes` of objectives, does not tell which one is meant.
+_MOST_KINDS = 2
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
@@ -94,7 +96,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
             elsewhere = [kind for kind in choice.kinds if key in _names(choice.class_of(kind))] if choice else []
             if deeper:
                 hint = f"did you mean {' or '.join(map(repr, deeper))}?"
-            elif elsewhere:
+            elif 0 < len(elsewhere) <= _MOST_KINDS:
                 kinds = f"{path}.kind={' or '.join(elsewhere)}"
                 hint = f"{key!r} is a setting of {kinds}; add --config.{path}.kind={elsewhere[0]}"
             else:

@@ -20,8 +20,11 @@ FAMILIES: tuple[Family, ...] = (
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
-# Kinds of `model.block` that transformers has classes for.
-BLOCKS = frozenset(family.defaults.block.kind for family in FAMILIES)
+# Kinds of `model.embeddings` and `model.block` that transformers has classes for.
+KINDS = {
+    "embeddings": {family.defaults.embeddings.kind for family in FAMILIES},
+    "block": {family.defaults.block.kind for family in FAMILIES},
+}
 
 
 def of_config(config: Mapping[str, Any]) -> Family:

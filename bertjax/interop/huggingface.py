@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -87,11 +89,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         tokenizer.
     """
     folder, tokenizer = Path(folder), export.tokenizer
-    if (kind := export.encoder.block.kind) not in families.BLOCKS:
-        raise UserError(
-            f"the model has model.block.kind={kind}, which bertjax converts neither to transformers nor to ONNX; open "
-            "it with bertjax.load"
-        )
+    check_kinds(export.encoder.architecture())
     # 1. Make it a model that transformers can compute, with notes on what changes.
     export, left_out_notes = _with_whole_attention(export)
     left_out_notes += activation_notes(export.encoder)
@@ -130,6 +128,25 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
+
+
+def check_kinds(model: Any) -> None:
+    """Check that transformers has the kinds of an architecture.
+
+    Args:
+      model: the settings of `model`, which may come from a file.
+
+    Raises:
+      UserError: no family in transformers has its block or embeddings.
+    """
+    for part, known in families.KINDS.items():
+        settings = model.get(part) if isinstance(model, Mapping) else None
+        kind = settings.get("kind") if isinstance(settings, Mapping) else None
+        if isinstance(kind, str) and kind not in known:
+            raise UserError(
+                f"the model has model.{part}.kind={kind!r}, which bertjax converts neither to transformers nor to "
+                "ONNX; open it with bertjax.load"
+            )
 
 
 def activation_notes(encoder: EncoderConfig) -> list[str]:

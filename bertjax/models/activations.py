@@ -8,6 +8,8 @@ import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
 
+Activation = Callable[[jax.Array], jax.Array]
+
 
 def gelu(x: jax.Array) -> jax.Array:
     """GELU in its exact (erf) form, as in BERT (Hendrycks & Gimpel, 2016).
@@ -22,11 +24,11 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1.0 + jnp.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
-def activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
+def activation(config: EncoderConfig) -> Activation:
     """Return the function for `config.activation`."""
     return {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}[config.activation]
 
 
-def pooler_activation(config: EncoderConfig) -> Callable[[jax.Array], jax.Array]:
+def pooler_activation(config: EncoderConfig) -> Activation:
     """Return the function for `config.pooler_activation`."""
     return {"tanh": jnp.tanh, "gelu": gelu, "relu": jax.nn.relu}[config.pooler_activation]

@@ -28,13 +28,13 @@ def attend(
 ) -> tuple[jax.Array, jax.Array]:
     """Scaled dot-product attention: return context [B, Q, H, D / H] and probabilities before dropout; float32 softmax.
 
-    Vaswani et al. (2017, section 3.2.1). Adds `bias_BHQT` before scaling; `columns_BQ` are as in `attention_dropout`.
+    Vaswani et al. (2017, section 3.2.1). Adds `bias_BHQT` after scaling; `columns_BQ` are as in `attention_dropout`.
     """
     scale, options = query_BQHD.shape[-1] ** -0.5, {"precision": precision_of(key_BTHD.dtype)}
     # Scale the queries, not the logits: D numbers per token instead of H T.
     logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD, **options).astype(jnp.float32)
     if bias_BHQT is not None:
-        logits_BHQT += bias_BHQT * scale
+        logits_BHQT += bias_BHQT
     # Rows are packed: mask padding and other examples. Finite, not -inf, which would give NaN in a fully masked row.
     logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
     probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
@@ -64,7 +64,7 @@ class Positions(Protocol):
         columns_BQ: jax.Array | None,
         tokens: int,
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Return queries, keys and a bias [B, H, Q, T] to add to their products, or None.
+        """Return queries, keys and a bias, float32 [B, H, Q, T], to add to their scaled products, or None.
 
         Args:
           columns_BQ: int, columns of the queries; None if they are all tokens.

@@ -9,9 +9,9 @@ import jax
 from flax import linen as nn
 
 from bertjax.models import taps
-from bertjax.models.activations import activation
+from bertjax.models.activations import Activation, activation
 from bertjax.models.attention import Positions, SelfAttention
-from bertjax.models.blocks.base import Block, Products, check_has_positions
+from bertjax.models.blocks.base import Block, Products, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout
@@ -135,7 +135,13 @@ class BertLayer(nn.Module):
 
 
 def feed_forward(
-    layer: nn.Module, states: jax.Array, visibility: Visibility, queries: Queries | None, *, gated: bool = False
+    layer: nn.Module,
+    states: jax.Array,
+    visibility: Visibility,
+    queries: Queries | None,
+    *,
+    gated: bool = False,
+    activate: Activation | None = None,
 ) -> jax.Array:
     """Apply a layer's feed-forward network (Vaswani et al., 2017, section 3.3), whose parameters are the layer's own.
 
@@ -143,9 +149,10 @@ def feed_forward(
       layer: the module that calls this function, with a field `config`.
       states: [B, Q, C]; the output is as wide.
       gated: multiply the activations with a second dense layer.
+      activate: activation function, such as `jax.nn.silu`; None for `EncoderConfig.activation`.
     """
-    config = layer.config
-    expanded = activation(config)(Dense(config, config.feedforward, config.has_biases, name="intermediate")(states))
+    config, activate = layer.config, activate or activation(layer.config)
+    expanded = activate(Dense(config, config.feedforward, config.has_biases, name="intermediate")(states))
     if gated:
         expanded *= Dense(config, config.feedforward, config.has_biases, name="gate")(states)
     columns_BQ = None if queries is None else queries.columns_BQ
@@ -167,7 +174,7 @@ class BertBlock(Block):
     fixed_heads: tuple[str, ...] = ()
 
     def check(self, config):
-        check_heads(config, f"model.width={config.width}")
+        check_heads(config)
         check_has_positions(config)
         if not self.fixed_heads:
             return
@@ -208,10 +215,3 @@ def products(config: EncoderConfig, feedforward: int = 2, pairs: int = 2) -> Pro
         states=attention + feedforward * config.width * config.feedforward,
         pairs=learned + (pairs - 1) * context,
     )
-
-
-def check_heads(config: EncoderConfig, width: str) -> None:
-    """Raise UserError if heads do not fill a layer; `width` is the setting that they have to fill."""
-    # With head_width set, heads need not fill the layer width: the output projection maps any width back.
-    if config.layer_width % config.heads and not config.head_width:
-        raise UserError(f"{width} is not divisible by model.heads={config.heads}")

@@ -13,7 +13,7 @@ from bertjax.runtime.errors import UserError
 
 # TPU tiles are 128 wide, so the vocabulary is padded to a multiple of 128; see `bertjax.models.vocabulary`.
 VOCABULARY_MULTIPLE = 128
-# {type of a field: its classes}, for `bertjax.config.typed.build`; only kinds of bertjax.
+# {type of a field: its classes}, for `bertjax.config.typed.build`; user classes only if they are imported already.
 UNIONS = {union.base: union.choice() for union in (EMBEDDINGS, BLOCKS)}
 _PARTS = ("embeddings", "block")
 
@@ -144,6 +144,11 @@ class EncoderConfig:
             }
             own[part] = dataclasses.replace(own.get(part, getattr(self, part)), **changes)
         return dataclasses.replace(self, **own)
+
+    @property
+    def foreign_kinds(self) -> tuple[str, ...]:
+        """User code that the architecture names, `module:NAME`."""
+        return tuple(kind for kind in (self.embeddings.kind, self.block.kind, self.direction) if ":" in kind)
 
     @property
     def head_channels(self) -> int:

@@ -12,22 +12,20 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.config.registry import Union
+from bertjax.config.registry import Kind, Union
 
 
 @dataclasses.dataclass(frozen=True)
-class Embeddings(abc.ABC):
+class Embeddings(Kind, abc.ABC):
     """Settings of the embeddings. Methods take the `EncoderConfig` that they are a field of.
 
     Attributes:
-      kind: name in a configuration; each subclass sets its own as the default.
       width: E, width of a word embedding; 0 for D.
       position_offset: unused rows at the start of the position table.
       task_types: rows in the task embedding table; 0 for none.
       has_position_table: whether positions come from a table, which bounds the example length.
     """
 
-    kind: str = dataclasses.field(init=False)
     width: int = 0
     position_offset: ClassVar[int] = 0
     task_types: ClassVar[int] = 0
@@ -94,5 +92,4 @@ EMBEDDINGS = Union(
         "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertEmbeddings",
         "xlnet": "bertjax.models.blocks.xlnet:XLNetEmbeddings",
     },
-    is_open=False,
 )

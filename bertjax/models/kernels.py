@@ -70,7 +70,7 @@ class AttentionInputs(NamedTuple):
       visibility: see `Visibility`.
       rate: dropout rate for the probabilities; 0 without a key.
       key: dropout key; None for no dropout.
-      bias_BHQT: float32, added to the query-key products.
+      bias_BHQT: float32, added to the scaled query-key products.
       fixed_heads: see `BertBlock`.
       columns_BQ: int, columns of the queries; None for all tokens.
       rank_BQ: int, see `Queries`.
@@ -96,7 +96,7 @@ _DESCRIPTIONS = {
     "window": "windows of local layers (model.block.window)",
     "rank_BT": "an order of tokens (model.direction)",
     "rank_BQ": "queries with an order of their own",
-    "bias_BHQT": "terms of distances (model.block.kind=xlnet)",
+    "bias_BHQT": "terms that are added to the products of attention, such as distances (model.block)",
     "fixed_heads": "heads with fixed maps (model.block.fixed_heads)",
 }
 

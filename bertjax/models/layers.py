@@ -1,4 +1,4 @@
-"""Dense layers and norms (layer norm, MobileBERT's NoNorm)."""
+"""Dense layers and norms."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,6 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.precision import precision_of
 from bertjax.models.remat import kept
 from bertjax.models.rounding import rounded
-
-NORMALIZATIONS = LAYER_NORM, NO_NORM = ("layer_norm", "no_norm")
 
 
 class Dense(nn.Module):
@@ -57,21 +55,7 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
     )
 
 
-class NoNorm(nn.Module):
-    """Per-channel scale and bias that replaces layer norm (Sun et al., 2020, MobileBERT, section 3.3)."""
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Return `x` scaled and shifted, [..., channels]."""
-        dtype = jnp.dtype(self.config.execution.dtype)
-        scaled = x.astype(dtype) * self.param("scale", nn.initializers.ones, x.shape[-1:]).astype(dtype)
-        if self.config.has_biases:
-            scaled += self.param("bias", nn.initializers.zeros, x.shape[-1:]).astype(dtype)
-        return scaled
-
-
 def normalization(config: EncoderConfig, name: str | None = None) -> nn.Module:
-    """Return the norm that layers and embeddings of the encoder's block have."""
-    return NoNorm(config, name=name) if config.block.normalization == NO_NORM else layer_norm(config, name)
+    """Return the norm that layers and embeddings of the encoder's block have, by default a layer norm."""
+    norm = config.block.norm or layer_norm
+    return norm(config, name=name)

@@ -19,6 +19,7 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.precision import precision_of
+from bertjax.models.visibility import at_columns
 
 _BASE = 10_000.0
 
@@ -86,10 +87,10 @@ class RelativeBias(nn.Module):
             # Only two products per query and head: with "same segment" and with "other segment".
             same, other = jnp.moveaxis(product("bqhc,shc->bhqs", biased("segment"), segment_2HC), -1, 0)
             keys_BT = positions.segments_BT
-            own_BQ = keys_BT if columns_BQ is None else jnp.take_along_axis(keys_BT, columns_BQ, axis=1)
-            is_same_BQT = own_BQ[:, :, None] == keys_BT[:, None, :]
+            is_same_BQT = at_columns(keys_BT, columns_BQ)[:, :, None] == keys_BT[:, None, :]
             bias_BHQT += jnp.where(is_same_BQT[:, None], same[..., None], other[..., None])
-        return biased("content"), bias_BHQT.astype(jnp.float32)
+        # The paper divides these terms by sqrt(C) too; attention divides its products only.
+        return biased("content"), bias_BHQT.astype(jnp.float32) * channels**-0.5
 
 
 def relative_shift(products_BHQR: jax.Array, columns_BQ: jax.Array | None, tokens: int) -> jax.Array:

@@ -42,15 +42,17 @@ class Visibility(NamedTuple):
           columns_BQ, rank_BQ: int, columns and ranks of the queries; by default all tokens, and their columns' ranks.
         """
 
-        def at_queries(values_BT):
-            return values_BT if columns_BQ is None else jnp.take_along_axis(values_BT, columns_BQ, axis=1)
-
-        mask_BQT = at_queries(self.examples_BT)[:, :, None] == self.examples_BT[:, None, :]
+        mask_BQT = at_columns(self.examples_BT, columns_BQ)[:, :, None] == self.examples_BT[:, None, :]
         columns_BT = jnp.broadcast_to(jnp.arange(self.examples_BT.shape[1]), self.examples_BT.shape)
         if self.window is not None:
             # An example is contiguous in its row, so columns have the same distances as positions.
-            mask_BQT &= jnp.abs(at_queries(columns_BT)[:, :, None] - columns_BT[:, None, :]) <= self.window
+            mask_BQT &= jnp.abs(at_columns(columns_BT, columns_BQ)[:, :, None] - columns_BT[:, None, :]) <= self.window
         if self.rank_BT is not None:
-            rank_BQ = at_queries(self.rank_BT) if rank_BQ is None else rank_BQ
+            rank_BQ = at_columns(self.rank_BT, columns_BQ) if rank_BQ is None else rank_BQ
             mask_BQT &= rank_BQ[:, :, None] >= self.rank_BT[:, None, :]
         return mask_BQT
+
+
+def at_columns(values_BT: jax.Array, columns_BQ: jax.Array | None) -> jax.Array:
+    """Return the values [B, Q] at the columns of queries; all [B, T] if the columns are None."""
+    return values_BT if columns_BQ is None else jnp.take_along_axis(values_BT, columns_BQ, axis=1)

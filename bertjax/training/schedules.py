@@ -7,19 +7,13 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from bertjax.config.registry import Union
+from bertjax.config.registry import Kind, Union
 from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule(abc.ABC):
-    """Base class: a learning rate that rises to a peak and falls. It is above 0 at every step of the run.
-
-    Attributes:
-      kind: name in a configuration; each subclass sets its own as the default.
-    """
-
-    kind: str = dataclasses.field(init=False)
+class Schedule(Kind, abc.ABC):
+    """Base class: a learning rate that rises to a peak and falls. It is above 0 at every step of the run."""
 
     @abc.abstractmethod
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
@@ -132,7 +126,7 @@ KINDS = {
     "wsd": "bertjax.training.schedules:WarmupStableDecay",
     "inverse_sqrt": "bertjax.training.schedules:InverseSqrt",
 }
-SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS, is_open=False)
+SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -227,7 +227,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
         (
             {"optimizer": {"schedule": {"kind": "step"}}},
-            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, inverse_sqrt",
+            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, inverse_sqrt, "
+            "or name module:Class",
         ),
         (
             {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": 0}}},
@@ -260,7 +261,7 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
-            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases",
+            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases, or name module:Class",
         ),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},

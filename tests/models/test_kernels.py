@@ -136,7 +136,7 @@ def test_a_bias_that_no_setting_names_takes_the_plain_implementation(monkeypatch
     monkeypatch.setattr(attention, "AttentionInputs", with_bias)
     forked = encoder(feedforward=128)  # an encoder that no other test traces
     assert choose_attention("auto", forked, "tpu", "TPU v4") == "plain"
-    with pytest.raises(UserError, match="^runtime.attention=fused does not compute terms of distances"):
+    with pytest.raises(UserError, match="^runtime.attention=fused does not compute terms that are added to"):
         choose_attention("fused", forked, "tpu", "TPU v4")
 
 

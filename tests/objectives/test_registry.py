@@ -7,6 +7,8 @@ import types
 import pytest
 
 from bertjax.data.masking import MASKINGS
+from bertjax.models.blocks import BLOCKS
+from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -91,8 +93,8 @@ def test_a_module_is_not_asked_for_a_name(monkeypatch):
         OBJECTIVES.class_of("lazy:X")
 
 
-@pytest.mark.parametrize("union", [MASKINGS, SCHEDULES])
-def test_maskings_and_schedules_come_from_bertjax_only(union):
+@pytest.mark.parametrize("union", [MASKINGS, SCHEDULES, BLOCKS, EMBEDDINGS])
+def test_what_a_file_names_is_not_imported(union):
     """A file that names a module must not make its reader import it."""
-    with pytest.raises(UserError, match=f"^{union.setting}.kind='nowhere.evil:X' is unknown; choose one of .*[a-z]$"):
+    with pytest.raises(Untrusted, match=f"^{union.setting}.kind='nowhere.evil:X' asks to import .* add --trust-code"):
         union.class_of("nowhere.evil:X")

@@ -3,23 +3,19 @@
 import dataclasses
 from typing import Any
 
+from bertjax.config.registry import Kind
 from bertjax.data.sources import Document
 from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Filter:
+class Filter(Kind):
     """A rule that looks at one document at a time; a subclass's fields are its settings.
 
     Filters are pickled to worker processes, so the answer for a document must not depend on order or process. A store's
     identity covers filter settings but not filter code: give your own filter a field `version`, and raise it when the
     rule changes.
-
-    Attributes:
-      kind: the filter's name in a configuration; each subclass sets its own as the default.
     """
-
-    kind: str = dataclasses.field(init=False)
 
     def rewrite(self, text: str) -> tuple[str, int]:
         """Return the text to use instead, and how many changes were made. Runs before `keep`."""

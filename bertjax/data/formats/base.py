@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from bertjax.config.registry import Kind
 from bertjax.data.examples import Examples
 from bertjax.data.framing import special_tokens
 from bertjax.data.store import Split, TokenStore
@@ -35,11 +36,10 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True)
-class ExampleFormat:
+class ExampleFormat(Kind):
     """Turns data into examples; a subclass's fields are its settings.
 
     Attributes:
-      kind: the format's name in a configuration; each subclass sets its own as the default.
       max_tokens: maximum example length, special tokens included; 0 means the row length. Longer rows hold several
         examples, and only an example must fit the model's position table.
       labels: label names that every example carries.
@@ -48,7 +48,6 @@ class ExampleFormat:
       token_settings: names of settings that count tokens in an example.
     """
 
-    kind: str = dataclasses.field(init=False)
     max_tokens: int = dataclasses.field(default=0, kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ()
     labels_by_class: ClassVar[bool] = False

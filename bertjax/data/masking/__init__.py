@@ -30,4 +30,4 @@ KINDS = {
     "spans": "bertjax.data.masking.kinds:SpanMasking",
     "phrases": "bertjax.data.masking.phrases:PhraseMasking",
 }
-MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS, is_open=False)
+MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS)

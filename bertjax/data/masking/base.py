@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from bertjax.config.registry import Kind
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.random import bits_after, states
@@ -28,18 +29,16 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Masking(abc.ABC):
+class Masking(Kind, abc.ABC):
     """Settings common to all maskings; subclasses determine which tokens are chosen.
 
     Attributes:
-      kind: the masking's name in a configuration; each subclass sets its own as the default.
       rate: share of tokens to predict per example, rounded to whole tokens, at least one.
       mask: share of predicted tokens that become [MASK].
       random: share of predicted tokens that become a random other token; the rest stay unchanged.
       static: 0 draws new masks in every epoch; d cycles through the masks from d epochs (BERT's ten duplicates).
     """
 
-    kind: str = dataclasses.field(init=False)
     rate: float = 0.15
     mask: float = 0.8
     random: float = 0.1

@@ -13,4 +13,4 @@ KINDS = {
     "lstm": "bertjax.models.blocks.lstm:LSTMBlock",
 }
 
-BLOCKS = Union("model.block", Block, default="bert", kinds=KINDS, is_open=False)
+BLOCKS = Union("model.block", Block, default="bert", kinds=KINDS)

@@ -8,12 +8,14 @@ share functions and modules, such as attention and norms, not a class with a bra
 import abc
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from bertjax.config.registry import Kind
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.pooling import last_columns
 from bertjax.models.taps import CONTEXT_OFFSET, LAYER_MASK, MASKS, NAMES
@@ -37,32 +39,30 @@ class Products(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Block(abc.ABC):
+class Block(Kind, abc.ABC):
     """One layer type of the encoder. Methods take the `EncoderConfig` that the block is a field of.
 
     Defaults fit Transformers that summarize an example by [CLS].
 
     Attributes:
-      kind: name in a configuration; each subclass sets its own as the default.
       captures: per-layer values that can be captured, a subset of `bertjax.models.taps.NAMES`.
       masks: per-layer masks that can be applied, as described in `bertjax.models.taps`.
       fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
       global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
       feedforwards: number of feed-forward networks per layer.
-      normalization: norms of layers and embeddings, see `bertjax.models.layers`.
+      norm: makes a norm of layers or embeddings from the config and `name`; None for layer norms.
       has_biases: whether dense layers and norms below the heads have biases.
       has_attention_biases: whether attention's dense layers have biases.
       has_final_norm: whether the encoder has a norm after the last layer.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
     """
 
-    kind: str = dataclasses.field(init=False)
     captures: ClassVar[tuple[str, ...]] = NAMES
     masks: ClassVar[tuple[str, ...]] = (*MASKS, LAYER_MASK, CONTEXT_OFFSET)
     fixed_heads: ClassVar[tuple[str, ...]] = ()
     global_every: ClassVar[int] = 1
     feedforwards: ClassVar[int] = 1
-    normalization: ClassVar[str] = "layer_norm"
+    norm: ClassVar[Callable[..., nn.Module] | None] = None
     has_biases: ClassVar[bool] = True
     has_attention_biases: ClassVar[bool] = True
     has_final_norm: ClassVar[bool] = False
@@ -141,6 +141,14 @@ class Block(abc.ABC):
     def summary_width(self, config: Any) -> int:
         """Return C, the width of a summary."""
         return config.width
+
+
+def check_heads(config: Any, width: str = "") -> None:
+    """Raise UserError if heads do not fill a layer; `width` is the setting that they have to fill: by default D's."""
+    # With head_width set, heads need not fill the layer width: the output projection maps any width back.
+    if config.layer_width % config.heads and not config.head_width:
+        width = width or f"model.width={config.width}"
+        raise UserError(f"{width} is not divisible by model.heads={config.heads}")
 
 
 def check_no_position_table(config: Any, order: str = "has positions of its own") -> None:

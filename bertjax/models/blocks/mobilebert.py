@@ -12,11 +12,11 @@ from flax import linen as nn
 
 from bertjax.models.activations import activation
 from bertjax.models.attention import SelfAttention
-from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings, check_heads, feed_forward
-from bertjax.models.blocks.base import Block, Products, check_has_positions
+from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings, feed_forward
+from bertjax.models.blocks.base import Block, Products, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.layers import NORMALIZATIONS, Dense, normalization
+from bertjax.models.layers import Dense, normalization
 from bertjax.models.random import split
 from bertjax.models.remat import kept
 from bertjax.models.trigrams import trigrams
@@ -24,6 +24,22 @@ from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 
 BOTTLENECKED = NONE, QUERIES_KEYS, ALL = ("none", "queries_keys", "all")
+NORMALIZATIONS = LAYER_NORM, NO_NORM = ("layer_norm", "no_norm")
+
+
+class NoNorm(nn.Module):
+    """Per-channel scale and bias that replaces layer norm (section 3.3)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return `x` scaled and shifted, [..., channels]."""
+        dtype = jnp.dtype(self.config.execution.dtype)
+        scaled = x.astype(dtype) * self.param("scale", nn.initializers.ones, x.shape[-1:]).astype(dtype)
+        if self.config.has_biases:
+            scaled += self.param("bias", nn.initializers.zeros, x.shape[-1:]).astype(dtype)
+        return scaled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +61,11 @@ class MobileBertBlock(Block):
     inner_width: int = 128
     bottlenecked: str = QUERIES_KEYS
     feedforwards: int = 4
-    normalization: str = "no_norm"
+    normalization: str = NO_NORM
+
+    @property
+    def norm(self):
+        return NoNorm if self.normalization == NO_NORM else None
 
     def check(self, config):
         for field, known in (("bottlenecked", BOTTLENECKED), ("normalization", NORMALIZATIONS)):

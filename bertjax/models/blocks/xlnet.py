@@ -8,8 +8,8 @@ import dataclasses
 
 from flax import linen as nn
 
-from bertjax.models.bert import BertLayer, check_heads, products
-from bertjax.models.blocks.base import Block
+from bertjax.models.bert import BertLayer, products
+from bertjax.models.blocks.base import Block, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
@@ -27,7 +27,7 @@ class XLNetBlock(Block):
     has_query_stream = True
 
     def check(self, config):
-        check_heads(config, f"model.width={config.width}")
+        check_heads(config)
         if config.embeddings.kind != "xlnet":
             raise UserError(
                 f"model.block.kind=xlnet has relative positions and segments, and model.embeddings.kind="

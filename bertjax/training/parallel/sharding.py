@@ -34,8 +34,10 @@ ENCODER_RULES: Rules = (
 )
 # Adam's step counts per parameter have other shapes than the parameters.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-# Fallback: arrays under these roots are replicated. An optimizer may keep small arrays besides moments.
-HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in ("heads", "lora", "projections", "slots", "opt_state"))
+# Fallback: arrays under these roots are replicated, such as heads, the parameters of a user's block, and small arrays
+# that an optimizer keeps besides moments.
+_REPLICATED = ("heads", "lora", "projections", "slots", "encoder/layers", "encoder/embeddings", "opt_state")
+HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in _REPLICATED)
 
 
 def spec_of(path: str, leaf: Any, rules: Rules) -> P:

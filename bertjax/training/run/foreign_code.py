@@ -1,4 +1,4 @@
-"""User modules that a configuration names, such as an objective. Like versions, they are recorded at every start."""
+"""User modules that a configuration names, such as an objective; they are recorded at every start and in exports."""
 
 import hashlib
 import sys
@@ -29,6 +29,11 @@ def foreign_modules(kinds: Iterable[str]) -> dict[str, ForeignModule]:
     names = sorted({kind.partition(":")[0] for kind in kinds})
     distributions = metadata.packages_distributions() if names else {}
     return {name: _module(name, distributions.get(name.partition(".")[0], [])) for name in names}
+
+
+def plain(modules: Mapping[str, ForeignModule]) -> dict[str, dict[str, str]]:
+    """Return modules as JSON."""
+    return {name: module._asdict() for name, module in modules.items()}
 
 
 def hashes(modules: Mapping[str, ForeignModule]) -> dict[str, str]:

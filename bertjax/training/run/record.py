@@ -277,7 +277,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     if not workdir.checkpoints.exists():
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
     restored = _restore(Checkpoints(workdir.checkpoints), path, step)
-    number = restored.step
+    number, starts = restored.step, read_jsonl(workdir.starts)
     settings = private_paths.without_teachers(record["config"])
     try:
         encoder = encoder_of(settings, record["vocab_size"])
@@ -297,6 +297,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
+        modules=starts[-1].get("modules", {}) if starts else {},
     )
 
 
@@ -350,7 +351,7 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModul
         "processes": jax.process_count(),
         "python": sys.version.split()[0],
         "versions": versions.versions() | foreign_code.hashes(modules),
-        "modules": {name: module._asdict() for name, module in modules.items()},
+        "modules": foreign_code.plain(modules),
     }
 
 

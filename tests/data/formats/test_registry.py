@@ -14,18 +14,18 @@ from bertjax.runtime.errors import UserError
 class Elsewhere(TextFormat):
     """A format of a module outside of bertjax."""
 
-    kind: str = dataclasses.field(init=False, default=f"{__name__}:Elsewhere")
-
 
 @dataclasses.dataclass(frozen=True)
-class Nameless(TextFormat):
-    """A format without a kind."""
+class Renamed(TextFormat):
+    """A format with another kind than its name."""
+
+    kind: str = dataclasses.field(init=False, default="short")
 
 
 def test_every_kind_finds_its_class():
     assert {kind: FORMATS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
     assert FORMATS.class_of(None) is SegmentPairs
-    assert FORMATS.class_of(Elsewhere().kind) is Elsewhere
+    assert FORMATS.class_of(f"{__name__}:Elsewhere") is Elsewhere and Elsewhere().kind == f"{__name__}:Elsewhere"
 
 
 def test_formats_are_found_by_their_labels():
@@ -49,7 +49,7 @@ def test_formats_are_found_by_their_labels():
             "bertjax.data.formats:KINDS",
             "is not a subclass of ExampleFormat; derive it from bertjax.data.formats.base.ExampleFormat$",
         ),
-        (f"{__name__}:Nameless", "names a class whose own kind is None; make them the same$"),
+        (f"{__name__}:Renamed", "names a class whose own kind is 'short'; make them the same$"),
     ],
 )
 def test_unknown_formats_are_refused(kind, message):

@@ -27,7 +27,6 @@ from tests.data.preparation.corpora import content, store_path, write_corpus
 class OwnRule(Filter):
     """A rule of a user: documents with a word are dropped, and others fail."""
 
-    kind: str = dataclasses.field(default=f"{__name__}:OwnRule", init=False)
     word: str = "fails"
     answer: object = None
 
@@ -185,8 +184,6 @@ def test_reasons_that_name_documents_are_refused(tmp_path):
 def test_a_document_of_which_nothing_is_left_is_dropped():
     @dataclasses.dataclass(frozen=True)
     class Empties(Filter):
-        kind: str = dataclasses.field(default="empties", init=False)
-
         def rewrite(self, text):
             return " \n", 1
 

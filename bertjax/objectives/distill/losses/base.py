@@ -8,6 +8,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from bertjax.config.registry import Kind
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.losses import Sums
 from bertjax.runtime.errors import UserError
@@ -49,18 +50,16 @@ class Values:
 
 
 @dataclasses.dataclass(frozen=True)
-class TeacherLoss:
+class TeacherLoss(Kind):
     """A loss that compares a student with its teacher. Fields of subclasses are settings.
 
     Attributes:
-      kind: name of the loss in configurations; each subclass sets its own default.
       factor: loss weight.
       needs_logits: whether it reads both models' logits, so that the teacher needs the head.
       needs_token_logits: whether it applies both models' masked-LM heads to every token.
       reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
     """
 
-    kind: str = dataclasses.field(init=False)
     factor: float = 1.0
     needs_logits: ClassVar[bool] = False
     needs_token_logits: ClassVar[bool] = False

@@ -1,0 +1,203 @@
+"""The page on adding a block: its two blocks are trained, exported and opened as they are printed."""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.cli import compress, convert, extend, predict
+from bertjax.config import config_file
+from bertjax.config.opening import SavedModel
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.encoder import Encoder
+from bertjax.objectives.distill.teacher import Teacher
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import Untrusted, UserError
+from bertjax.training.parallel.attention import choose_attention
+from tests import batches, runs
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "guides" / "adding_a_block.md"
+CODES = dict(re.findall(r"```python\n# (mylab/\w+\.py)\n(.*?)```", PAGE.read_text(), re.DOTALL))
+COMMANDS = re.findall(r"python -m bertjax.train --config=configs/(\S+) \\\n(.*?)```", PAGE.read_text(), re.DOTALL)
+KINDS = {"llama": "mylab.llama:LlamaBlock", "distances": "mylab.distances:DistanceBlock"}
+NO_POSITIONS = BertEmbeddings(positions="none")
+
+
+def forget() -> None:
+    """As in a new process, which has not imported the modules."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lab(tmp_path_factory):
+    """The folder of the page's modules, on the path of Python."""
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "mylab").mkdir()
+    for name, code in CODES.items():
+        (folder / name).write_text(code)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield folder
+    forget()
+
+
+@pytest.fixture(scope="module")
+def few_steps(flags) -> list[str]:
+    """Flags of a short run on the corpus of the tests."""
+    steps = ["stages.0.steps=4", "optimizer.warmup_steps=1", "eval.every=4", "runtime.save_every=2"]
+    small = ["data.tokenizer.vocab_size=400", "data.heldout_share=0.2", "eval.rows=16"]
+    return [*flags[1:], *(f"--config.{setting}" for setting in (*steps, *small))]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request, few_steps, tmp_path_factory) -> tuple[str, list[str], Path]:
+    """The name of an example, and the flags and the workdir of a short run with the command of the page."""
+    [(recipe, text)] = [command for command in COMMANDS if KINDS[request.param] in command[1]]
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    flags = [f"--config={ROOT}/configs/{recipe}", *text.replace("\\\n", " ").split(), *few_steps]
+    assert runs.call(*flags, f"--workdir={workdir}") == 0
+    return request.param, flags, workdir
+
+
+def block(name: str):
+    module, _, kind = KINDS[name].partition(":")
+    return getattr(importlib.import_module(module), kind)
+
+
+def config_of(name: str):
+    return dataclasses.replace(batches.ENCODER, block=block(name)(), embeddings=NO_POSITIONS)
+
+
+def test_they_are_short():
+    lines = {name: len(code.strip().splitlines()) for name, code in CODES.items()}
+    assert 20 < lines["mylab/llama.py"] <= 80 and 20 < lines["mylab/distances.py"] <= 60
+
+
+def test_a_run_and_its_export_name_the_file(trained, lab):
+    name, _, workdir = trained
+    sha256 = hashlib.sha256((lab / "mylab" / f"{name}.py").read_bytes()).hexdigest()[:12]
+    manifest = json.loads((workdir / "export" / "bertjax.json").read_text())
+    [start, *_] = runs.records(workdir / "starts.jsonl")
+    for modules in (manifest["modules"], start["modules"]):
+        assert {module: origin["sha256"] for module, origin in modules.items()} == {f"mylab.{name}": sha256}
+    settings = manifest["config"]["model"]["block"]
+    assert settings == {"kind": KINDS[name], **({"rotary_base": 5000.0} if name == "llama" else {"farthest": 16})}
+    assert np.isfinite([record["train/mlm_loss"] for record in runs.records(workdir / "metrics.jsonl")]).all()
+
+
+def test_the_model_is_opened_with_trust_only(trained, tmp_path, capsys, caplog):
+    name, _, workdir = trained
+    export, tokens_BT = workdir / "export", jnp.asarray([[5, 9, 17, 30, 6]])
+    forget()
+    refused = f"model.block.kind='{KINDS[name]}' asks to import the module 'mylab.{name}', which runs its code"
+    readers = {
+        "load": lambda: bertjax.load(export),
+        "load a checkpoint": lambda: bertjax.load(workdir),
+        "predictor": lambda: bertjax.predictor(export),
+        "teacher": lambda: Teacher.read(export),
+        "extend": lambda: extend.run(export, tmp_path / "extended", max_positions=64),
+        "compress": lambda: compress.run(str(export), tmp_path / "small", compress.Cuts(layers=(0,))),
+    }
+    for reader, read in readers.items():
+        with pytest.raises(Untrusted) as caught:
+            read()
+        assert str(caught.value).startswith(refused) and "\n" not in str(caught.value), reader
+    assert command_line.exit_code_of(lambda: predict.main([str(export), "Abc [MASK]."])) == 2
+    assert capsys.readouterr().err.startswith(f"error: {refused}")
+    assert f"mylab.{name}" not in sys.modules
+
+    assert predict.main([str(export), "Abc [MASK].", "--trust-code"]) == 0
+    forget()
+    module, params, _ = bertjax.load(workdir, trust_code=True)
+    exported = bertjax.load(export)  # the module is imported now, so nothing runs
+    hidden = [np.asarray(m.apply({"params": p}, tokens_BT).hidden) for m, p, _ in (exported, (module, params, None))]
+    np.testing.assert_allclose(*hidden, atol=1e-5)  # the run unrolls its layers, the export does not
+    compress.run(str(export), tmp_path / "small", compress.Cuts(layers=(0,)))
+    assert bertjax.load(tmp_path / "small").module.config.layers == 1
+    assert not caplog.text
+
+
+def test_conversions_refuse_what_they_do_not_know(trained, tmp_path):
+    name, _, workdir = trained
+    forget()
+    for source, target in ((workdir / "export", "hf"), (workdir, "hf"), (workdir, "model.onnx")):
+        with pytest.raises(UserError, match=f"^the model has model.block.kind='{KINDS[name]}', which bertjax conv"):
+            convert.run(source, tmp_path / target)
+    assert f"mylab.{name}" not in sys.modules and not list(tmp_path.iterdir())
+
+
+def test_an_architecture_is_copied_only_if_the_user_names_its_code(trained):
+    name, _, workdir = trained
+    settings = ["model.preset=init_from", f"init_from={workdir / 'export'}", "optimizer.warmup_steps=1"]
+    forget()
+    with pytest.raises(Untrusted, match=f"^init_from has .* trust it, add --config.model.block.kind={KINDS[name]}$"):
+        config_file.load(f"{ROOT}/configs/tiny.py:smoke", settings)
+    assert f"mylab.{name}" not in sys.modules
+    config = config_file.load(f"{ROOT}/configs/tiny.py:smoke", [*settings, f"model.block.kind={KINDS[name]}"])
+    assert config.model.block == SavedModel(workdir / "export").export.encoder.block
+
+
+def test_a_changed_file_is_noticed(trained, lab, capsys, caplog):
+    name, flags, workdir = trained
+    path = lab / "mylab" / f"{name}.py"
+    code = path.read_text()
+    try:
+        path.write_text(code + "# changed\n")
+        assert runs.call(*flags, f"--workdir={workdir}") == 2
+        assert re.search(rf"mylab.{name} \(sha256\): \w+ -> \w+\); restore that file", capsys.readouterr().err)
+        bertjax.load(workdir / "export", trust_code=True)
+        assert f"mylab.{name} has changed since the model was trained" in caplog.text
+    finally:
+        path.write_text(code)
+    assert runs.call(*flags, f"--workdir={workdir}") == 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_examples_are_apart_and_the_last_layer_computes_what_is_read(name):
+    encoder, batch = Encoder(config_of(name)), batches.make(rows=2)
+    tokens_BT = jnp.asarray(batch["tokens_BT"]).at[:].add(7)
+    examples_BT = jnp.where(jnp.arange(16) < 9, 1, 2) * jnp.ones((2, 1), int)
+    positions_BT = jnp.where(jnp.arange(16) < 9, jnp.arange(16), jnp.arange(16) - 9) * jnp.ones((2, 1), int)
+    shapes = jax.eval_shape(lambda: encoder.init(jax.random.key(0), tokens_BT))
+    params = batches.filled(shapes["params"])
+
+    def hidden(tokens_BT, **options):
+        arrays = {"positions_BT": positions_BT, "examples_BT": examples_BT}
+        return np.asarray(encoder.apply({"params": params}, tokens_BT, **arrays, **options).hidden)
+
+    whole = hidden(tokens_BT)
+    np.testing.assert_array_equal(hidden(tokens_BT.at[:, 12].set(50))[:, :9], whole[:, :9])
+    read_BK = jnp.asarray([[3, 11], [8, 9]])
+    expected = np.take_along_axis(whole, np.asarray(read_BK)[..., None], axis=1)
+    np.testing.assert_allclose(hidden(tokens_BT, read_BK=read_BK), expected, rtol=1e-5, atol=1e-5)
+    # The order matters, although words have no position embeddings.
+    assert np.abs(hidden(tokens_BT[:, ::-1])[:, 0] - whole[:, 0]).max() > 1e-3
+
+
+def test_no_kernel_drops_the_distances():
+    config = dataclasses.replace(config_of("distances"), width=256, heads=4)
+    assert choose_attention("auto", config, "tpu", "TPU v4") == "plain"
+    with pytest.raises(UserError, match="^runtime.attention=fused does not compute terms .* such as distances"):
+        choose_attention("fused", config, "tpu", "TPU v4")
+    llama = dataclasses.replace(config_of("llama"), width=256, heads=4)
+    assert choose_attention("auto", llama, "tpu", "TPU v4") == "fused"
+
+
+def test_wrong_settings_are_one_line(refused):
+    kind = f"--config.model.block.kind={KINDS['distances']}"
+    assert "model.block.farthest=0 must be at least 1" in refused(kind, "--config.model.block.farthest=0")
+    line = refused(kind, "--config.model.block.nearest=1")
+    assert "unknown configuration key 'model.block.nearest'; did you mean 'farthest'?" in line
+    assert "set model.embeddings.positions=none" in refused(f"--config.model.block.kind={KINDS['llama']}")
+    assert "cannot be used: mylab.llama has no class 'Llama'" in refused("--config.model.block.kind=mylab.llama:Llama")
