@@ -143,14 +143,17 @@ def test_roberta_equals_that_of_transformers():
 
 
 def modern_params(model, config: EncoderConfig) -> dict:
-    """Params of a ModernBERT; its first layer has no norm before attention, where its embeddings have been normed."""
+    """Params of a ModernBERT; nothing reads the norm before the first attention, which its tensors lack."""
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
     def stacked(name, part=slice(None)):
         return np.stack([tensors[f"layers.{layer}.{name}.weight"][part].T for layer in range(config.layers)])
 
     width, hidden = config.width, config.feedforward
-    norms = [np.ones(width, np.float32), *(tensors[f"layers.{n}.attn_norm.weight"] for n in range(1, config.layers))]
+    norms = [
+        np.full(width, 7.0, np.float32),
+        *(tensors[f"layers.{n}.attn_norm.weight"] for n in range(1, config.layers)),
+    ]
     params = {
         "embeddings": {
             "word": tensors["embeddings.tok_embeddings.weight"],
@@ -174,19 +177,18 @@ def modern_params(model, config: EncoderConfig) -> dict:
 
 
 def test_modernbert_equals_that_of_transformers():
-    config, batch = small("modern_base", layers=5, block=ModernBlock(window=2), norm_epsilon=1e-12), batches.make(4)
+    block = ModernBlock(window=2, rotary_base=1000.0, local_rotary_base=10.0)
+    config, batch = small("modernbert_base", layers=5, block=block), batches.make(4)
     torch.manual_seed(0)
     model = transformers.ModernBertModel(
         transformers.ModernBertConfig(
             vocab_size=100, hidden_size=16, num_hidden_layers=5, num_attention_heads=2, intermediate_size=24,
             max_position_embeddings=16, local_attention=4, global_attn_every_n_layers=3, pad_token_id=0,
-            global_rope_theta=10_000.0, local_rope_theta=10_000.0, attn_implementation="eager", reference_compile=False,
-            norm_eps=1e-12,  # so that to norm twice is to norm once
+            global_rope_theta=1000.0, local_rope_theta=10.0, attn_implementation="eager", reference_compile=False,
         )
     )  # fmt: skip
     randomized(model)
     with torch.no_grad():
-        model.embeddings.norm.weight.fill_(1.0)
         mask = torch.tensor(batch["examples_BT"])
         expected_BTD = model(input_ids=torch.tensor(batch["tokens_BT"]), attention_mask=mask).last_hidden_state.numpy()
     encoded = jax.jit(Encoder(config).apply)(
