@@ -117,7 +117,8 @@ class SelfAttention(nn.Module):
         inputs = AttentionInputs(*states, rate, key, bias_BHQT, config.block.fixed_heads, columns_BQ, rank_BQ)
         context_BQHD = taps.scale_heads(self, self.attend(inputs), visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
-        output = Dense(config, config.layer_width, config.block.has_attention_biases, name="output")
+        stddev = config.block.output_stddev(config)
+        output = Dense(config, config.layer_width, config.block.has_attention_biases, stddev=stddev, name="output")
         return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))
 
     def attend(self, inputs: AttentionInputs) -> jax.Array:

@@ -22,7 +22,7 @@ SHIPPED = [
             "bert_base",
             "bert_lamb",
             "spanbert",
-            "modern",
+            "modernbert",
             "ernie",
             "ernie2",
             "structbert",
