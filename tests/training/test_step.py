@@ -59,8 +59,11 @@ def test_micro_batches_change_neither_the_gradient_nor_dropout():
     (gradient, losses, *rest), (expected, expected_losses, *expected_rest) = gradients_with(32), gradients_with(0)
     assert losses.keys() == expected_losses.keys() == {"mlm", "nsp"}
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), losses, expected_losses)
-    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * largest), gradient, expected)
+    # By the norm of each array: single elements are sums whose terms cancel, and kernels of JAX 0.12 round differently.
+    # The keys' biases shift all logits of a query alike, so their gradient is rounding alone.
+    size = optax.tree.norm(expected)
+    for actual, whole_leaf in zip(jax.tree.leaves(gradient), jax.tree.leaves(expected), strict=True):
+        assert np.linalg.norm(actual - whole_leaf) <= 1e-5 * np.linalg.norm(whole_leaf) + 1e-8 * size
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), rest, expected_rest)
 
 
