@@ -132,6 +132,13 @@ def small_disk(tmp_path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
+@pytest.fixture(scope="module")
+def shared_programs() -> Iterator[None]:
+    """Also what is trained and scored in this process without the functions of `runs` shares programs."""
+    with runs.shared_programs():
+        yield
+
+
 @pytest.fixture(scope="session")
 def undisturbed(flags, tmp_path_factory) -> Path:
     """Workdir of such a run that nothing disturbed. Not to be written to."""

@@ -21,8 +21,8 @@ from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
-# Settings that nothing compiled reads: they choose data, or what happens between steps.
-_NOT_COMPILED = {"data", "eval"}
+# Settings that nothing compiled reads: they choose data and first weights, or what happens between steps.
+_NOT_COMPILED, _FILES = {"data", "eval", "init_from"}, {"train", "heldout"}
 _BETWEEN_STEPS = {"workers", "log_every", "trackers", "hooks", "save_every", "save_seconds", "keep", "keep_every"}
 _BETWEEN_STEPS |= {"keep_best", "keep_at", "skip_rows", "heartbeat_timeout", "hang_timeout"}
 # The programs of the runs of this process by their other settings, the last used one last.
@@ -88,13 +88,16 @@ def shared_programs() -> Iterator[None]:
     from bertjax.training.program import Program
 
     def program_of(config, vocab_size: int, **choices) -> Program:
-        objectives = [task.objective for task in config.tasks.values()]
         program = Program(config, vocab_size, **choices)
         if any(isinstance(task.objective, Wrapper) for task in program.config.tasks.values()):
             return program
-        settings = _fields(config, _NOT_COMPILED | {"runtime"}) | _fields(config.runtime, _BETWEEN_STEPS)
-        # Settings of user-defined objectives may be equal although their classes are not.
-        key = (repr((settings, vocab_size, choices)), *map(type, objectives))
+        settings = _fields(config, _NOT_COMPILED | {"runtime", "tasks"}) | _fields(config.runtime, _BETWEEN_STEPS)
+        tasks = [
+            (name, _fields(task, {"examples"}), _fields(task.examples, _FILES)) for name, task in config.tasks.items()
+        ]
+        # Settings of user-defined objectives and formats may be equal although their classes are not.
+        classes = [type(part) for task in config.tasks.values() for part in (task.objective, task.examples)]
+        key = (repr((settings, tasks, vocab_size, choices)), *classes)
         first = _programs.setdefault(key, program)
         _programs.move_to_end(key)
         while len(_programs) > _MOST_PROGRAMS:

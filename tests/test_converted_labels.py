@@ -11,6 +11,8 @@ from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 CONFIG = """
 def get_config():
     return {

@@ -19,6 +19,8 @@ from bertjax.training.results.scores import read_scores
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 CONFIG = """
 def get_config():
     return {

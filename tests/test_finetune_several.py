@@ -15,6 +15,8 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
 from tests import labeled_files, runs
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 CONFIG = """
 def get_config(variant=""):
     def task(kind, label):

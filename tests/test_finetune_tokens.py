@@ -15,6 +15,8 @@ from bertjax.inference.ensemble import Ensemble
 from bertjax.runtime import command_line
 from tests import labeled_files, runs
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 
 

@@ -112,15 +112,6 @@ def test_the_example_of_taps_prints_what_the_page_shows(store, tmp_path, monkeyp
     assert capsys.readouterr().out == expected
 
 
-def test_loading_starts_nothing(undisturbed):
-    code = (
-        f"import sys, bertjax; bertjax.load({str(undisturbed / 'export')!r}); "
-        "print([name for name in ('grain', 'orbax', 'tensorflow_datasets') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=README.parent)
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 @pytest.mark.parametrize("suffix, complaint", [("/nowhere", "does not exist"), ("@7", "has no checkpoint 7")])
 def test_a_missing_model_is_reported(undisturbed, suffix, complaint):
     with pytest.raises(UserError, match=complaint):

@@ -211,12 +211,13 @@ def test_memory_is_seen_and_passes_no_gradient_on():
     assert np.abs(predict(CONFIG, params, changed_BT, memory_BT=memory_BT) - plain).max() > 0.01
 
 
+@functools.cache
+def gradient(config: EncoderConfig) -> dict:
+    return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(predict(config, params)))))(params_of(CONFIG))
+
+
 @pytest.mark.parametrize("how", [{"unroll": True}, {"remat": "full"}, {"remat": "dots"}], ids=str)
 def test_the_execution_changes_nothing(how):
-    def gradient(config):
-        number = jax.jit(lambda params: jnp.sum(jnp.sin(predict(config, params))))
-        return jax.grad(number)(params_of(CONFIG))
-
     other = dataclasses.replace(CONFIG, execution=Execution(**how))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(other), gradient(CONFIG))
 

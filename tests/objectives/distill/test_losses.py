@@ -1,6 +1,7 @@
 """Losses against a teacher: each against its definition in numpy, on models of other shapes than their teachers."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import jax
@@ -284,9 +285,14 @@ def bound(objective, losses, teacher_config=None):
 
 def loss_of(objective, params, encoder=ENCODER):
     model, batch = objective.model(encoder), BATCH_OF_MODEL | FEATURES
-    sums, _ = objective.terms(model, params, objective.frozen_params(encoder), batch, None, False)
-    weights = objective.weights(batch)
-    return {name: sums[name] / weights[name] for name in sums}
+
+    @jax.jit
+    def losses(params, frozen):
+        sums, _ = objective.terms(model, params, frozen, batch, None, False)
+        weights = objective.weights(batch)
+        return {name: sums[name] / weights[name] for name in sums}
+
+    return losses(params, objective.frozen_params(encoder))
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
@@ -297,14 +303,16 @@ def test_every_objective_has_every_loss(kind):
     params = batches.filled(batches.param_shapes(objective, ENCODER, BATCH_OF_MODEL | FEATURES), scale=0.2)
     assert jax.tree.map(np.shape, params["projections"]) == {"states": {"kernel": (16, 16), "bias": (16,)}}
 
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
     def total(params):
         parts = loss_of(objective, params)
         return total_loss(objective, parts, step=0), parts
 
-    (before, parts), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(params)
+    (before, parts), gradient = total(params)
     assert parts.keys() == {objective.objective.term, *losses} and all(float(parts[name]) > 0 for name in losses)
     assert np.all(np.isfinite(before)) and float(jnp.abs(gradient["projections"]["states"]["kernel"]).max()) > 0
-    after, _ = total(jax.tree.map(lambda leaf, slope: leaf - 1e-3 * slope, params, gradient))
+    (after, _), _ = total(jax.tree.map(lambda leaf, slope: leaf - 1e-3 * slope, params, gradient))
     assert after < before
 
 
@@ -321,8 +329,8 @@ def test_groups_of_layers_learn_what_layers_with_copies_of_their_parameters_lear
         return params | {"encoder": params["encoder"] | {"layers": layers}}
 
     teacher = dataclasses.replace(shared.bound_teacher, config=single, params=copied(shared.bound_teacher.params))
-    parts = jax.jit(lambda params: loss_of(shared, params, grouped))(params)
-    expected = jax.jit(lambda params: loss_of(shared.bind_teacher(teacher), params, single))(copied(params))
+    parts = loss_of(shared, params, grouped)
+    expected = loss_of(shared.bind_teacher(teacher), copied(params), single)
     assert set(names) <= parts.keys()
     for name in expected:
         np.testing.assert_allclose(parts[name], expected[name], rtol=1e-5, err_msg=name)

@@ -37,9 +37,12 @@ def params_of(objective, config=STUDENT):
 
 
 def loss_of(objective, params, config=STUDENT):
-    frozen = objective.frozen_params(config)
-    sums, _ = objective.terms(objective.model(config), params, frozen, BATCH, None, False)
-    return sums["projections"] / objective.weights(BATCH)["projections"]
+    @jax.jit
+    def loss(params, frozen):
+        sums, _ = objective.terms(objective.model(config), params, frozen, BATCH, None, False)
+        return sums["projections"] / objective.weights(BATCH)["projections"]
+
+    return loss(params, objective.frozen_params(config))
 
 
 def leaf(tree, path):

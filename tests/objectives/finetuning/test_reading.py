@@ -1,6 +1,7 @@
 """Heads on a mix of all layers: the layers are those of the taps, and a frozen encoder does not change."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -39,10 +40,16 @@ def case(request):
     return objective, model, objective.init(model, jax.random.key(0), batch), batch
 
 
-def captured(model, params, batch) -> np.ndarray:
+@functools.partial(jax.jit, static_argnums=0)
+def captured(model, params, batch) -> jax.Array:
     """The tap `hidden`, [L + 1, B, T, D]."""
     _, state = model.apply({"params": params}, batch, method="encode", mutable=["captured"])
     return state["captured"]["encoder"]["hidden"]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def outputs(objective, model, params, batch) -> jax.Array:
+    return objective.apply(model, params, batch)
 
 
 @pytest.mark.parametrize("layer", range(LAYERS + 1))
@@ -56,7 +63,7 @@ def test_a_mix_of_one_layer_is_that_layer(case, layer):
         features_BTD = np.einsum("btd,btn->bnd", features_BTD, members / np.maximum(members.sum(1, keepdims=True), 1))
     head = params["heads"][objective.term]
     np.testing.assert_allclose(
-        objective.apply(model, params, batch), features_BTD @ head["kernel"] + head["bias"], rtol=1e-4, atol=1e-5
+        outputs(objective, model, params, batch), features_BTD @ head["kernel"] + head["bias"], rtol=1e-4, atol=1e-5
     )
 
 
@@ -64,11 +71,13 @@ def test_the_mix_starts_as_the_mean_of_all_layers_and_learns(case):
     objective, model, params, batch = case
     assert not np.any(params["heads"]["mix"]["weights"]) and float(params["heads"]["mix"]["gamma"][0]) == 1.0
 
-    def loss(heads):
+    @jax.jit
+    @jax.grad
+    def gradient_of(heads):
         sums, _ = objective.terms(model, params | {"heads": heads}, None, batch, None, False)
         return sums[objective.term]
 
-    gradient = jax.grad(loss)(params["heads"])["mix"]
+    gradient = gradient_of(params["heads"])["mix"]
     assert np.all(gradient["weights"] != 0) and gradient["gamma"] != 0
 
 
