@@ -21,12 +21,14 @@ class Embeddings(Kind, abc.ABC):
 
     Attributes:
       width: E, width of a word embedding; 0 for D.
+      segments: number of segments that are told apart; 0 for none.
       position_offset: unused rows at the start of the position table.
       task_types: rows in the task embedding table; 0 for none.
       has_position_table: whether positions come from a table, which bounds the example length.
     """
 
     width: int = 0
+    segments: int = 2
     position_offset: ClassVar[int] = 0
     task_types: ClassVar[int] = 0
     has_position_table: ClassVar[bool] = False

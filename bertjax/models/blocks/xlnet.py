@@ -49,7 +49,7 @@ class XLNetBlock(Block):
 
 @dataclasses.dataclass(frozen=True)
 class XLNetEmbeddings(Embeddings):
-    """Only word embeddings, without a norm."""
+    """Only word embeddings, without a norm. Of `segments` only zero or nonzero matters: attention compares them."""
 
     kind: str = dataclasses.field(init=False, default="xlnet")
 
@@ -59,8 +59,9 @@ class XLNetEmbeddings(Embeddings):
                 "model.embeddings.kind=xlnet leaves positions and segments to the attention of model.block.kind=xlnet, "
                 f"not {config.block.kind}; set model.embeddings.kind=bert"
             )
-        if self.width < 0:
-            raise UserError(f"model.embeddings.width={self.width} must not be negative; 0 stands for model.width")
+        for field, of_zero in (("width", "stands for model.width"), ("segments", "has no terms of segments")):
+            if (value := getattr(self, field)) < 0:
+                raise UserError(f"model.embeddings.{field}={value} must not be negative; 0 {of_zero}")
 
     def layer(self, config):
         return XLNetEmbeddingLayer(config, parent=None)
