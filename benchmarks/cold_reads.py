@@ -198,7 +198,7 @@ def measure(arm: str, *arguments: Path | str | int) -> dict[str, Any]:
 
 
 def measurements(
-    arms: list[str], gigabytes: float, rows: int, megabytes: int, folder: Path
+    arms: list[str], gigabytes: float, rows: int, megabytes: int, rounds: int, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Yield a line of each measurement."""
     common = {"machine": machine()}
@@ -211,7 +211,7 @@ def measurements(
                 settings = {"arm": "rows", "format": kind, "advice": advice, "gb": gigabytes, "rows": rows}
                 yield common | settings | measure("rows", folder / "rows", kind, rows, advice)
     if "planning" in arms:
-        for turn in range(3):
+        for turn in range(rounds):
             for name, tokens in (("without", 0), ("with", LONG_LINE_TOKENS)):
                 place = folder / f"planning-{name}"
                 if not place.exists():
@@ -219,7 +219,7 @@ def measurements(
                 yield common | {"arm": "planning", "long_line": name, "round": turn} | measure("planning", place)
     if "documents" in arms:
         number = write_documents(folder / "documents", megabytes, files=4)
-        for turn in range(3):
+        for turn in range(rounds):
             for processes in (0, 2):
                 settings = {"arm": "documents", "mb": megabytes, "documents": number, "processes": max(1, processes)}
                 place = folder / f"partial-{turn}-{processes}"
@@ -252,6 +252,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--gb", type=float, default=3.0, help="size of the store (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=2048, help="rows that are read (default: %(default)s)")
     parser.add_argument("--mb", type=int, default=80, help="text of the first pass (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of the other arms (default: %(default)s)")
     parser.add_argument("--folder", type=Path, help="a folder on a disk, for the files (default: a temporary one)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines; new ones are appended")
     parser.add_argument("--markdown", action="store_true", help="only print the table of --out")
@@ -261,7 +262,7 @@ def main(argv: list[str] | None = None) -> None:
             tempfile.TemporaryDirectory(dir=args.folder) as folder,
             open(args.out, "a", encoding="utf-8") as file,
         ):
-            for line in measurements(args.arms.split(","), args.gb, args.rows, args.mb, Path(folder)):
+            for line in measurements(args.arms.split(","), args.gb, args.rows, args.mb, args.rounds, Path(folder)):
                 print(json.dumps(line), file=file, flush=True)
     print(markdown([json.loads(line) for line in args.out.read_text(encoding="utf-8").splitlines()]))
 

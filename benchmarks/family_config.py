@@ -117,7 +117,7 @@ ROWS: dict[str, Row] = {
     "modern": Row(
         {"mlm": task("mlm", "doc_sentences", {"rate": 0.3})},
         {
-            "block": {"kind": "modern", "window": 4, "global_every": 2},
+            "block": {"kind": "modern", "window": 4, "global_every": 2, "rotary_base": 10_000.0},
             "embeddings": {"positions": "none", "segments": 0},
         }
         | {"feedforward": 344},

@@ -16,9 +16,9 @@ from bertjax.config.config import Config, Task, from_dict
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training import stage_flops
+from bertjax.training.loss import total_loss
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
-from bertjax.training.step import total_loss
 
 SEEDS = (0, 1, 2)
 # The steps that choose a learning rate are those of a run of a third of the FLOPs.

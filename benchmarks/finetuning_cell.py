@@ -11,7 +11,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.subset import limited
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import OptimizerConfig
+from bertjax.training.optim.config import OptimizerConfig
 
 _CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "finetune"
 # Optimizer settings that both arms share; bertjax's other optimizer settings keep their defaults.

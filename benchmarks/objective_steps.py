@@ -37,7 +37,8 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.runtime import platform
 from bertjax.runtime.command_line import exit_code_of
-from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import RuntimeConfig, Stage
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 
@@ -86,7 +87,7 @@ def make_step(objective: Objective, encoder: EncoderConfig, batch: int, seq_len:
     made = program(objective, encoder, batch, seq_len, unroll=True)
     state = made.init_state()
     chunk = jax.device_put({name: array[None] for name, array in features(objective, batch, seq_len).items()})
-    run = jax.jit(functools.partial(train_chunk, made.task.context), donate_argnums=0)
+    run = jax.jit(functools.partial(train_chunk, made.task.step), donate_argnums=0)
 
     def step() -> None:
         nonlocal state
@@ -121,7 +122,7 @@ def compile_seconds(encoder: EncoderConfig, batch: int, seq_len: int, unroll: bo
     """Return the seconds that compiling the step takes, without tracing."""
     made = program(MaskedLM(), encoder, batch, seq_len, unroll)
     chunk = made.task.abstract_batches(made.config.stages[0], 1)
-    run = jax.jit(functools.partial(train_chunk, made.task.context), donate_argnums=0)
+    run = jax.jit(functools.partial(train_chunk, made.task.step), donate_argnums=0)
     lowered = run.lower(made.abstract_state, None, chunk)
     start = time.perf_counter()
     lowered.compile()

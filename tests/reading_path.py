@@ -36,8 +36,8 @@ def main() -> None:
         feeds = open_feeds(config_file.load(str(ROOT / "configs" / "tiny.py"), settings))
         program = Program(feeds.config, feeds.store.tokenizer.vocab_size)
         batch = feeds.feed("train", seq_len=32).batch(np.arange(48))
-        state, context = program.init_state(), program.task.context
-        step = jax.jit(functools.partial(train_chunk, context))
+        state, parts = program.init_state(), program.task.step
+        step = jax.jit(functools.partial(train_chunk, parts))
         lines, frames = traced(lambda: step.trace(state, None, {name: values[None] for name, values in batch.items()}))
     print(json.dumps(summary(lines) | {"frames": frames}))
 

@@ -2,6 +2,8 @@
 
 import collections
 import contextlib
+import dataclasses
+import functools
 import io
 import itertools
 import json
@@ -19,7 +21,11 @@ from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
-# The programs of the runs of this process by their settings, the last used one last.
+# Settings that nothing compiled reads: they choose data, or what happens between steps.
+_NOT_COMPILED = {"data", "eval"}
+_BETWEEN_STEPS = {"workers", "log_every", "trackers", "hooks", "save_every", "save_seconds", "keep", "keep_every"}
+_BETWEEN_STEPS |= {"keep_best", "keep_at", "skip_rows", "heartbeat_timeout", "hang_timeout"}
+# The programs of the runs of this process by their other settings, the last used one last.
 _programs: collections.OrderedDict[tuple, Any] = collections.OrderedDict()
 _MOST_PROGRAMS = 24
 
@@ -72,7 +78,7 @@ def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
 
 @contextlib.contextmanager
 def shared_programs() -> Iterator[None]:
-    """Let runs in this process share the program of equal settings, which is traced and compiled once.
+    """Let runs in this process share what is traced and compiled once for equal settings.
 
     A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
     """
@@ -86,16 +92,36 @@ def shared_programs() -> Iterator[None]:
         program = Program(config, vocab_size, **choices)
         if any(isinstance(task.objective, Wrapper) for task in program.config.tasks.values()):
             return program
+        settings = _fields(config, _NOT_COMPILED | {"runtime"}) | _fields(config.runtime, _BETWEEN_STEPS)
         # Settings of user-defined objectives may be equal although their classes are not.
-        key = (repr(program), *map(type, objectives))
-        program = _programs.setdefault(key, program)
+        key = (repr((settings, vocab_size, choices)), *map(type, objectives))
+        first = _programs.setdefault(key, program)
         _programs.move_to_end(key)
         while len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
-        return program
+        return program if program is first else _share(first, program)
 
     with mock.patch.object(starting, "Program", program_of), mock.patch.object(evaluate, "Program", program_of):
         yield
+
+
+def _fields(settings: Any, without: set[str]) -> dict[str, Any]:
+    return {
+        field.name: getattr(settings, field.name) for field in dataclasses.fields(settings) if field.name not in without
+    }
+
+
+def _share(first: Any, program: Any) -> Any:
+    """Give a program the cached properties of another one with the same compiled parts."""
+    is_cached = {name for name, value in vars(type(program)).items() if isinstance(value, functools.cached_property)}
+    made = {name: value for name, value in vars(first).items() if name in is_cached}
+    if "_by_depth" in made:
+        made["_by_depth"] = {
+            depth: program if own is first else _share(own, dataclasses.replace(program, layers=depth))
+            for depth, own in first._by_depth.items()
+        }
+    vars(program).update(made)
+    return program
 
 
 def call(*flags: str) -> int:

@@ -25,19 +25,20 @@ ALLOWED = {
     "config.export": "runtime config.typed data models config.private_paths",
     "objectives": "runtime config.registry data models config.export",
     "training.schedules": "runtime config.registry",
-    "training.config": "runtime models training.schedules",
-    "training.lora": "runtime training.config",
-    "training.pruning": "runtime training.config",
+    "training.param_paths": "runtime",
+    "training.config": "runtime models training.param_paths",
+    "training.optim": "runtime config.registry training.schedules training.param_paths training.config",
+    "training.lora": "runtime training.param_paths",
+    "training.pruning": "runtime training.param_paths",
     "training.quantization": "runtime models",
-    "training.model_params": "training.lora training.pruning training.quantization",
-    "training.stages": "data training.schedules training.config",
+    "training.model_params": "training.optim training.lora training.pruning training.quantization",
+    "training.stages": "data training.schedules training.config training.optim",
     "training.depths": "runtime models training.config",
     "config.row_lengths": "runtime config.typed data models training.config",
     "config.task": "runtime data objectives",
     "config.config": "runtime config.registry config.typed data models objectives training.schedules "
-    "training.config training.lora training.pruning training.quantization training.stages training.depths "
-    "config.row_lengths config.task",
-    "training.param_paths": "runtime",
+    "training.config training.optim training.lora training.pruning training.quantization training.stages "
+    "training.depths config.row_lengths config.task",
     "training.parallel": "runtime data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
@@ -46,8 +47,9 @@ ALLOWED = {
     "config.opening": "runtime data models config.private_paths config.export config.config training.run",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
-    "training.schedules training.config training.lora training.pruning training.quantization training.model_params "
-    "training.stages config.config training.param_paths training.parallel training.state training.run config.opening",
+    "training.schedules training.config training.optim training.lora training.pruning training.quantization "
+    "training.model_params training.stages config.config training.param_paths training.parallel training.state "
+    "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
     "inference": "runtime data models config.export objectives config.config",
     "interop": "runtime data models config.private_paths config.export training.config config.config",
@@ -56,8 +58,8 @@ ALLOWED = {
     "training.config config.config training.parallel training.run config.opening config.config_file training "
     "inference interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
-    "config.config training.parallel training.run config.opening config.config_file training forecast inference "
-    "interop comparison analysis",
+    "config.config training.optim training.parallel training.run config.opening config.config_file training forecast "
+    "inference interop comparison analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
     "train": "__main__",

@@ -27,7 +27,7 @@ RECIPES = (
     "electra_small",
     "causal",
     "spanbert",
-    "modern",
+    "modernbert",
     "ib_bert",
     "ernie",
     "ernie2",
@@ -72,7 +72,7 @@ PUBLISHED = {
         **{"optimizer.schedule.kind": "inverse_sqrt", "stages.4.learning_rate": 5e-5, "stages.4.warmup_steps": 4000},
         **{"stages.0": (200_000, 512, 768), "stages.4": (200_000, 512, 768)},
     },
-    "modern": {
+    "modernbert": {
         **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 1e-5},
         **{
             "data.tokenizer.vocab_size": 50_368,
@@ -106,7 +106,8 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(
-    ("name", "change"), [("modern", "model.embeddings.positions=learned"), ("ib_bert", "model.embeddings.kind=bert")]
+    ("name", "change"),
+    [("modernbert", "model.embeddings.positions=learned"), ("ib_bert", "model.embeddings.kind=bert")],
 )
 def test_a_flag_replaces_the_block_of_a_small_variant(name, change):
     config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", change])

@@ -13,7 +13,8 @@ from benchmarks.arms.setting import Setting
 from bertjax.config.config import Config
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.runtime import platform
-from bertjax.training.config import OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import RuntimeConfig, Stage
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.program import Program
 from bertjax.training.step import train_chunk
 
@@ -74,7 +75,7 @@ def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Cal
     program = Program(config, setting.vocab_size, (jax.devices()[0],))
     chunk = jax.device_put({name: array[None] for name, array in batch(setting).items()})
     state = program.init_state()
-    run_chunk = jax.jit(functools.partial(train_chunk, program.task.context), donate_argnums=0)
+    run_chunk = jax.jit(functools.partial(train_chunk, program.task.step), donate_argnums=0)
 
     def step() -> float:
         nonlocal state

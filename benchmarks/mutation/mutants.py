@@ -58,38 +58,39 @@ CORE = [
     ),
     Mutant("training/evaluation.py", "else -value", "else value", "training/test_evaluation.py"),
     # The step and what it is made of.
-    Mutant("training/step.py", '"step": state["step"] + 1', '"step": state["step"] + 2', _STEP),
-    Mutant("training/step.py", "is_applied = finite & ~has_failed", "is_applied = finite", _STEP),
-    Mutant(
-        "training/step.py", "skipped = jnp.where(finite, 0,", 'skipped = jnp.where(finite, state["skipped"],', _STEP
-    ),
+    Mutant("training/state.py", '"step": state["step"] + 1', '"step": state["step"] + 2', _STEP),
+    Mutant("training/state.py", "is_applied = is_finite & ~has_failed", "is_applied = is_finite", _STEP),
+    Mutant("training/state.py", "jnp.where(is_finite, 0,", 'jnp.where(is_finite, state["skipped"],', _STEP),
     Mutant(
         "training/micro_batches.py",
         "fewest = -(-rows * seq_len // micro_tokens)",
         "fewest = rows * seq_len // micro_tokens",
         "training",
     ),
-    Mutant("training/optimizer.py", "if config.clip_norm:", "if not config.clip_norm:", _OPTIMIZER),
+    Mutant("training/optim/optimizer.py", "if config.clip_norm:", "if not config.clip_norm:", _OPTIMIZER),
     Mutant(
-        "training/optimizer.py",
+        "training/optim/optimizer.py",
         "axes = tuple(range(1, param.ndim)) if IS_STACKED(path) else None",
         "axes = None",
         _OPTIMIZER,
     ),
     Mutant(
-        "training/optimizer.py",
+        "training/optim/optimizer.py",
         "return jnp.where(is_defined, param_norm /",
         "return jnp.where(is_defined, update_norm /",
         _OPTIMIZER,
     ),
     Mutant(
-        "training/adam.py",
+        "training/optim/adam.py",
         "first / (1 - b1**steps), second / (1 - b2**steps)",
         "first / (1 - b1**steps), second / (1 - b1**steps)",
         _OPTIMIZER,
     ),
     Mutant(
-        "training/adam.py", "count = jax.tree.map(optax.safe_increment, state.count)", "count = state.count", _OPTIMIZER
+        "training/optim/adam.py",
+        "count = jax.tree.map(optax.safe_increment, state.count)",
+        "count = state.count",
+        _OPTIMIZER,
     ),
     Mutant(
         "training/schedules.py",

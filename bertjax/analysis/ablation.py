@@ -29,8 +29,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.outputs import Output, is_real
+from bertjax.training.loss import normalized, total_loss
 from bertjax.training.results.scores import is_lower_better
-from bertjax.training.step import normalized, total_loss
 
 # {name among `taps.MASKS`: mask}
 Masks = Mapping[str, Any]

@@ -20,7 +20,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.pretraining.permutation import PermutationLM
-from bertjax.training.step import total_loss
+from bertjax.training.loss import total_loss
 
 KINDS = ("[CLS]", "[SEP]", "punctuation", "other")
 TARGETS = ("[CLS]", "[SEP]", "punctuation", "previous", "next", "same word", "itself")

@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.training.step import normalized, total_loss
+from bertjax.training.loss import normalized, total_loss
 
 # The iteration ends if the eigenvalue changes by less than this fraction, or after this many products.
 TOLERANCE, MOST_PRODUCTS = 1e-3, 100

@@ -29,6 +29,7 @@ from bertjax.training.hooks.default import default_hooks
 from bertjax.training.hooks.log import open_log
 from bertjax.training.hooks.profiling import parse_steps
 from bertjax.training.hooks.user import user_hooks
+from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore
 from bertjax.training.results import best, classes, curves, report
@@ -89,6 +90,8 @@ def run(
       RunFailed: the run started and cannot continue.
     """
     processes.check_started()
+    if config.optimizer.is_outside:
+        processes.together(function_of, config.optimizer.kind)
     with session.opened(config, workdir, longer, other_versions, on_event) as opened:
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
         started = start.check_start(opened, config, longer)

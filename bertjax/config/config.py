@@ -31,8 +31,9 @@ from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
 from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
 from bertjax.training import depths
-from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig, Stage
+from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.schedules import SCHEDULES
@@ -240,6 +241,11 @@ class Config:
         """User code that the settings name as `module:NAME`, each once: every `kind`, and the direction."""
         kinds = (kind for kind in _kinds(to_dict(self)) if ":" in kind)
         return tuple(dict.fromkeys([*kinds, *self.model.foreign_kinds]))
+
+    @property
+    def training_kinds(self) -> tuple[str, ...]:
+        """User code that changes what a run computes: `foreign_kinds`, and the optimizer, which no export needs."""
+        return (*self.foreign_kinds, *((self.optimizer.kind,) if self.optimizer.is_outside else ()))
 
     @property
     def task_name(self) -> str:

@@ -158,7 +158,7 @@ class SavedModel:
         # Unwrap the task's own heads, so that the result looks like a model with a single task.
         settings, params = _of_task(model.settings, self._task), model.params
         if len(model.settings["tasks"]) > 1 and _is_labeled(settings["tasks"][self._task]):
-            params = params | {"heads": params.get("heads", {}).get(self._task, {})}  # `StepContext.own_heads`
+            params = params | {"heads": params.get("heads", {}).get(self._task, {})}  # `Loss.own_heads`
         return model._replace(settings=settings, params=params)
 
     def _read(self) -> Export:

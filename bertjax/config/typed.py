@@ -24,8 +24,8 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
     """Convert `value` to the type `expected`.
 
     Args:
-      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, or a key of
-        `unions`.
+      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, `Any` for any
+        scalar, or a key of `unions`.
       value: nested mappings, sequences and scalars.
       path: dotted name of this value, for messages.
       unions: see `Unions`.
@@ -48,6 +48,12 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
             raise _wrong_type(path, value, f"a list{quoting}")
         item = typing.get_args(expected)[0]
         return tuple(build(item, entry, _join(path, str(i)), unions) for i, entry in enumerate(value))
+    if expected is Any:  # an argument of a function that bertjax does not know
+        if isinstance(value, bool | str | int):
+            return value
+        if isinstance(value, float):
+            return _finite(path, value)
+        raise _wrong_type(path, value, "a number, text, True or False")
     if origin is dict:
         item = typing.get_args(expected)[1]
         return {key: build(item, entry, _join(path, key), unions) for key, entry in _mapping(path, value).items()}

@@ -18,7 +18,8 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
 from bertjax.interop.task_heads import TaskHead
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.heads import MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 from bertjax.runtime.errors import UserError
 
@@ -111,11 +112,12 @@ class Family:
                 PLM: lambda: VocabularyHead(encoder).init(key, hidden_BTD, word_VE),
             }
             heads = {part: made[part]()["params"] for part in self.parts if part != POOLER}
+            for term, count in outputs.items():
+                head = label_head(encoder, count)
+                heads[term] = head.kind(encoder, **head.options).init(key, hidden_BTD)["params"]
             return {"heads": heads}
 
         ours = {f"encoder/{path}": shape for path, shape in encoder_shapes(encoder).items()}
-        for term, count in outputs.items():
-            ours |= {f"heads/{term}/kernel": (encoder.width, count), f"heads/{term}/bias": (count,)}
         return ours | unpadded_shapes(jax.eval_shape(init), encoder)  # shapes only: nothing is allocated
 
     def parts_of(self, encoder: EncoderConfig, present: Mapping[str, Any]) -> frozenset[str]:
@@ -248,7 +250,7 @@ class Family:
     @property
     def settings_read(self) -> set[str]:
         """Keys of `config.json` that the encoder or a head uses."""
-        heads = itertools.chain.from_iterable(head.settings for head in self.task_heads.values())
+        heads = itertools.chain.from_iterable((*head.settings, head.pooling) for head in self.task_heads.values())
         return {*self.keys.values(), *self.fixed, *_PLAIN, *heads}
 
     def task_head(self, term: str, tokenizer: Tokenizer) -> TaskHead:
@@ -269,6 +271,10 @@ class Family:
     def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Rename tensors as a class without heads does: without the encoder's prefix."""
         return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
+
+    def published(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Rename tensors as the family's classes do, from the names in the table; the inverse of `canonical`."""
+        return dict(tensors)
 
     @functools.cached_property
     def _first_parts_of_heads(self) -> frozenset[str]:
@@ -336,7 +342,8 @@ def _settings(encoder: EncoderConfig) -> dict[str, Any]:
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:
     value, number = config.get(key, default), type(default)
-    if isinstance(value, bool) or not isinstance(value, (int, number)):  # True is an int in Python
-        kind = "whole number" if number is int else "number"
+    # True is an int in Python.
+    if isinstance(value, bool) != (number is bool) or not isinstance(value, (int, number)):
+        kind = {bool: "truth value", int: "whole number"}.get(number, "number")
         raise UserError(f"config.json has {key}={value!r}, which is not a {kind}; download the file again")
     return number(value)

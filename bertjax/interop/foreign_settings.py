@@ -4,7 +4,7 @@ The modules that read a key list it; `_TOKENIZER_READ` repeats the tokenizer's k
 that is in no table gives a note.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from bertjax.runtime.errors import UserError, quoted, shorten
@@ -47,10 +47,13 @@ _CONFIG_REFUSED = {
     "is_encoder_decoder": ((False,), "it is an encoder with a decoder"),
     "position_embedding_type": (("absolute",), "its attention adds distances"),
     "embedding_size_factor": ((1,), "its embeddings are scaled"),
+    "is_causal": ((False,), "its tokens see only earlier ones"),
+    "rope_scaling": ((), "its rotary positions are scaled"),
 }
 # {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
 _ALIASES = {
     "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    "modernbert": {"rope_theta": "global_rope_theta"},
     "xlnet": {
         "n_token": "vocab_size",
         "hidden_size": "d_model",
@@ -74,6 +77,7 @@ _TOKENIZER_HARMLESS = frozenset(
     "model_type language license init_inputs vocab_size unk_id "
     # Options of the slow classes only: the fast ones and bertjax ignore them.
     "never_split remove_space legacy spaces_between_special_tokens is_split_into_words mask_padding device "
+    "use_default_system_prompt "
     "bos_token_id eos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id".split()
 )
 _TOKENIZER_REFUSED = {
@@ -138,13 +142,13 @@ def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) 
     return [*notes, *_notes("special_tokens_map.json", symbols, _SYMBOLS_READ, {})]
 
 
-def _notes(file: str, settings: Mapping[str, Any], known: Iterable[str], refused: Mapping[str, tuple]) -> list[str]:
+def _notes(file: str, settings: Mapping[str, Any], known: Set[str], refused: Mapping[str, tuple]) -> list[str]:
     for key, (plain, what) in refused.items():
-        value = settings.get(key)
+        value = None if key in known else settings.get(key)
         # Files list many settings as null, {} or [] that nobody set.
         if not (value is None or value in plain or value == {} or value == []):
             raise UserError(f"{file} has {key}={quoted(value)}: {what}, and bertjax does not do so")
-    unknown = sorted(settings.keys() - set(known) - refused.keys())
+    unknown = sorted(settings.keys() - known - refused.keys())
     if not unknown:
         return []
     return [f"{file} has settings that bertjax does not know and leaves out: {shorten(list(map(quoted, unknown)))}"]

@@ -105,12 +105,11 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     notes = [*left_out_notes, *notes, *family.notes(flat, tokenizer.pad_id)]
     flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in parts_in(flat) - parts}
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
-    tensors = names.to_tensors(flat, family.names(encoder, parts))
+    tensors = family.published(names.to_tensors(flat, family.names(encoder, parts)))
     architecture = family.class_of(parts)
     task_settings = {}
     for term in parts & family.task_heads.keys():
-        task_settings = task_heads.settings_of(export.settings, term)
-        task_settings |= {key: value for key, (value, _) in family.task_head(term, tokenizer).settings.items()}
+        task_settings = task_heads.settings_of(export.settings, term, family.task_head(term, tokenizer))
         notes = [*notes, *task_heads.notes_of(export.settings, term)]
     if not parts - {POOLER}:
         tensors = family.bare(tensors)
@@ -225,9 +224,10 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     outputs = {}
     if term is not None:
-        family.task_head(term, tokenizer).check(settings)
+        head = family.task_head(term, tokenizer)
+        head.check(settings)
         tensors = family.without_unread(tensors, term)
-        outputs = {term: task_heads.outputs_of(tensors, family.task_heads[term])}
+        outputs = {term: task_heads.outputs_of(tensors, head)}
     elif encoder_only:
         tensors = family.encoder_alone(tensors)
     parts = family.parts_of(encoder, tensors) if term is None else family.parts_with(term)
@@ -253,7 +253,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
         tasks = {objective: {"objective": {"kind": objective}} | examples}
     else:
-        tasks = {term: task_heads.task_of(settings, term, outputs[term], encoder.max_positions)}
+        tasks = {term: task_heads.task_of(settings, term, head, outputs[term], encoder.max_positions)}
     if max_tokens and (term in _CUT_AT_MOST_TOKENS or (term is None and embedder.is_embedder)):
         [task] = tasks.values()
         task["examples"] = task.get("examples", {}) | {"max_tokens": max_tokens}

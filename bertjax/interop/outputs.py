@@ -14,7 +14,8 @@ from bertjax.interop import names, sentence_transformers, task_heads
 from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.heads import MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.label_heads import DetectionHead
 from bertjax.models.pooling import l2_normalize, mean_of_examples
 from bertjax.runtime.errors import UserError
 

@@ -34,7 +34,7 @@ _TRAINED_BY = {
     CHOICE: ("multiple_choice", {"kind": "choices"}),
 }
 TERMS = tuple(_TRAINED_BY)
-CLS = "cls"  # `objective.pooling`, as transformers' classes compute it
+CLS, MEAN = "cls", "mean"  # `objective.pooling`; most classes of transformers compute the first only
 # Values of `problem_type`, by which transformers chooses the loss and a pipeline the activation of its scores.
 _PROBLEMS = {
     CLASSIFICATION: "single_label_classification",
@@ -68,12 +68,14 @@ class TaskHead:
       logits: tensor name, without `.weight` or `.bias`, of the dense layer that computes the logits.
       pooler: the same for the dense layer before it; empty if the head reads every token's state.
       settings: {key of `config.json`: (the value that bertjax computes, the default in transformers)}.
+      pooling: key of `config.json` for `objective.pooling`; empty if the class has only `cls`.
     """
 
     suffix: str
     logits: str
     pooler: str = ""
     settings: Mapping[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    pooling: str = ""
 
     def names(self, term: str) -> tuple[Name, ...]:
         """Return the name table of the head and its pooler."""
@@ -107,30 +109,35 @@ def task_heads(sequence: TaskHead, choice: TaskHead, questions: str = QUESTIONS)
     }
 
 
-def settings_of(export_settings: Mapping[str, Any], term: str) -> dict[str, Any]:
-    """Return the `config.json` entries for a fine-tuned head: its problem type and labels.
+def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -> dict[str, Any]:
+    """Return the `config.json` entries for a fine-tuned head: its problem type, labels and own settings.
 
     Args:
       export_settings: configuration of the run that trained it.
       term: name of the head.
+      head: the head in the family's classes.
 
     Raises:
       UserError: the head pools differently from transformers' classes.
     """
     objective = objective_of(export_settings, term)
-    if (pooling := objective.get("pooling", CLS)) != CLS:
+    settings = {key: value for key, (value, _) in head.settings.items()}
+    pooling = objective.get("pooling", CLS)
+    if head.pooling:
+        settings[head.pooling] = pooling
+    elif pooling != CLS:
         raise UserError(
             f"the head {term} was trained with objective.pooling={pooling!r}, and the classes of transformers compute "
             f"{CLS!r} only; fine-tune with objective.pooling={CLS}, convert to ONNX, or {ENCODER_ONLY}"
         )
     labels = ["LABEL_0"] if term == REGRESSION else objective.get("classes", [])
-    settings = {"problem_type": _PROBLEMS[term]} if term in _PROBLEMS else {}
+    activation = objective.get("activation", "identity")
     if term == SPAN:
         return settings  # the two logits are no labels
+    # Only without `problem_type` does a pipeline apply the sigmoid.
+    if term in _PROBLEMS and activation == "identity":
+        settings["problem_type"] = _PROBLEMS[term]
     if term == REGRESSION:
-        activation = objective.get("activation", "identity")
-        # Only without `problem_type` does a pipeline apply the sigmoid.
-        settings = settings if activation == "identity" else {}
         settings |= of_cross_encoder(_ACTIVATION_FUNCTIONS[activation])
     return settings | {
         "id2label": {str(number): label for number, label in enumerate(labels)},
@@ -197,12 +204,13 @@ def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any])
     return next(term for term, name in _PROBLEMS.items() if name == problem)
 
 
-def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) -> dict[str, Any]:
+def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, longest: int) -> dict[str, Any]:
     """Return the task settings for a checkpoint with a fine-tuned head.
 
     Args:
       config: the checkpoint's `config.json`.
       term: name of the head.
+      head: the head in the family's classes.
       outputs: number of logits.
       longest: maximum tokens per example.
 
@@ -217,6 +225,8 @@ def task_of(config: Mapping[str, Any], term: str, outputs: int, longest: int) ->
     if outputs != expected:
         raise UserError(f"the head of {term} has {outputs} logits, and bertjax computes {expected}; add --encoder-only")
     objective = {"kind": kind}
+    if head.pooling and term not in (TAGGING, SPAN):
+        objective["pooling"] = config.get(head.pooling, CLS)
     if term in _NAMED:
         if len(labels) != outputs or len(set(labels)) != outputs:
             raise UserError(

@@ -39,7 +39,8 @@ class TorchModel(torch.nn.Module):
         self.encoder, self.reading, self.inputs = encoder, reading, inputs
         self.is_cls_last = export.tokenizer.cls_last
         params = vocabulary.cut(export.params, export.encoder)
-        self.pooler = _dense(params["encoder"]["pooler"]) if reading.has_pooler else None
+        has_pooler = reading.has_pooler and export.encoder.block.has_pooler
+        self.pooler = _dense(params["encoder"]["pooler"]) if has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
         word_VE = encoder.get_input_embeddings()
         # MobileBERT's exported table has zeros for padding, its decoder does not.
@@ -56,8 +57,9 @@ class TorchModel(torch.nn.Module):
             mask_BT = mask_BT.to(self.encoder.dtype)
         hidden_BTD = self.encoder(**named | {"attention_mask": mask_BT}, return_dict=True).last_hidden_state
         outputs = {HIDDEN: hidden_BTD}
-        if self.pooler is not None:
-            outputs[POOLED] = self.pooler_activation(self.pooler(self._cls(hidden_BTD, named["attention_mask"])))
+        if self.reading.has_pooler:
+            state_BD = self._cls(hidden_BTD, named["attention_mask"])
+            outputs[POOLED] = state_BD if self.pooler is None else self.pooler_activation(self.pooler(state_BD))
         if self.reading.has_mean:  # of the tokens that are not padding, special tokens included
             mask_BT1 = mask_BT[..., None].to(hidden_BTD.dtype)
             mean_BD = (hidden_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
@@ -78,26 +80,36 @@ class TorchModel(torch.nn.Module):
         return torch.where(is_last_BT[..., None], hidden_BTD, 0.0).sum(1)
 
 
+class _Transformed(torch.nn.Module):
+    """`bertjax.models.heads.transformed` in PyTorch: dense, activation, norm."""
+
+    def __init__(self, params: Mapping, config: EncoderConfig):
+        super().__init__()
+        self.transform, self.activation = _dense(params["transform"]), _ACTIVATIONS[config.activation]
+        norm = params["norm"]
+        self.norm = torch.nn.LayerNorm(len(norm["scale"]), eps=config.norm_epsilon, bias="bias" in norm)
+        self.norm.weight.data = _tensor(norm["scale"])
+        if "bias" in norm:
+            self.norm.bias.data = _tensor(norm["bias"])
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.activation(self.transform(states)))
+
+
 class _MaskedLM(torch.nn.Module):
     """`MaskedLMHead` in PyTorch, or `VocabularyHead` if there is no transform."""
 
     def __init__(self, params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding):
         super().__init__()
-        self.transform = _dense(params["transform"]) if "transform" in params else None
-        self.activation = _ACTIVATIONS[config.activation]
-        if self.transform is not None:
-            self.norm = torch.nn.LayerNorm(config.embeddings.output_width(config), eps=config.norm_epsilon)
-            self.norm.weight.data, self.norm.bias.data = (_tensor(params["norm"][name]) for name in ("scale", "bias"))
+        self.transformed = _Transformed(params, config) if "transform" in params else torch.nn.Identity()
         self.word_VE, self.bias_V = word_VE, torch.nn.Parameter(_tensor(params["word_bias"]))
         self.rest_VE = torch.nn.Parameter(_tensor(params["word_rest"])) if "word_rest" in params else None
 
     def forward(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
-        if self.transform is not None:
-            hidden_BTD = self.norm(self.activation(self.transform(hidden_BTD)))
         weight_VE = self.word_VE.weight
         if self.rest_VE is not None:
             weight_VE = torch.cat([weight_VE, self.rest_VE], dim=1)
-        return functional.linear(hidden_BTD, weight_VE, self.bias_V)
+        return functional.linear(self.transformed(hidden_BTD), weight_VE, self.bias_V)
 
 
 class _Detection(torch.nn.Module):
@@ -115,14 +127,18 @@ class _Detection(torch.nn.Module):
 def _head(params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding) -> torch.nn.Module:
     if "word_bias" in params:
         return _MaskedLM(params, config, word_VE)
+    if "norm" in params:  # `LabelHead`
+        return torch.nn.Sequential(_Transformed(params, config), _dense(params["classifier"]))
     if "transform" in params:
         return _Detection(params, config)
     return _dense(params.get("classifier", params))
 
 
 def _dense(params: Mapping[str, np.ndarray]) -> torch.nn.Linear:
-    layer = torch.nn.Linear(*params["kernel"].shape)
-    layer.weight.data, layer.bias.data = _tensor(params["kernel"].T), _tensor(params["bias"])
+    layer = torch.nn.Linear(*params["kernel"].shape, bias="bias" in params)
+    layer.weight.data = _tensor(params["kernel"].T)
+    if "bias" in params:
+        layer.bias.data = _tensor(params["bias"])
     return layer
 
 

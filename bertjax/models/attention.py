@@ -47,7 +47,9 @@ def attend_plainly(inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
     mask_BQT = inputs.visibility.mask_BQT(inputs.columns_BQ, inputs.rank_BQ)
     # In XLNet, two streams share columns but draw dropout separately, so columns cannot identify their draws.
     drawn_BQ = inputs.columns_BQ if inputs.rank_BQ is None else None
-    apply = with_fixed_heads(attend, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
+    apply = attend
+    if inputs.fixed_heads:
+        apply = with_fixed_heads(attend, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
     return apply(*inputs[:3], mask_BQT, inputs.rate, inputs.key, inputs.bias_BHQT, drawn_BQ)
 
 
@@ -115,7 +117,8 @@ class SelfAttention(nn.Module):
         inputs = AttentionInputs(*states, rate, key, bias_BHQT, config.block.fixed_heads, columns_BQ, rank_BQ)
         context_BQHD = taps.scale_heads(self, self.attend(inputs), visibility.examples_BT, columns_BQ)
         taps.capture(self, "context", context_BQHD)
-        output = Dense(config, config.layer_width, config.block.has_attention_biases, name="output")
+        stddev = config.block.output_stddev(config)
+        output = Dense(config, config.layer_width, config.block.has_attention_biases, stddev=stddev, name="output")
         return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))
 
     def attend(self, inputs: AttentionInputs) -> jax.Array:

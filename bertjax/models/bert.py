@@ -115,6 +115,7 @@ class BertLayer(nn.Module):
         key: jax.Array | None = None,
         queries: Queries | None = None,
         positions: Positions | None = None,
+        number: jax.Array | int = 0,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
@@ -124,6 +125,7 @@ class BertLayer(nn.Module):
           key: dropout key; None for no dropout.
           queries: the states to compute; None for all tokens.
           positions: XLNet's; BERT's positions are in the embeddings.
+          number: int32 [], 0 for the first layer; all of BERT's layers are alike.
         """
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
@@ -159,7 +161,8 @@ def feed_forward(
     columns_BQ = None if queries is None else queries.columns_BQ
     expanded = taps.scale_feedforward(layer, expanded, visibility.examples_BT, columns_BQ)
     taps.capture(layer, "feedforward", expanded)
-    return Dense(config, states.shape[-1], config.has_biases, name="output")(expanded)
+    stddev = config.block.output_stddev(config)
+    return Dense(config, states.shape[-1], config.has_biases, stddev=stddev, name="output")(expanded)
 
 
 @dataclasses.dataclass(frozen=True)

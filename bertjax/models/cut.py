@@ -63,7 +63,7 @@ def layers(params: dict, config: EncoderConfig, kept: Sequence[int]) -> tuple[di
 def moved(config: EncoderConfig, sources: Sequence[int]) -> tuple[int, int] | None:
     """Return the first (place, layer) where a layer would change between local and global attention, or None.
 
-    Local or global attention depends on a layer's place (`Block.window_at`), not on its parameters. A layer that was
+    Local or global attention depends on a layer's place (`Block.global_every`), not on its parameters. A layer that was
     trained with one of them computes something else with the other.
 
     Args:

@@ -27,7 +27,7 @@ class Encoded(NamedTuple):
 
     Attributes:
       hidden: [B, T, D], or [B, K, D] at the positions `read_BK`.
-      pooled_BND: tanh of a dense layer on each example's summary, its [CLS]; None if the params have no pooler.
+      pooled_BND: tanh of a dense layer on each [CLS], or its state if the block has no pooler; None if params lack one.
     """
 
     hidden: jax.Array
@@ -153,10 +153,16 @@ class Encoder(nn.Module):
             read_BQ = jnp.concatenate([summary_BM, read_BK], axis=1)
             read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
-        summary_BND = block.summaries(summary_BMD, texts_BT)
+        return Encoded(hidden, self.pool(block.summaries(summary_BMD, texts_BT)))
+
+    def pool(self, summary_BND: jax.Array) -> jax.Array | None:
+        """Return what `Encoded.pooled_BND` has for the examples' summaries."""
+        if not self.config.block.has_pooler:
+            return summary_BND
         # Imported checkpoints may lack a pooler, such as models that were trained with MLM only.
-        has_pooler = self.is_initializing() or self.has_variable("params", "pooler")
-        return Encoded(hidden, pooler_activation(self.config)(self.pooler(summary_BND)) if has_pooler else None)
+        if not (self.is_initializing() or self.has_variable("params", "pooler")):
+            return None
+        return pooler_activation(self.config)(self.pooler(summary_BND))
 
     def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT):
         if (
@@ -235,7 +241,6 @@ class Encoder(nn.Module):
             if gather_layer is not None:
                 # FSDP: gather one layer's weights, just before use.
                 params = gather_layer(params)
-            visibility = tokens.visibility._replace(window=self.config.block.window_at(depth.number))
             queries, streams = None, tokens.streams
             if streams is not None:
                 queries = streams.queries(hidden_BTD, is_last=read_BQ is not None)
@@ -244,7 +249,7 @@ class Encoder(nn.Module):
                 queries = Queries(jnp.take_along_axis(hidden_BTD, read_BQ[..., None], axis=1), read_BQ)
             replaced = hidden_BTD if queries is None else queries.hidden_BQD
             variables = {"params": params} | taps.layer_variables(depth.masks)
-            inputs = hidden_BTD, visibility, depth.key, queries, tokens.positions
+            inputs = hidden_BTD, tokens.visibility, depth.key, queries, tokens.positions, depth.number
             if not captures:
                 return taps.scale_layer(layer.apply(variables, *inputs), replaced, depth.masks), {}
             output, state = layer.apply(variables, *inputs, mutable=[taps.CAPTURED])

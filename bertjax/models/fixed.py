@@ -72,7 +72,7 @@ def with_fixed_heads(
     """Wrap `attend` so that the first heads of the values attend by fixed patterns.
 
     Args:
-      attend: computes the learned heads; returned unchanged if there are no patterns.
+      attend: computes the learned heads.
       patterns, visibility, columns_BQ: as in `fixed_maps`.
     """
 
@@ -84,4 +84,4 @@ def with_fixed_heads(
         context_BQHD = jnp.concatenate([context_BQPD, context_BQHD], axis=2)
         return context_BQHD, jnp.concatenate([maps_BPQT, probabilities_BHQT], axis=1)
 
-    return attend_all if patterns else attend
+    return attend_all

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from flax.core import FrozenDict
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, SpanBoundaryHead, VocabularyHead
+from bertjax.models.heads import MaskedLMHead, PairHead, SpanBoundaryHead, VocabularyHead
+from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec
 
 
@@ -63,8 +64,14 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
 
 
 def pooler_products(config: EncoderConfig) -> int:
-    """Return the pooler's multiply-adds per example."""
-    return config.block.summary_width(config) * config.width
+    """Return the pooler's multiply-adds per example; 0 if the block has none."""
+    return config.block.summary_width(config) * config.width if config.block.has_pooler else 0
+
+
+def label_products(config: EncoderConfig, outputs: int) -> int:
+    """Return the multiply-adds, per token or example, of a head that predicts labels, without the pooler."""
+    first = 0 if config.block.has_pooler else config.width
+    return config.width * (first + outputs)
 
 
 def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:

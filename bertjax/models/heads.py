@@ -45,13 +45,12 @@ class MaskedLMHead(nn.Module):
         config = self.config
         # Input embeddings double as output weights (weight tying), so only the bias is a parameter of its own.
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        transform = Dense(config, config.embeddings.output_width(config), config.has_biases, name="transform")
-        transformed_BKE = activation(config)(transform(hidden_BKD))
+        transformed_BKE = transformed(config, config.embeddings.output_width(config), hidden_BKD)
         if missing := config.embeddings.output_width(config) - config.embedded_width:
             init = nn.initializers.truncated_normal(config.init_stddev)
             rest = self.param("word_rest", init, (config.padded_vocab_size, missing))
             word_VE = jnp.concatenate([word_VE, rest], axis=1)
-        return vocabulary_logits(config, layer_norm(config, "norm")(transformed_BKE), word_VE, word_bias_V)
+        return vocabulary_logits(config, transformed_BKE, word_VE, word_bias_V)
 
 
 class VocabularyHead(nn.Module):
@@ -116,18 +115,11 @@ def vocabulary_logits(
     return logits.reshape(*transformed_BKE.shape[:-1], -1)
 
 
-class DetectionHead(nn.Module):
-    """Predict for each token whether it was replaced (Clark et al., 2020, section 2)."""
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
-        """Return float32 logits_BT."""
-        # This hidden layer follows the published code (google-research/electra).
-        transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
-        transformed_BTD = activation(self.config)(transform(hidden_BTD))
-        return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
+def transformed(config: EncoderConfig, width: int, states: jax.Array) -> jax.Array:
+    """Apply the first layer of a head, whose parameters `transform` and `norm` are the calling module's own."""
+    stddev = config.block.output_stddev(config)
+    transform = Dense(config, width, config.has_biases, stddev=stddev, name="transform")
+    return layer_norm(config, "norm")(activation(config)(transform(states)))
 
 
 class PairHead(nn.Module):

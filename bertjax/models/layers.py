@@ -21,18 +21,20 @@ class Dense(nn.Module):
 
     Attributes:
       dtype: compute dtype; empty for the encoder's.
+      stddev: standard deviation that the kernel starts from; None for the encoder's `init_stddev`.
     """
 
     config: EncoderConfig
     features: int
     use_bias: bool = True
     dtype: str = ""
+    stddev: float | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Map [..., in] to [..., features]."""
         dtype = jnp.dtype(self.dtype or self.config.execution.dtype)
-        init = nn.initializers.truncated_normal(self.config.init_stddev)
+        init = nn.initializers.truncated_normal(self.config.init_stddev if self.stddev is None else self.stddev)
         kernel = self.param("kernel", init, (x.shape[-1], self.features))
         rows = x.reshape(-1, x.shape[-1])
         if self.config.activation_bits:

@@ -32,15 +32,8 @@ class ScalarMix(nn.Module):
         return gamma * jnp.einsum("l,lbtd->btd", shares_L, hidden_LBTD, precision=jax.lax.Precision.HIGHEST)
 
 
-def reads_all_layers(model: Model) -> bool:
-    """Return whether one of a model's heads mixes all layers."""
-    return any(spec.kind is ScalarMix for spec in model.heads.values())
-
-
 def apply(model: Model, variables: dict, *arguments: Any, method: Callable) -> Any:
-    """Apply a model method. If a head mixes all layers, the method may call `encode_layers`."""
-    if not reads_all_layers(model):
-        return model.apply(variables, *arguments, method=method)
+    """Apply a model method that may call `encode_layers`."""
     return model.apply(variables | CAPTURES, *arguments, method=method, mutable=[taps.CAPTURED])[0]
 
 

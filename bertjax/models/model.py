@@ -36,11 +36,13 @@ class HeadSpec:
       kind: Flax module class whose first field is an `EncoderConfig`.
       options: {name: value} for the other fields of `kind`.
       on_generator: whether the head reads the generator's hidden states and is built with the generator's config.
+      reads_all_layers: whether the head reads the states of all layers (`bertjax.models.mixing.encode_layers`).
     """
 
     kind: type[nn.Module]
     options: Mapping[str, Any] = FrozenDict()
     on_generator: bool = False
+    reads_all_layers: bool = False
 
     def __post_init__(self):
         object.__setattr__(self, "options", FrozenDict(self.options))  # hashable, as every field of a Flax module
@@ -113,6 +115,11 @@ class Model(nn.Module):
         if self.generator is None:
             raise ValueError("this model has no generator; build it with Model(..., generator=...)")
         return _encode(self._generator.encoder, batch, key, read)
+
+    @property
+    def reads_all_layers(self) -> bool:
+        """Whether a head reads the states of all layers."""
+        return any(spec.reads_all_layers for spec in self.heads.values())
 
     def head(self, name: str, *inputs: jax.Array) -> Any:
         """Apply the named head to its inputs."""

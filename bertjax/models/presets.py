@@ -27,11 +27,21 @@ def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
     return _bert(layers, width, heads, embeddings=XLNetEmbeddings(), block=XLNetBlock())
 
 
-def _modern(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
+def _modern(layers: int, width: int, heads: int, feedforward: int, **others) -> EncoderConfig:
+    sizes = {"layers": layers, "width": width, "heads": heads, "feedforward": feedforward, "max_positions": 8192}
     return EncoderConfig(
-        embeddings=BertEmbeddings(segments=0, positions="none"), block=ModernBlock(), layers=layers, width=width,
-        heads=heads, feedforward=feedforward, norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
+        embeddings=BertEmbeddings(segments=0, positions="none"), norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
+        **{"block": ModernBlock()} | sizes | others,
     )  # fmt: skip
+
+
+def _ettin(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
+    block = ModernBlock(local_rotary_base=160_000.0)
+    return _modern(layers, width, heads, feedforward, block=block, max_positions=7999)
+
+
+def _mmbert(width: int, heads: int) -> EncoderConfig:
+    return _modern(22, width, heads, 1152, block=ModernBlock(local_rotary_base=160_000.0))
 
 
 def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
@@ -51,7 +61,9 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # bilstm: one layer, as wide as its embeddings, with ReLU on the last states, as in the students of Tang et al. (2019),
 # arXiv 1903.12136. PyTorch's LSTM with 150 channels starts from uniform values between +-1 / sqrt(150), whose standard
 # deviation is 0.047. Ours starts from a normal of that deviation, cut at two deviations, which leaves 0.041.
-# modern_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A; their first layer has one norm less.
+# modernbert_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A. ettin_*: Weller et al. (2025), arXiv
+# 2507.11412, table 1. mmbert_*: Marone et al. (2025), arXiv 2509.06888, table 1. Rotary bases and lengths are those of
+# the published models, after their context extension.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "fixed_tiny": _bert(3, 256, 8, block=BertBlock(FIXED_PATTERNS)),
@@ -88,6 +100,14 @@ PRESETS: dict[str, EncoderConfig] = {
         pooler_activation="relu",
         init_stddev=0.047,
     ),
-    "modern_base": _modern(22, 768, 12, 1152),
-    "modern_large": _modern(28, 1024, 16, 2624),
+    "modernbert_base": _modern(22, 768, 12, 1152),
+    "modernbert_large": _modern(28, 1024, 16, 2624),
+    "ettin_17m": _ettin(7, 256, 4, 384),
+    "ettin_32m": _ettin(10, 384, 6, 576),
+    "ettin_68m": _ettin(19, 512, 8, 768),
+    "ettin_150m": _ettin(22, 768, 12, 1152),
+    "ettin_400m": _ettin(28, 1024, 16, 2624),
+    "ettin_1b": _ettin(28, 1792, 28, 3840),
+    "mmbert_small": _mmbert(384, 6),
+    "mmbert_base": _mmbert(768, 12),
 }

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.activations import pooler_activation
 from bertjax.models.embeddings import EmbeddingLayer
 from bertjax.models.encoder import Encoded, Encoder
 
@@ -61,11 +60,8 @@ def _ended(
     block = encoder.config.block
     texts_BT = block.texts(examples_BT, segments_BT)
     columns_BM = block.summary_columns(encoder.config, texts_BT, summary_positions_BN)
-    pooled_BND = None
-    if encoder.has_variable("params", "pooler"):
-        summary_BMD = jnp.take_along_axis(hidden_BTD, columns_BM[..., None], axis=1)
-        summary_BND = block.summaries(summary_BMD, texts_BT)
-        pooled_BND = pooler_activation(encoder.config)(encoder.pooler(summary_BND))
+    summary_BMD = jnp.take_along_axis(hidden_BTD, columns_BM[..., None], axis=1)
+    pooled_BND = encoder.pool(block.summaries(summary_BMD, texts_BT))
     if read_BK is not None:
         hidden_BTD = jnp.take_along_axis(hidden_BTD, read_BK[..., None], axis=1)
     return Encoded(hidden_BTD, pooled_BND)

@@ -7,6 +7,7 @@ pure functions of their arguments.
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Self, final
 
@@ -116,7 +117,8 @@ class Objective:
     ) -> Any:
         """Device: apply `logits`, or another method with the same arguments, with these parameters."""
         variables = {"params": params} | ({"taps": taps} if taps else {})
-        return mixing.apply(model, variables, batch, key, method=method or self.logits)
+        apply = functools.partial(mixing.apply, model) if model.reads_all_layers else model.apply
+        return apply(variables, batch, key, method=method or self.logits)
 
     def weights(self, batch: Arrays) -> Arrays:
         """Device: return {term: W}, the scalar normalizer of each term's sum. It depends only on the batch."""

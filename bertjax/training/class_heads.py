@@ -20,7 +20,9 @@ from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.runtime.errors import shorten
 
-# Objectives with one head output per class; outputs are the last axis in all head parameters.
+# The last layer of `bertjax.models.label_heads.LabelHead`; other heads have only one.
+_LAST_LAYER = "classifier"
+# Objectives with one head output per class; outputs are the last axis in all parameters of the last layer.
 _OUTPUT_FOR_EACH_CLASS = (Classification, EmbeddingClassification, MultiLabel, Tagging)
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,9 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
       config: the run's configuration, with resolved classes.
     """
     for head in _heads(settings, config):
-        leaves = _at(params.get("heads", {}), head.place)
+        leaves, place = _at(params.get("heads", {}), head.place), head.place
+        if _LAST_LAYER in leaves:
+            leaves, place = leaves[_LAST_LAYER], (*place, _LAST_LAYER)
         if not leaves or any(isinstance(leaf, Mapping) for leaf in leaves.values()):
             continue
         if isinstance(head.objective, Regression):
@@ -79,7 +83,7 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
                 head.path,
                 shorten(ours, 8),
             )
-            params = _replaced(params, ("heads", *head.place), None)
+            params = _replaced(params, ("heads", *place), None)
         else:
             log.info(
                 "init_from=%s has the classes of %s as %s: its outputs are put into the order of the run, %s",
@@ -89,7 +93,7 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
                 shorten(ours, 8),
             )
             permuted = {name: leaf[..., index] for name, leaf in leaves.items()}
-            params = _replaced(params, ("heads", *head.place), permuted)
+            params = _replaced(params, ("heads", *place), permuted)
     return params
 
 

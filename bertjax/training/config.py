@@ -1,15 +1,12 @@
-"""Training settings: stages, optimizer, evaluation, mesh, and `runtime`, which may change on resume."""
+"""Training settings: stages, evaluation, mesh, and `runtime`, which may change on resume."""
 
 import dataclasses
-import re
 from collections.abc import Iterable
 
 from bertjax.models.config_checks import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
-from bertjax.training.schedules import Linear, Schedule
+from bertjax.training.param_paths import check_pattern
 
-OPTIMIZERS = ("adamw", "lamb")
-GROW_MOMENTS = ("copy", "reset")
 # Stage fields that affect neither the compiled step nor its cost. All other fields do, see `Stage.shape`.
 NO_EFFECT_ON_COST = ("steps", "epochs", "flops", "min_steps", "examples", "learning_rate", "warmup_steps")
 
@@ -117,122 +114,6 @@ class Stage:
                 f"{name}.warmup_steps={self.warmup_steps} has no effect without {name}.learning_rate; set both, or "
                 "optimizer.warmup_steps for the warm-up of the run"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Multiplier:
-    """A learning rate factor for some parameters.
-
-    Attributes:
-      path: regular expression to search for in parameter paths, such as `encoder/embeddings/`.
-      factor: multiplies the learning rate.
-      by_layer: L further factors, one per layer in `encoder/layers/`; 0 freezes a layer.
-    """
-
-    path: str = ""
-    factor: float = 1.0
-    by_layer: tuple[float, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """Optimizer settings; the defaults are BERT's. A run prints its parameter paths when it starts.
-
-    Attributes:
-      kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101) or `lamb` (You et al., 2020; arXiv 1904.00962).
-      learning_rate: peak learning rate; None derives it from the encoder width
-        (`bertjax.training.resolve.fine_tuning_rate`).
-      warmup_steps: steps until the peak.
-      warmup_share: warm-up as a share of all steps, in place of `warmup_steps`.
-      schedule: learning rate schedule, chosen by `kind` (`bertjax.training.schedules`).
-      b1: first-moment decay rate.
-      b2: second-moment decay rate.
-      epsilon: added to the square root of the second moment.
-      weight_decay: decoupled weight decay; biases and layer norms have none.
-      bias_correction: correct the moments for their start at 0 (Kingma & Ba, 2015, arXiv 1412.6980). BERT's published
-        optimizer does not.
-      clip_norm: maximum global gradient norm; 0 does not clip.
-      layer_decay: factor on the learning rate for every layer from the heads down to the embeddings (Howard & Ruder,
-        2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
-      layer_decay_offset: exponent of that factor at the last layer. It grows by 1 per layer and is L larger at the
-        embeddings; heads are not scaled. Howard & Ruder use 1, ELECTRA 2 (`_get_layer_lrs`, google-research/electra).
-      multipliers: further learning rate factors; the first one with a matching path applies.
-      frozen: regular expressions; parameters with a matching path never change and have no moments.
-      grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all
-        moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh).
-    """
-
-    kind: str = "adamw"
-    learning_rate: float | None = 1e-4
-    warmup_steps: int = 10_000
-    warmup_share: float = 0.0
-    schedule: Schedule = Linear()
-    b1: float = 0.9
-    b2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-    bias_correction: bool = True
-    clip_norm: float = 1.0
-    layer_decay: float = 1.0
-    layer_decay_offset: int = 1
-    multipliers: tuple[Multiplier, ...] = ()
-    frozen: tuple[str, ...] = ()
-    grow_moments: str = "copy"
-
-    def __post_init__(self):
-        for field, known in (("kind", OPTIMIZERS), ("grow_moments", GROW_MOMENTS)):
-            if getattr(self, field) not in known:
-                choices = ", ".join(known)
-                raise UserError(f"optimizer.{field}={getattr(self, field)!r} is unknown; choose one of {choices}")
-        for field in ("learning_rate", "epsilon"):
-            if (value := getattr(self, field)) is not None and not value > 0.0:
-                raise UserError(f"optimizer.{field}={value} must be above 0")
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
-        for field in ("b1", "b2", "warmup_share"):
-            # A moment with decay rate 1 would stay 0; a warm-up over all steps would leave none for the decay.
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
-        for field in ("warmup_steps", "weight_decay", "clip_norm", "layer_decay_offset"):
-            if not getattr(self, field) >= 0:
-                raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
-        if self.layer_decay == 1.0 and self.layer_decay_offset != 1:
-            raise UserError(
-                f"optimizer.layer_decay_offset={self.layer_decay_offset} has no effect without optimizer.layer_decay; "
-                "set both, such as layer_decay=0.8"
-            )
-        for index, multiplier in enumerate(self.multipliers):
-            name = f"optimizer.multipliers.{index}"
-            check_pattern(f"{name}.path", multiplier.path)
-            # A frozen parameter needs no gradient and no moments; with factor 0 it would still cost both.
-            if not multiplier.factor > 0.0:
-                raise UserError(
-                    f"{name}.factor={multiplier.factor} must be above 0; to freeze parameters use optimizer.frozen"
-                )
-            if multiplier.by_layer and not min(multiplier.by_layer) >= 0.0:
-                raise UserError(f"{name}.by_layer={list(multiplier.by_layer)} must not be negative")
-        for index, pattern in enumerate(self.frozen):
-            check_pattern(f"optimizer.frozen.{index}", pattern)
-
-    def warmup(self, steps: int) -> int:
-        """Return the number of warm-up steps in a run with `steps` steps."""
-        return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps
-
-
-def matches_any(patterns: Iterable[str], path: str) -> bool:
-    """Return whether any regular expression matches somewhere in a path."""
-    return any(re.search(pattern, path) for pattern in patterns)
-
-
-def check_pattern(name: str, pattern: str) -> None:
-    """Raise UserError unless a setting is a non-empty regular expression."""
-    # `re.search` finds the empty pattern in every string.
-    if not pattern:
-        raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"{name}={pattern!r} is not a regular expression: {error}") from error
 
 
 @dataclasses.dataclass(frozen=True)

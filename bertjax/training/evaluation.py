@@ -26,47 +26,43 @@ from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
+from bertjax.training.loss import Loss
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.parallel.sharding import put_global
-from bertjax.training.param_paths import with_heads_of
 from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, is_lower_better, scores_of, scores_of_records
-from bertjax.training.step import StepContext, shard_keys
 
 # Name of the main held-out set, which every run has.
 HELDOUT = "heldout"
 
 
-def eval_step(context: StepContext, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
+def eval_step(loss: Loss, params: dict, frozen: dict | None, batch: Arrays) -> dict[str, tuple]:
     """Return {metric: (sum, weight)} for a batch, including a loss per term."""
-    layout, objective = context.layout, context.objective
+    layout, objective = loss.layout, loss.objective
 
     def of_shard(params, frozen, batch, keys):
         params, frozen = layout.gather_params(params), layout.gather_params(frozen)
-        own_params = with_heads_of(params, context.own_heads)
-        # An optional third value updates slots, which only training does.
-        sums, metrics = objective.terms(context.model, own_params, frozen, batch, keys, False)[:2]
+        sums, metrics, _ = loss.terms(params, frozen, batch, keys, is_training=False)
         weights = objective.weights(batch)
         # Add sums and weights separately: a mean of per-device means overweights devices with few labels.
         return layout.psum(metrics | {f"{term}_loss": (total, weights[term]) for term, total in sums.items()})
 
     # Slots are not exported. Fresh ones give a checkpoint and its export the same scores.
-    frozen = with_slots(frozen, slots_of(objective, with_heads_of(params, context.own_heads)))
+    frozen = with_slots(frozen, slots_of(objective, loss.own(params)))
     specs = (layout.specs(params), layout.specs(frozen), P(BATCH_AXES), P(BATCH_AXES))
-    keys = shard_keys(context, 0, len(batch["tokens_BT"]))  # the same random draws in every evaluation
-    with float32_products(context.model.config.execution.dtype):
+    keys = loss.keys(0, len(batch["tokens_BT"]))  # the same random draws in every evaluation
+    with float32_products(loss.model.config.execution.dtype):
         return layout.shard_map(of_shard, specs, P())(params, frozen, batch, keys)
 
 
-def outputs(context: StepContext, params: dict, batch: Arrays) -> dict[str, Output]:
+def outputs(loss: Loss, params: dict, batch: Arrays) -> dict[str, Output]:
     """Return the objective's outputs for a batch."""
-    layout = context.layout
+    layout = loss.layout
 
     def of_shard(params, batch):
-        own_params = with_heads_of(layout.gather_params(params), context.own_heads)
-        return context.objective.outputs(context.model, own_params, batch)
+        return loss.objective.outputs(loss.model, loss.own(layout.gather_params(params)), batch)
 
-    with float32_products(context.model.config.execution.dtype):
+    with float32_products(loss.model.config.execution.dtype):
         return layout.shard_map(of_shard, (layout.specs(params), P(BATCH_AXES)), P(BATCH_AXES))(params, batch)
 
 

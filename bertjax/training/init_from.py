@@ -18,9 +18,8 @@ from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
-from bertjax.training.config import matches_any
 from bertjax.training.lora import is_factor
-from bertjax.training.param_paths import map_with_path, path_of
+from bertjax.training.param_paths import map_with_path, matches_any, path_of
 from bertjax.training.program import Program
 from bertjax.training.pruning import is_score
 from bertjax.training.run.fingerprints import fingerprints
@@ -105,6 +104,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         )
     model = saved.export
     source = class_heads.match(_with_layers(model, program.config.init_layers), model.settings, program.config)
+    source = _with_first_layers(source, program.abstract_state["params"])
     if not program.encoder.embeddings.segments:
         source["encoder"]["embeddings"].pop("segment", None)
     if model.encoder.pooler_activation != program.encoder.pooler_activation:
@@ -149,13 +149,26 @@ def state_from(source: Source | None, program: Program) -> State:
     return state
 
 
+def _with_first_layers(source: dict, params: dict) -> dict:
+    """Give label heads that the source lacks the first layer of its MLM head, which ModernBERT trains on.
+
+    Its classes in transformers do the same: both heads have that layer under one name.
+    """
+    heads = source.get("heads", {})
+    first = {name: heads["mlm"][name] for name in ("transform", "norm") if name in heads.get("mlm", {})}
+    own = params.get("heads", {})
+    lacking = [term for term in own.keys() - heads.keys() if first and {*first, "classifier"} == own[term].keys()]
+    return source | {"heads": heads | dict.fromkeys(lacking, first)} if lacking else source
+
+
 def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
     """Warn if a head reads a frozen pooler that was never trained: its bias is still at its initial zeros."""
     bias = params.get(f"{_POOLER}bias")
     is_random = bias is None or not np.any(bias)
     is_frozen = matches_any(config.optimizer.frozen, f"{_POOLER}kernel")
     if (
-        is_random
+        config.model.block.has_pooler
+        and is_random
         and is_frozen
         and any(
             isinstance(objective, ExampleObjective) and objective.reads_pooler

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import check_pattern, matches_any
+from bertjax.training.param_paths import check_pattern, matches_any
 
 ROOT = "lora"
 

@@ -1,5 +1,6 @@
 """Gradient accumulation: a device computes its rows in equal micro-batches, one after the other, to save memory."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,15 +21,18 @@ def count_micro_batches(rows: int, seq_len: int, micro_tokens: int) -> int:
     return next(count for count in range(min(fewest, rows), rows + 1) if rows % count == 0)  # scan needs equal parts
 
 
-def sum_over_micro_batches(differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array) -> Any:
-    """Apply `differentiate` to equal parts of the rows and return its result for all rows, with float32 gradients.
+def over_micro_batches(differentiate: Callable, count: int) -> Callable:
+    """Wrap a function of all rows into one that computes them in micro-batches and adds up the results.
 
     Args:
-      differentiate: a function of params, the rows of one part, and their keys. It returns (gradient, (sums, arrays
-        with rows as their first axis)).
-      count: number of parts.
-      keys: one key per row.
+      differentiate: a function of params, rows [B, ...] and one key per row. It returns (gradient, (sums, arrays with
+        rows as their first axis)).
+      count: number of micro-batches. The gradient and the sums of several are float32.
     """
+    return differentiate if count == 1 else functools.partial(_summed, differentiate, count)
+
+
+def _summed(differentiate: Callable, count: int, params: dict, batch: Arrays, keys: jax.Array) -> Any:
     parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
     keys = keys.reshape(count, -1)
     # A scan needs initial totals. Their shapes come from an abstract evaluation, which computes nothing.

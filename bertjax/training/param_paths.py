@@ -1,7 +1,7 @@
 """Parameter paths such as `encoder/layers/attention/query/kernel`, which sharding, decay and freezing match against."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -29,6 +29,22 @@ def matches(pattern: str) -> Callable[[str], bool]:
     """Return a predicate that searches paths for a regular expression."""
     compiled = re.compile(pattern)
     return lambda path: compiled.search(path) is not None
+
+
+def matches_any(patterns: Iterable[str], path: str) -> bool:
+    """Return whether any regular expression matches somewhere in a path."""
+    return any(re.search(pattern, path) for pattern in patterns)
+
+
+def check_pattern(name: str, pattern: str) -> None:
+    """Raise UserError unless a setting is a non-empty regular expression."""
+    # `re.search` finds the empty pattern in every string.
+    if not pattern:
+        raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{name}={pattern!r} is not a regular expression: {error}") from error
 
 
 def with_heads_of(params: dict, task: str) -> dict:

@@ -23,13 +23,14 @@ from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
-from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import BATCH_AXES
-from bertjax.training.config import Stage, matches_any
+from bertjax.training.config import Stage
 from bertjax.training.lora import add_factors
+from bertjax.training.loss import Loss
 from bertjax.training.model_params import ModelParams
 from bertjax.training.objective_check import check_objective
-from bertjax.training.optimizer import make_optimizer
+from bertjax.training.optim.freezing import Freezing, frozen_in_stage
+from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
 from bertjax.training.parallel.sharding import (
@@ -42,13 +43,12 @@ from bertjax.training.parallel.sharding import (
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
-from bertjax.training.parameter_rules import IS_EMBEDDING, IS_ENCODER_LAYER, Freezing, find_paths
 from bertjax.training.pruning import add_scores
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, warmup_segments
 from bertjax.training.state import State, abstract_state, init_state, new_state
-from bertjax.training.step import StepContext, train_chunk
+from bertjax.training.step import Step, train_chunk
 from bertjax.training.teachers import open_teachers
 
 
@@ -254,27 +254,7 @@ class Program:
             ):
                 check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # padding rows must not reach the slots
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
-            self.frozen_paths_at(index)
-
-    def frozen_paths_at(self, stage: int) -> frozenset[str]:
-        """Return the paths that a stage freezes completely; `frozen_layers` also freezes single rows of stacks.
-
-        Raises:
-          UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
-        """
-        settings, params = self.config.stages[stage], self.at(stage).param_shapes
-        patterns = {f"stages.{stage}.frozen.{index}": pattern for index, pattern in enumerate(settings.frozen)}
-        frozen = {path for name, pattern in patterns.items() for path in find_paths(name, pattern, params)}
-        if settings.frozen_layers:
-            frozen |= set(filter(IS_EMBEDDING, paths_of(params)))
-        if settings.frozen_layers == self.config.layers_at(stage):  # all rows of every stack
-            frozen |= set(filter(IS_ENCODER_LAYER, paths_of(params)))
-        if not {path for path in paths_of(params) if not matches_any(self.config.frozen, path)} - frozen:
-            raise UserError(
-                f"stages.{stage}.frozen={list(settings.frozen)} with frozen_layers={settings.frozen_layers} leaves no "
-                "parameter to train; freeze fewer"
-            )
-        return frozenset(frozen)
+            self.task.freezing_at(index)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,21 +302,29 @@ class TaskProgram:
         )
 
     @functools.cached_property
-    def context(self) -> StepContext:
+    def loss(self) -> Loss:
+        """The loss as training and evaluation compute it."""
+        config = self.program.config
+        own_heads = self.name if config.has_own_heads else ""
+        return Loss(self.objective, self.model, self.program.layout, config.seed, own_heads)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        """The training step in stages that freeze nothing."""
+        config, program = self.program.config, self.program
+        return self._with_freezing(Freezing(config.frozen, depth=program.encoder.layers))
+
+    def _with_freezing(self, freezing: Freezing) -> Step:
         config, program = self.program.config, self.program
         optimizer, runtime = config.optimizer, config.runtime
-        return StepContext(
-            objective=self.objective,
-            model=self.model,
-            optimizer=program.optimizer,
+        # What only other tasks train is frozen in the steps of this one.
+        freezing = dataclasses.replace(freezing, paths=freezing.paths | program.idle_paths(self.name))
+        return Step(
+            loss=self.loss,
+            optimizer=freezing.hold(program.optimizer),
             learning_rate=learning_rate(optimizer.schedule, warmup_segments(config.stages, optimizer)),
-            seed=config.seed,
-            layout=program.layout,
-            freezing=Freezing(config.frozen, program.idle_paths(self.name), depth=program.encoder.layers),
-            lora=config.lora,
-            model_params=program.to_model_params,
+            model_params=dataclasses.replace(program.to_model_params, freezing=freezing),
             task=self.name,
-            own_heads=self.name if config.has_own_heads else "",
             prefix=f"{self.name}/" if len(config.tasks) > 1 else "",
             micro_tokens=runtime.micro_tokens,
             max_skipped=runtime.max_skipped,
@@ -359,21 +347,23 @@ class TaskProgram:
         return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or stage.batch)
 
     def freezing_at(self, stage: int) -> Freezing:
-        """Return the parameters that the run or a stage freezes."""
-        config, settings = self.program.config, self.program.config.stages[stage]
-        own = settings.frozen or settings.frozen_layers
-        paths = self.program.frozen_paths_at(stage) if own else frozenset()
-        return Freezing(config.frozen, paths, settings.frozen_layers, depth=self.program.encoder.layers)
+        """Return the parameters that the run or a stage freezes.
+
+        Raises:
+          UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
+        """
+        config, program = self.program.config, self.program.at(stage)
+        return frozen_in_stage(stage, config.stages[stage], program.param_shapes, config.frozen, program.encoder.layers)
 
     @functools.cached_property
     def jitted(self) -> Callable[[Callable], jax.stages.Wrapped]:
-        """`jitted(function)` is `function(context, ...)` jitted, once for all evaluators of the task."""
-        return functools.cache(lambda function: jax.jit(functools.partial(function, self.context)))
+        """`jitted(function)` is `function(loss, ...)` jitted, once for all evaluators of the task."""
+        return functools.cache(lambda function: jax.jit(functools.partial(function, self.loss)))
 
     @functools.cached_property
     def chunk(self) -> jax.stages.Wrapped:
         """Jitted `train_chunk(state, frozen, batches)`; it donates `state`, so the caller must not use it again."""
-        return self._compiled(self.context)
+        return self._compiled(self.step)
 
     def chunk_at(self, stage: int) -> jax.stages.Wrapped:
         """Return `chunk` for a stage; a stage that freezes parameters has its own compiled program."""
@@ -381,19 +371,17 @@ class TaskProgram:
         if not settings.frozen and not settings.frozen_layers:
             return self.chunk
         if stage not in self._chunks:
-            freezing = self.freezing_at(stage)
-            idle = dataclasses.replace(freezing, paths=freezing.paths | self.program.idle_paths(self.name))
-            self._chunks[stage] = self._compiled(dataclasses.replace(self.context, freezing=idle))
+            self._chunks[stage] = self._compiled(self._with_freezing(self.freezing_at(stage)))
         return self._chunks[stage]
 
     @functools.cached_property
     def _chunks(self) -> dict[int, jax.stages.Wrapped]:
         return {}
 
-    def _compiled(self, context: StepContext) -> jax.stages.Wrapped:
+    def _compiled(self, step: Step) -> jax.stages.Wrapped:
         state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)
         return jax.jit(
-            functools.partial(train_chunk, context),
+            functools.partial(train_chunk, step),
             donate_argnums=0,  # the new state reuses the old one's memory
             out_shardings=(state_shardings, replicated(self.program.mesh)),
         )

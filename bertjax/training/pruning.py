@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import matches_any
+from bertjax.training.param_paths import matches_any
 
 ROOT = "scores"
 KINDS = MOVEMENT, MAGNITUDE = ("movement", "magnitude")

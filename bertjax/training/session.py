@@ -86,7 +86,7 @@ def opened(
         processes.noticing_lost_peers(),
     ):
         lock = processes.together(lambda: claim(files, longer, closing) if is_writer else None)
-        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config.foreign_kinds)))
+        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config.training_kinds)))
         refusal = processes.together(closing.enter_context, Refusal(files, is_writer))
         writer = closing.enter_context(LogWriter(is_writer, lock))
         closing.push(

@@ -7,6 +7,7 @@ matrix products in the traced gradient of the loss, which covers every case, LoR
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import jax
 from jax.extend.core import Jaxpr
@@ -16,10 +17,8 @@ from bertjax.models.config import Execution
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.training.flops import StepFlops
-from bertjax.training.param_paths import with_heads_of
-from bertjax.training.parameter_rules import Freezing
+from bertjax.training.loss import normalized, total_loss
 from bertjax.training.program import Program, TaskProgram
-from bertjax.training.step import normalized, total_loss
 
 
 def of_stage(task: TaskProgram, stage: int) -> StepFlops:
@@ -27,8 +26,12 @@ def of_stage(task: TaskProgram, stage: int) -> StepFlops:
     freezing, parts = task.freezing_at(stage), flops_parts(task.objective, task.program.encoder)
     if not freezing.patterns and not freezing.paths:
         return StepFlops(parts)
+    program = task.program
+    with_frozen = dataclasses.replace(program.to_model_params, freezing=freezing)
+    model_params = jax.eval_shape(program.to_model_params, program.param_shapes, 0)
     # Take only the ratio from traces, so that runs with and without freezing are counted by the same formula.
-    return StepFlops(parts, _gradient_products(task, stage, freezing) / _gradient_products(task, stage, Freezing()))
+    products = _gradient_products(task, stage, lambda params: with_frozen(params, 0), program.param_shapes)
+    return StepFlops(parts, products / _gradient_products(task, stage, lambda params: params, model_params))
 
 
 def per_step(program: Program, stage: int) -> float:
@@ -49,23 +52,29 @@ def per_step(program: Program, stage: int) -> float:
     return total / sum(weights.values())
 
 
-def _gradient_products(task: TaskProgram, stage: int, freezing: Freezing) -> int:
-    """Return the multiply-adds in the gradient of a task's loss, as `training.step` computes it."""
-    program, objective, config = task.program, task.objective, task.program.config
+def _gradient_products(task: TaskProgram, stage: int, to_model_params: Callable[[dict], dict], params: dict) -> int:
+    """Return the multiply-adds in the gradient of a task's loss, as `training.step` computes it.
+
+    Args:
+      task: the task.
+      stage: index into `stages`.
+      to_model_params: a function from the params to those of the model.
+      params: shapes and dtypes of the params that have a gradient.
+    """
+    program, config = task.program, task.program.config
     # The default `Execution` has plain attention, so that its products show in the trace, and no rematerialization.
     execution = Execution(unroll=program.encoder.execution.unroll)
-    model = objective.model(dataclasses.replace(program.encoder, execution=execution))
-    own_heads = task.name if config.has_own_heads else ""
+    model = task.objective.model(dataclasses.replace(program.encoder, execution=execution))
+    parts = dataclasses.replace(task.loss, model=model)
 
     def loss(params: dict, frozen: dict | None, batch: dict[str, jax.Array]) -> jax.Array:
-        params = with_heads_of(freezing.without_gradient(params, config.lora.adapts), own_heads)
-        keys = jax.random.split(jax.random.key(0), len(batch["tokens_BT"]))
-        slots = slots_of(objective, jax.lax.stop_gradient(params))
-        sums, *_ = objective.terms(model, params, with_slots(frozen, slots), batch, keys, True)
-        return total_loss(objective, normalized(sums, objective.weights(batch)), step=0)
+        params = to_model_params(params)
+        slots = slots_of(task.objective, jax.lax.stop_gradient(parts.own(params)))
+        keys = parts.keys(0, len(batch["tokens_BT"]))
+        sums, *_ = parts.terms(params, with_slots(frozen, slots), batch, keys, is_training=True)
+        return total_loss(task.objective, normalized(sums, task.objective.weights(batch)), step=0)
 
-    params = jax.eval_shape(program.to_model_params, program.param_shapes, 0)
-    frozen = jax.eval_shape(lambda: objective.frozen_params(program.encoder))
+    frozen = jax.eval_shape(lambda: task.objective.frozen_params(program.encoder))
     jaxpr = jax.make_jaxpr(jax.grad(loss))(params, frozen, task.batch_shapes(config.stages[stage])).jaxpr
     # Dead code elimination drops products that only the loss value needs, as the compiler does.
     return _products(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])

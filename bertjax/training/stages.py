@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from bertjax.data.order import Turns
-from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.config import Stage
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.schedules import WarmupSegment
 
 

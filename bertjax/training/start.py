@@ -79,7 +79,7 @@ class Start:
 
     def _write(self) -> None:
         files, config = self.session.files, self.run_record.config
-        modules = foreign_modules((*config.foreign_kinds, *config.runtime.hooks))
+        modules = foreign_modules((*config.training_kinds, *config.runtime.hooks))
         record.write_record(files, self.run_record, self.feeds.store.tokenizer)
         # A killed start may have left half a line; appending to it would damage the new line as well.
         cut_jsonl(files.starts, last_step=math.inf)

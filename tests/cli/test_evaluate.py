@@ -55,10 +55,12 @@ def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_
     assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == evaluate.run(str(undisturbed))["eval"].keys()
 
 
-def test_the_command_prints_json(undisturbed):
-    done = runs.finish(runs.start(str(undisturbed), "--json", module="evaluate"))
-    assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)) == {"eval", "baseline"}
+def test_the_command_prints_json(undisturbed, capfd):
+    with runs.shared_programs():
+        code = command_line.exit_code_of(lambda: evaluate.main([str(undisturbed), "--json", "--platform=cpu"]))
+    output, errors = capfd.readouterr()
+    assert code == 0, errors
+    assert set(json.loads(output)) == {"eval", "baseline"}
 
 
 @pytest.mark.parametrize(

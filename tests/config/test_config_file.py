@@ -10,7 +10,7 @@ from bertjax.config.config_file import add_flags, find, load, parse, short_name
 from bertjax.data.formats import FORMATS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import OptimizerConfig
+from bertjax.training.optim.config import OptimizerConfig
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
@@ -22,7 +22,7 @@ SHIPPED = [
             "bert_base",
             "bert_lamb",
             "spanbert",
-            "modern",
+            "modernbert",
             "ernie",
             "ernie2",
             "structbert",

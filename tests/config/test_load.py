@@ -70,7 +70,9 @@ def test_a_jitted_function_may_close_over_the_loaded_params(undisturbed):
     np.testing.assert_allclose(jax.jit(closes)(tokens_BT), jax.jit(takes)(params, tokens_BT), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("preset", ["tiny", "fixed_tiny", "albert_base", "roberta_base", "xlnet_base", "modern_base"])
+@pytest.mark.parametrize(
+    "preset", ["tiny", "fixed_tiny", "albert_base", "roberta_base", "xlnet_base", "modernbert_base"]
+)
 def test_no_architecture_needs_params_on_a_device(preset):
     config = dataclasses.replace(PRESETS[preset], vocab_size=100, layers=3, width=16, heads=8, feedforward=32)
     module, tokens_BT = Encoder(config), np.zeros((2, 8), np.int32)

@@ -25,7 +25,8 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.base import config_of
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import EvalConfig, OptimizerConfig, RuntimeConfig
+from bertjax.training.config import EvalConfig, RuntimeConfig
+from bertjax.training.optim.config import OptimizerConfig
 from tests import runs
 from tests.interop import models
 from tests.object_store import ObjectStore

@@ -39,6 +39,7 @@ FAMILIES = {  # {model_type: (stem of the classes, kind of the tokenizer, settin
     ),
     "xlm-roberta": ("XLMRoberta", "xlm-roberta", SIZES | {"type_vocab_size": 1}),
     "camembert": ("Camembert", "camembert", SIZES | {"type_vocab_size": 1}),
+    "modernbert": ("ModernBert", "modernbert", SIZES | {"num_hidden_layers": 4, "local_attention": 8}),
 }
 
 
@@ -80,7 +81,7 @@ def make(family: str, head: str, folder: Path) -> Foreign:
     stem, kind, sizes = FAMILIES[family]
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    settings = {"tokenizer_class": f"{stem}Tokenizer", "model_max_length": LONGEST}
+    settings = {"tokenizer_class": f"{stem}Tokenizer", "model_max_length": LONGEST} | _CLASSES.get(kind, {})
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     for name, content in _vocabulary(kind).items():
         (folder / name).write_bytes(content)
@@ -104,6 +105,14 @@ def make(family: str, head: str, folder: Path) -> Foreign:
 
 
 _COUNTED = ("byte_bpe", "xlm-roberta", "camembert")
+# Settings of tokenizers that have no class of their own.
+_CLASSES = {
+    "modernbert": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "attention_mask"],
+        **{f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")},
+    },
+}
 
 
 @functools.cache
@@ -120,6 +129,8 @@ def _vocabulary(kind: str) -> dict[str, bytes]:
         merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
         ids = json.dumps({piece: i for i, piece in enumerate(pieces)})
         return {"vocab.json": ids.encode(), "merges.txt": f"#version: 0.2\n{merges}".encode()}
+    if kind == "modernbert":
+        return {"tokenizer.json": published.byte_bpe(lines, 600)}
     name = "spiece.model" if kind in ("albert", "xlnet") else "sentencepiece.bpe.model"
     with tempfile.TemporaryDirectory() as folder:
         return {name: published.train(kind, Path(folder) / name, lines, 2000).read_bytes()}

@@ -41,6 +41,11 @@ OWN = {
         "block": {"kind": "mobilebert", "inner_width": 8, "feedforwards": 2},
         "activation": "relu",
     },
+    "modernbert": {
+        "layers": 4,
+        "block": {"kind": "modern", "window": 3},
+        "embeddings": {"positions": "none", "segments": 0},
+    },
 }
 CLASSES = {
     "bert": {
@@ -63,6 +68,7 @@ CLASSES = {
         "MobileBertForMaskedLM": frozenset({"mlm"}),
         "MobileBertModel": frozenset({"pooler"}),
     },
+    "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
 }
 STEMS = {
     "bert": "Bert",
@@ -72,6 +78,7 @@ STEMS = {
     "roberta": "Roberta",
     "xlnet": "XLNet",
     "mobilebert": "MobileBert",
+    "modernbert": "ModernBert",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
@@ -123,6 +130,8 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     params = vocabulary.pad(batches.filled(unflatten_dict(structs, sep="/")), encoder)
     if kind == "mobilebert":  # transformers reads this row beside the last token of a padded row
         params["encoder"]["embeddings"]["word"][tokens.pad_id] = 0.0
+    if kind == "modernbert":  # nothing reads the norm before the first attention, and its folders have none
+        params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1.0
     return Export(to_dict(config), encoder, params, tokens, {})
 
 

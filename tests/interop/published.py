@@ -2,13 +2,18 @@
 
 import functools
 import itertools
+import json
 import random
 import unicodedata
 from pathlib import Path
 
 import sentencepiece
+import tokenizers
 
+from bertjax.data import tokenizer
 from bertjax.data.sources import documents
+from bertjax.data.tokenizer.layout import template
+from bertjax.data.tokenizer_config import TokenizerConfig
 
 # First and last letter of the alphabets beside those of the embedded corpora.
 _ALPHABETS = {
@@ -57,6 +62,60 @@ _OPTIONS = {
     "xlm-roberta": {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1},
     "camembert": {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1},
 }  # fmt: skip
+
+
+def byte_bpe(text: list[str], vocab_size: int) -> bytes:
+    """Return a `tokenizer.json` as ModernBERT publishes it: byte-level BPE of OLMo, with symbols after the pieces."""
+    trained = tokenizer.train(text, TokenizerConfig(kind="byte_bpe", vocab_size=vocab_size)).description["model"]
+    ordinary = (piece for piece in trained["vocab"] if piece not in tokenizer.SPECIALS)
+    ids = {piece: number for number, piece in enumerate(["<|padding|>", *ordinary])}
+    # Runs of spaces are tokens of text. Of the symbols only [MASK] takes the space before it.
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    spaces = [{"content": " " * count, "normalized": True} for count in (4, 3, 2)]
+    symbols = [{"content": f"[{name}]", "special": True} for name in ("UNK", "CLS", "SEP", "PAD")]
+    others = [{"content": "[MASK]", "special": True, "lstrip": True}, {"content": "[unused0]", "normalized": True}]
+    added = [{"id": 0, "content": "<|padding|>", "special": True}, *spaces, *symbols, *others]
+    added = [{"id": len(ids) - 1 + number} | plain | token for number, token in enumerate(added)]
+    number_of = {token["content"]: token["id"] for token in added}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    description = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": byte_level,
+        "post_processor": template(("[CLS]", number_of["[CLS]"]), ("[SEP]", number_of["[SEP]"]), segment=0),
+        "decoder": byte_level | {"add_prefix_space": True},
+        "model": trained | {"vocab": ids},
+    }
+    return json.dumps(description).encode()
+
+
+def gemma(text: list[str], vocab_size: int) -> bytes:
+    """Return a `tokenizer.json` as mmBERT publishes it: BPE of Gemma 2 with byte fallback, and [MASK] not special."""
+    symbols = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    alphabet = [*symbols, *(f"<0x{byte:02X}>" for byte in range(256))]
+    model = tokenizers.models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    processor = tokenizers.Tokenizer(model)
+    # In training a word starts with its space, so that no piece has two words.
+    processor.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+    processor.pre_tokenizer = tokenizers.pre_tokenizers.Split("\u2581", "merged_with_next")
+    # Rare characters have no piece.
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=alphabet, limit_alphabet=300, show_progress=False
+    )
+    processor.train_from_iterator(text, trainer)
+    processor.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "merged_with_previous")
+    steps = (tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse())
+    processor.decoder = tokenizers.decoders.Sequence(list(steps))
+    description = json.loads(processor.to_str())
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    description["added_tokens"] = [
+        {"id": number, "content": symbol, **plain, "special": symbol != "<mask>"}
+        for number, symbol in enumerate(symbols)
+    ]
+    return json.dumps(description | {"post_processor": template(("<bos>", 2), ("<eos>", 1), segment=0)}).encode()
 
 
 @functools.cache

@@ -24,6 +24,7 @@ CASES = [
     ("mobilebert", "pretrained"),
     ("xlm-roberta", "cross_encoder"),
     ("camembert", "classification"),
+    ("modernbert", "classification"),
 ]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 

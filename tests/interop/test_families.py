@@ -34,7 +34,7 @@ def test_every_family_is_tested():
 
 def test_encoders_that_no_family_computes():
     unknown = {name for name, encoder in PRESETS.items() if not families.has_encoder(encoder, pad_id=1)}
-    assert unknown == {"fixed_tiny", "ib_bert_large", "bilstm", "modern_base", "modern_large"}
+    assert unknown == {"fixed_tiny", "ib_bert_large", "bilstm"}
 
 
 def test_the_error_is_about_the_family_that_knows_the_features_of_a_model():
@@ -73,14 +73,15 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
     assert f"model = {auto}.from_pretrained" in card
-    assert (f"model = Flax{auto}.from_pretrained" in card) == (kind not in ("xlnet", "mobilebert"))
+    assert (f"model = Flax{auto}.from_pretrained" in card) == (kind not in ("xlnet", "mobilebert", "modernbert"))
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
 def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind, architecture, parts):
     huggingface.write(tmp_path, models.make(parts, tokens, kind))
     tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    name = next(name for name in tensors if name.endswith(("output.bias", "LayerNorm.bias", "layer_norm.bias")))
+    ends = ("output.bias", "LayerNorm.bias", "layer_norm.bias", "final_norm.weight")
+    name = next(name for name in tensors if name.endswith(ends))
     for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"classifier.weight": tensors[name]}):
         weights.write(tmp_path / "model.safetensors", changed)
         with pytest.raises(UserError, match=f"the model lacks .*{name}|does not know: .*classifier.weight"):
@@ -119,7 +120,13 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
 @pytest.mark.parametrize(
     "kind, settings, complaint",
     [
-        ("bert", batches.ROTARY, "model.block.kind='modern', which bertjax converts neither to transformers nor to "),
+        ("bert", batches.LSTM, "model.block.kind='lstm', which bertjax converts neither to transformers nor to "),
+        (
+            "modernbert",
+            {"block.gated": False},
+            "model.block.gated=False, and transformers' ModernBERT computes True only",
+        ),
+        ("modernbert", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' ModernBERT comp"),
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),

@@ -21,7 +21,8 @@ from bertjax.interop import families, names, tokenizers, weights
 from bertjax.models import vocabulary
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.heads import MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.label_heads import DetectionHead
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from tests.interop import models
 

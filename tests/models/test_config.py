@@ -87,6 +87,14 @@ def test_presets_are_the_published_sizes():
         "mobilebert_tiny": (24, 512, 4, 512),
         "ib_bert_large": (24, 512, 4, 4096),
         "bilstm": (1, 300, 12, 3072),  # heads and feed-forward are those of no layer
-        "modern_base": (22, 768, 12, 1152),
-        "modern_large": (28, 1024, 16, 2624),
+        "modernbert_base": (22, 768, 12, 1152),
+        "modernbert_large": (28, 1024, 16, 2624),
+        "ettin_17m": (7, 256, 4, 384),
+        "ettin_32m": (10, 384, 6, 576),
+        "ettin_68m": (19, 512, 8, 768),
+        "ettin_150m": (22, 768, 12, 1152),
+        "ettin_400m": (28, 1024, 16, 2624),
+        "ettin_1b": (28, 1792, 28, 3840),
+        "mmbert_small": (22, 384, 6, 1152),
+        "mmbert_base": (22, 768, 12, 1152),
     }

@@ -12,7 +12,6 @@ from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from tests import batches
-from tests.emitters import AS_USERS_COMPILE
 
 CONFIG = batches.ENCODER
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
@@ -51,7 +50,7 @@ def value_and_gradient(config, params, batch, **taps):
         visible = encoded.hidden * (batch["examples_BT"][..., None] if "read_BK" not in taps else 1.0)
         return jnp.sum(jnp.sin(3 * visible)) + jnp.sum(encoded.pooled_BND**2)
 
-    return jax.jit(jax.value_and_grad(number), compiler_options=AS_USERS_COMPILE)(params)
+    return jax.jit(jax.value_and_grad(number))(params)
 
 
 @pytest.mark.parametrize("execution", [Execution(unroll=True), Execution(remat="dots"), Execution(remat="full")])

@@ -10,7 +10,8 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import DetectionHead, MaskedLMHead, PairHead
+from bertjax.models.heads import MaskedLMHead, PairHead
+from bertjax.models.label_heads import DetectionHead
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from tests import batches

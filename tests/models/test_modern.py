@@ -25,7 +25,7 @@ from tests import batches
 
 # Layer 0 is global, 1 and 2 are local, 3 is global.
 CONFIG = dataclasses.replace(
-    PRESETS["modern_base"],
+    PRESETS["modernbert_base"],
     vocab_size=100,
     layers=4,
     width=16,
@@ -138,6 +138,8 @@ def test_packed_examples_equal_single_examples_and_do_not_leak():
         alone = encode(CONFIG, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
         np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
+        # There is no pooler, so heads read the state of [CLS] itself.
+        np.testing.assert_array_equal(together.pooled_BND[:, index], together.hidden[:, columns.start])
 
 
 def test_reading_few_positions_is_exact():
@@ -157,11 +159,33 @@ def test_the_execution_changes_nothing(execution):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(other), gradient(CONFIG))
 
 
+def test_kernels_that_add_to_the_hidden_states_start_smaller_in_deeper_encoders():
+    """By 1 / sqrt(2 L), as transformers' `ModernBertPreTrainedModel._init_weights` draws them."""
+    config = dataclasses.replace(CONFIG, layers=8, width=64, feedforward=128)
+    layers = Encoder(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]["layers"]
+    drawn = 0.02 * 0.88  # of a normal that is cut at two deviations
+    for kernel in (layers["attention"]["query"], layers["intermediate"], layers["gate"]):
+        np.testing.assert_allclose(kernel["kernel"].std(), drawn, rtol=0.02)
+    for kernel in (layers["attention"]["output"], layers["output"]):
+        np.testing.assert_allclose(kernel["kernel"].std(), drawn / 4, rtol=0.02)
+
+
+def test_nothing_reads_the_norm_before_the_first_attention():
+    params, batch = params_of(CONFIG), packed()
+
+    def number(layers, **taps):
+        return jnp.sum(jnp.sin(encode(CONFIG, params | {"layers": layers}, batch, **taps).hidden))
+
+    for taps in ({}, {"read_BK": np.array([[3, 8]])}):
+        gradient_LD = np.abs(jax.grad(number)(params["layers"], **taps)["attention_norm"]["scale"])
+        assert gradient_LD[0].max() == 0 and gradient_LD[1:].min() > 0
+
+
 def test_only_heads_have_biases():
     params = batches.param_shapes(BERT(), CONFIG)
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
     biases = {path for path in leaves if path.endswith("bias")}
-    assert biases == {"encoder/pooler/bias", "heads/mlm/word_bias", "heads/nsp/classifier/bias"}
+    assert biases == {"heads/mlm/word_bias", "heads/nsp/classifier/bias"}
     assert {path for path in leaves if path.startswith("encoder/embeddings/")} == {
         "encoder/embeddings/word",
         "encoder/embeddings/norm/scale",
@@ -171,14 +195,21 @@ def test_only_heads_have_biases():
     assert specs["encoder/layers/gate/kernel"] == specs["encoder/layers/intermediate/kernel"]
 
 
-@pytest.mark.parametrize("preset, millions", [("modern_base", 149), ("modern_large", 395)])
+@pytest.mark.parametrize(
+    "preset, millions",
+    [
+        *(("modernbert_base", 149), ("modernbert_large", 395)),
+        *(("ettin_17m", 17), ("ettin_32m", 32), ("ettin_68m", 68), ("ettin_150m", 149), ("ettin_400m", 395)),
+        *(("ettin_1b", 1031), ("mmbert_small", 140), ("mmbert_base", 307)),
+    ],
+)
 def test_modern_encoders_have_the_published_number_of_parameters(preset, millions):
-    """With 50,368 pieces and the MLM head, without pooler; the paper reports 149 and 395 million (section 2.1.3)."""
-    config = dataclasses.replace(PRESETS[preset], vocab_size=50_368)
+    """With their vocabularies and the MLM head; ModernBERT's paper reports it in section 2.1.3."""
+    config = dataclasses.replace(PRESETS[preset], vocab_size=256_000 if "mm" in preset else 50_368)
+    assert config.head_channels == 64
 
     def init():
         encoder = Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-        del encoder["pooler"]
         hidden, word = jnp.zeros((1, 1, config.width)), encoder["embeddings"]["word"]
         return {"encoder": encoder, "mlm": MaskedLMHead(config).init(jax.random.key(0), hidden, word)["params"]}
 
@@ -211,6 +242,7 @@ def test_splash_has_no_local_layers():
         ),
         ({"width": 36, "heads": 12}, "model.block.kind=modern rotates pairs of channels, and heads are 3 wide"),
         ({"block": ModernBlock(rotary_base=1.0)}, "model.block.rotary_base=1.0 must be above 1; 10000 is usual"),
+        ({"block": ModernBlock(local_rotary_base=0.5)}, "model.block.local_rotary_base=0.5 must be above 1; 10000 is"),
         ({"block": ModernBlock(window=-1)}, "model.block.window=-1 must not be negative; 0 lets every layer see"),
         ({"block": ModernBlock(global_every=1)}, "model.block.window=64 and model.block.global_every=1 contradict"),
         ({"block": ModernBlock(window=0)}, "model.block.window=0 and model.block.global_every=3 contradict each"),

@@ -109,12 +109,17 @@ class Multiplying(BERT):
 
 
 def test_a_run_computes_products_of_objectives_in_its_dtype():
-    context = dataclasses.replace(trainer.context(), objective=Multiplying())
-    batch, init = batches.make(), functools.partial(context.objective.init, context.model)
-    state = jax.eval_shape(new_state(lambda key: init(key, batch), context.optimizer), jax.random.key(0))
+    step = trainer.make_step()
+    loss = dataclasses.replace(step.loss, objective=Multiplying())
+    step, batch = dataclasses.replace(step, loss=loss), batches.make()
+    create = new_state(lambda key: loss.objective.init(loss.model, key, batch), step.optimizer)
+    state = jax.eval_shape(create, jax.random.key(0))
     chunk = {name: array[None] for name, array in batch.items()}
-    for function, arguments in ((train_chunk, (state, None, chunk)), (eval_step, (state["params"], None, batch))):
-        assert set(float32_precisions(functools.partial(function, context), *arguments)) == {"HIGHEST, HIGHEST"}
+    for function, *arguments in (
+        (functools.partial(train_chunk, step), state, None, chunk),
+        (functools.partial(eval_step, loss), state["params"], None, batch),
+    ):
+        assert set(float32_precisions(function, *arguments)) == {"HIGHEST, HIGHEST"}
 
 
 class Reading(Part):

@@ -15,7 +15,6 @@ from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from tests import batches
-from tests.emitters import AS_USERS_COMPILE
 
 CONFIG, BATCH = batches.ENCODER, batches.make(3)
 LAYERS, HEADS = CONFIG.layers, CONFIG.heads
@@ -49,7 +48,7 @@ def params_of(config=CONFIG):
     return batches.filled(jax.eval_shape(lambda: model.init(jax.random.key(0), BATCH, method=everything))["params"])
 
 
-@functools.partial(jax.jit, static_argnames=("function", "config"), compiler_options=AS_USERS_COMPILE)
+@functools.partial(jax.jit, static_argnames=("function", "config"))
 def logits(function, taps=None, params=None, batch=BATCH, config=CONFIG):
     params = jax.tree.map(jnp.asarray, params or params_of(config))
     variables = {"params": params} | ({"taps": {"encoder": taps}} if taps else {})

@@ -10,7 +10,7 @@ import bertjax
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.wrapper import Wrapper
-from bertjax.training.step import total_loss
+from bertjax.training.loss import total_loss
 
 PACKAGE = Path(bertjax.__file__).parent
 

@@ -29,7 +29,7 @@ from bertjax.training.init_from import Source, state_from
 from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
-from bertjax.training.step import StepContext, gradients, train_step
+from bertjax.training.step import Step, gradients, train_step
 from tests import batches, runs
 from tests.interop import models
 from tests.training import trainer
@@ -74,8 +74,9 @@ def batches_of(config: Config, store) -> LocalBatches:
     return LocalBatches(program.timetable.at, Feeds(config, store).train, (0,), 1)
 
 
-def context_of(objective, **settings) -> StepContext:
-    return dataclasses.replace(trainer.context(**settings), objective=objective)
+def step_of(objective, **settings) -> Step:
+    step = trainer.make_step(**settings)
+    return dataclasses.replace(step, loss=dataclasses.replace(step.loss, objective=objective))
 
 
 def test_a_masking_rate_follows_the_step(store):
@@ -103,12 +104,12 @@ def test_a_loss_weight_follows_the_step_with_micro_batches_too():
         def loss_weights(self, terms, step):
             return {"nsp": self.constant}
 
-    batch, plain = batches.make(), trainer.context()
-    params = batches.filled(batches.param_shapes(plain.objective, plain.model.config, batch))
+    batch, plain = batches.make(), trainer.make_step()
+    params = batches.filled(batches.param_shapes(plain.loss.objective, plain.loss.model.config, batch))
     for micro_tokens in (0, 32):
-        at = jax.jit(functools.partial(gradients, context_of(annealed, micro_tokens=micro_tokens)))
+        at = jax.jit(functools.partial(gradients, step_of(annealed, micro_tokens=micro_tokens)))
         for step in (1, 7):
-            expected = jax.jit(functools.partial(gradients, context_of(Constant(constant=max(0.0, 1 - step / 4)))))
+            expected = jax.jit(functools.partial(gradients, step_of(Constant(constant=max(0.0, 1 - step / 4)))))
             gradient, losses, *_ = at(params, None, batch, jnp.int32(step))
             other, same, *_ = expected(params, None, batch, jnp.int32(0))
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient, other)
@@ -226,7 +227,7 @@ def test_a_masking_rate_that_cannot_be_is_refused(kind, rate, message):
 
 
 @functools.cache
-def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") -> tuple[Program, StepContext]:
+def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") -> tuple[Program, Step]:
     """The run of the momentum objective on hand-made batches of 16 tokens."""
     config = config_of(
         {"kind": "mylab.momentum:Momentum", "decay": 0.75, "queue": 12},
@@ -236,13 +237,13 @@ def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") ->
     )
     program = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:devices]))
     program.check()
-    return program, program.task.context
+    return program, program.task.step
 
 
 def after(micro_tokens: int, *steps: dict, devices: int = 1, strategy: str = "auto") -> list[dict]:
     """The states at step 0 and after each batch."""
-    program, context = momentum(micro_tokens, devices, strategy)
-    train = jax.jit(functools.partial(train_step, context))
+    program, parts = momentum(micro_tokens, devices, strategy)
+    train = jax.jit(functools.partial(train_step, parts))
     states = [program.init_state()]
     for batch in steps:
         states.append(train(states[-1], None, batch)[0])
@@ -258,7 +259,7 @@ def test_slots_follow_the_params_and_the_batches():
         teacher = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, teacher, state["params"]["encoder"])
         close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
         jax.tree.map(close, state["slots"]["mine"]["teacher"]["encoder"], teacher)
-    objective, model = (momentum()[1].objective, momentum()[1].model)
+    objective, model = momentum()[1].loss.objective, momentum()[1].loss.model
 
     def keys(encoder: dict, batch: dict) -> np.ndarray:
         return objective.apply(model, start["params"] | {"encoder": encoder}, batch, method=objective.vectors)

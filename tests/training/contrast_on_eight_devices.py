@@ -13,10 +13,10 @@ import numpy as np
 from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import eval_step
-from bertjax.training.step import gradients, shard_keys
+from bertjax.training.step import gradients
 from tests import batches
 from tests.objectives.groups import batch_of, examples
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 LAYOUTS = {
     "one device": {},
@@ -36,26 +36,25 @@ class Keeping(EmbeddingContrastive):
         return *super().terms(model, params, frozen, batch, key, train, taps), {"tokens_BT": batch["tokens_BT"]}
 
 
-def measure(step_context, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
+def measure(step, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The loss and the accuracy in a step of training, the loss in an evaluation, the gradient."""
     objective = Keeping()
-    step_context = dataclasses.replace(
-        step_context, objective=objective, model=objective.model(step_context.model.config)
-    )
-    gradient, losses, metrics, _, kept = jax.jit(functools.partial(gradients, step_context))(params, None, batch, 0)
+    changed = dataclasses.replace(step.loss, objective=objective, model=objective.model(step.loss.model.config))
+    step = dataclasses.replace(step, loss=changed)
+    gradient, losses, metrics, _, kept = jax.jit(functools.partial(gradients, step))(params, None, batch, 0)
     np.testing.assert_array_equal(kept["tokens_BT"], batch["tokens_BT"])  # the rows of all devices, in their order
-    total, weight = jax.jit(functools.partial(eval_step, step_context))(params, None, batch)["embedding_loss"]
+    total, weight = jax.jit(functools.partial(eval_step, step.loss))(params, None, batch)["embedding_loss"]
     right, _ = metrics["accuracy"]
     return float(losses["embedding"]), float(right), float(total / weight), jax.device_get(jax.tree.leaves(gradient))
 
 
-def plain(step_context, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
+def plain(step, params: dict, batch: dict) -> tuple[float, float, float, list[np.ndarray]]:
     """The same from the terms of the whole batch at once."""
     objective = EmbeddingContrastive()
-    module, weights = objective.model(step_context.model.config), objective.weights(batch)["embedding"]
+    module, weights = objective.model(step.loss.model.config), objective.weights(batch)["embedding"]
 
     def loss(params, train):
-        keys = shard_keys(step_context, 0, len(batch["tokens_BT"]))
+        keys = step.loss.keys(0, len(batch["tokens_BT"]))
         sums, metrics = objective.terms(module, params, None, batch, keys, train)
         return sums["embedding"] / weights, metrics["accuracy"][0]
 
@@ -68,13 +67,13 @@ def main() -> None:
     objective = EmbeddingContrastive()
     ragged = examples([3, 5, 8, 4, 6, 7, 3, 9, 4, 5, 6, 6, 7, 3, 8, 4, 5, 5, 9, 6], {"side": np.tile([0, 1], 10)})
     batch = batch_of(objective, ragged, [*ROWS, [-1] * 4])
-    encoder = context(dropout=0.1).model.config
+    encoder = make_step(dropout=0.1).loss.model.config
     shapes = batches.param_shapes(objective, encoder, batch)
     params = batches.filled(shapes)
-    loss, right, evaluated, gradient = plain(context(dropout=0.1), params, batch)
+    loss, right, evaluated, gradient = plain(make_step(dropout=0.1), params, batch)
     results = {"plain": {"loss": loss, "evaluated": evaluated, "right": right}}
     for name, choices in LAYOUTS.items():
-        loss_8, right_8, evaluated_8, gradient_8 = measure(context(dropout=0.1, **choices), params, batch)
+        loss_8, right_8, evaluated_8, gradient_8 = measure(make_step(dropout=0.1, **choices), params, batch)
         norm = np.sqrt(sum(np.sum(leaf**2) for leaf in gradient))
         results[name] = {
             "loss": abs(loss_8 - loss),

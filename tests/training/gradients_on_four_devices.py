@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.training.config import MeshConfig
 from bertjax.training.step import gradients
 from tests import batches
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 # {name: (layer type and embeddings, choices of the layout)}
 LAYOUTS = {
@@ -27,12 +27,12 @@ def main() -> None:
         if key not in on_one:
             on_one[key] = _on_one(parts, batch)
         params, expected = on_one[key]
-        actual = _gradient(context(**parts, **choices), params, batch)
+        actual = _gradient(make_step(**parts, **choices), params, batch)
         differences[name] = _difference(actual, expected)
     # Three of twelve rows are padding: the four devices have nine rows.
     nine = {name: values[:9] for name, values in batches.make(rows=12).items()}
     params, expected = _on_one({}, nine)
-    actual = _gradient(context(**LAYOUTS["replicated"][1]), params, {k: _filled_up(v, k) for k, v in nine.items()})
+    actual = _gradient(make_step(**LAYOUTS["replicated"][1]), params, {k: _filled_up(v, k) for k, v in nine.items()})
     differences["padded"] = _difference(actual, expected)
     print(json.dumps(differences))
 
@@ -51,8 +51,8 @@ def _difference(actual: dict, expected: dict) -> float:
 
 def _on_one(parts: dict, batch: dict) -> tuple[dict, dict]:
     """Return params and their gradient on one device."""
-    one = context(**parts)
-    params = batches.filled(batches.param_shapes(one.objective, one.model.config, batch))
+    one = make_step(**parts)
+    params = batches.filled(batches.param_shapes(one.loss.objective, one.loss.model.config, batch))
     return params, _gradient(one, params, batch)
 
 

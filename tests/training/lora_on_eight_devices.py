@@ -9,11 +9,11 @@ import numpy as np
 
 from bertjax.training.config import MeshConfig
 from bertjax.training.model_params import ModelParams
-from bertjax.training.parameter_rules import Freezing
+from bertjax.training.optim.freezing import Freezing
 from bertjax.training.step import gradients
 from tests import batches
 from tests.training.test_lora import CONFIG, FROZEN, with_factors
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 LAYOUTS = {
     "replicated": {"mesh": MeshConfig(8, 1, 1), "strategy": "replicated"},
@@ -29,8 +29,8 @@ def factors_of(**choices) -> np.ndarray:
     """
     params = with_factors()
     params = params | {"lora": jax.tree.map(lambda leaf: 0.1 * leaf, params["lora"])}
-    trained = {"lora": CONFIG, "model_params": ModelParams(CONFIG), "freezing": Freezing(FROZEN)}
-    step = dataclasses.replace(context(dropout=0.1, **choices), **trained)
+    to_model_params = ModelParams(CONFIG, freezing=Freezing(FROZEN))
+    step = dataclasses.replace(make_step(dropout=0.1, **choices), model_params=to_model_params)
     gradient, *_ = jax.jit(functools.partial(gradients, step))(params, None, batches.make(), 0)
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(gradient["lora"])])
 

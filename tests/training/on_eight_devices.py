@@ -8,7 +8,7 @@ import numpy as np
 from bertjax.training.config import MeshConfig
 from bertjax.training.run.fingerprints import check_replicas
 from tests import batches
-from tests.training.trainer import STEPS, Trainer, context
+from tests.training.trainer import STEPS, Trainer, make_step
 
 REPLICAS, ALL, MIXED = MeshConfig(8, 1, 1), MeshConfig(1, 8, 1), MeshConfig(2, 2, 2)
 LAYOUTS = {
@@ -29,12 +29,12 @@ LAYOUTS = {
 
 def main() -> None:
     steps = [batches.make(seed=seed) for seed in range(STEPS)]
-    alone = {attention: Trainer(context(dropout=0.1, attention=attention)) for attention in ("plain", "fused")}
+    alone = {attention: Trainer(make_step(dropout=0.1, attention=attention)) for attention in ("plain", "fused")}
     metrics_alone = {attention: one.train(*steps) for attention, one in alone.items()}
     differences = {}
     for name, choices in LAYOUTS.items():
         one, expected = (found[choices.get("attention", "plain")] for found in (alone, metrics_alone))
-        many = Trainer(context(dropout=0.1, **choices))
+        many = Trainer(make_step(dropout=0.1, **choices))
         metrics = many.train(*steps)
         check_replicas(many.state, STEPS)
         params = zip(jax.tree.leaves(many.params), jax.tree.leaves(one.params), strict=True)

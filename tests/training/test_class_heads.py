@@ -63,6 +63,18 @@ def test_outputs_are_permuted_by_name(kind, theirs, ours, order, caplog):
     assert ("put into the order of the run" in caplog.text) == (theirs != ours)
 
 
+def test_of_a_head_of_two_layers_only_the_last_has_outputs():
+    """`bertjax.models.label_heads.LabelHead`, whose first layer is kept for other classes too."""
+    config, first = config_of({"toy": task("classification", "cab")}), {"transform": {"kernel": np.eye(3)}}
+    params = params_with("classification", "classifier", outputs=3)
+    params["heads"]["classification"] |= first
+    found = class_heads.match(params, {"tasks": {"toy": task("classification", "abc")}}, config)
+    found = found["heads"]["classification"]
+    assert found["classifier"]["bias"].tolist() == [2.0, 0.0, 1.0] and found["transform"] is first["transform"]
+    found = class_heads.match(params, {"tasks": {"toy": task("classification", "xyz")}}, config)
+    assert found["heads"] == {"classification": first}
+
+
 @pytest.mark.parametrize("kind", ["classification", "tagging", "multi_label"])
 @pytest.mark.parametrize("theirs", ["red green blue", "a b", "a b c d", "A a b"])
 def test_a_head_for_other_classes_is_left_out(kind, theirs, caplog):

@@ -26,12 +26,13 @@ from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
-from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import LoraConfig
+from bertjax.training.loss import normalized, total_loss
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage
-from bertjax.training.step import normalized, total_loss
 from tests import batches
 
 SMALL = EncoderConfig(vocab_size=1024, layers=2, width=128, heads=2, feedforward=512, max_positions=32)
@@ -67,7 +68,7 @@ def traced(made: Program) -> int:
     batch = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in arguments(made).items()}
 
     def loss(params, frozen, batch):
-        params = task.context.freezing.without_gradient(params, made.config.lora.adapts)
+        params = task.step.model_params(params, 0)
         sums, _ = objective.terms(model, params, frozen, batch, jax.random.key(0), True)
         return total_loss(objective, normalized(sums, objective.weights(batch)), step=0)
 

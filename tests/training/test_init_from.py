@@ -125,6 +125,31 @@ def test_params_that_a_hugging_face_checkpoint_lacks_are_initialized(tmp_path, c
     assert bool(messages) == bool(new) and all(path in messages[0] for path in new)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_head_of_modernbert_starts_with_the_first_layer_of_its_mlm_head(tmp_path, caplog, pooling):
+    tokens = models.trained()
+    export.write(tmp_path / "mlm", models.make(frozenset({"mlm"}), tokens, "modernbert"))
+    objective = {"kind": "classification", "classes": ["a", "b"], "pooling": pooling}
+    made = export.read(tmp_path / "mlm")
+    config = from_dict(
+        {
+            "model": made.encoder.architecture(),
+            "tasks": {"toy": {"objective": objective, "examples": {"kind": "labeled_text"}}},
+            "stages": [{"seq_len": 20}],
+            "init_from": str(tmp_path / "mlm"),
+        }
+    )
+    source = init_from.read(Program(config, tokens.vocab_size), tokens)
+    [message] = [r.getMessage() for r in caplog.records if "initialized from scratch" in r.getMessage()]
+    head = "heads/classification/classifier"
+    assert message.endswith(f" lacks {head}/bias, {head}/kernel: initialized from scratch")
+    for leaf in ("transform/kernel", "norm/scale"):
+        outer, inner = leaf.split("/")
+        np.testing.assert_array_equal(
+            source.params[f"heads/classification/{leaf}"], made.params["heads"]["mlm"][outer][inner]
+        )
+
+
 @pytest.mark.parametrize(
     "change, setting", [("heads=4", "heads=2 (not 4)"), ("norm_epsilon=1e-5", "norm_epsilon=1e-12 (")]
 )

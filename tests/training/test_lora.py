@@ -19,12 +19,12 @@ from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
 from bertjax.training.lora import LoraConfig, add_factors, merge
 from bertjax.training.model_params import ModelParams
-from bertjax.training.parameter_rules import Freezing
+from bertjax.training.optim.freezing import Freezing
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.step import gradients
 from tests import batches, labeled_files, runs
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 CONFIG = LoraConfig(rank=4, alpha=6.0, kernels="query|intermediate")
 FROZEN = ("^encoder/(?!pooler/)",)
@@ -32,7 +32,7 @@ QUERY = "encoder/layers/attention/query/kernel"
 
 
 def params_of() -> dict:
-    objective = context().objective
+    objective = make_step().loss.objective
     return jax.tree.map(jnp.asarray, batches.filled(batches.param_shapes(objective, batches.ENCODER)))
 
 
@@ -73,9 +73,9 @@ def test_a_merged_kernel_computes_what_kernel_and_factors_compute():
 def test_gradients_of_factors_follow_from_those_of_the_kernel():
     """dA = alpha / rank * dW B^T and dB = alpha / rank * A^T dW; frozen params have a gradient of 0."""
     params, batch = with_factors(), batches.make()
-    adapted = dataclasses.replace(context(), lora=CONFIG, model_params=ModelParams(CONFIG), freezing=Freezing(FROZEN))
+    adapted = dataclasses.replace(make_step(), model_params=ModelParams(CONFIG, freezing=Freezing(FROZEN)))
     gradient, *_ = jax.jit(functools.partial(gradients, adapted))(params, None, batch, 0)
-    full, *_ = jax.jit(functools.partial(gradients, context()))(merge(CONFIG, params), None, batch, 0)
+    full, *_ = jax.jit(functools.partial(gradients, make_step()))(merge(CONFIG, params), None, batch, 0)
     factors, kernel = gradient["lora"]["encoder"]["layers"], full["encoder"]["layers"]["intermediate"]["kernel"]
     a, b = (params["lora"]["encoder"]["layers"]["intermediate"]["kernel"][name] for name in "ab")
     close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)

@@ -110,15 +110,15 @@ def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, ca
 def test_a_parameter_is_updated_as_in_a_run_of_its_own_steps(turns, monkeypatch):
     """With a constant gradient each corrected update of Adam is the gradient's sign times the rate, in any mixture."""
 
-    def constant(context, params, frozen, batch, step):
+    def constant(parts, params, frozen, batch, step):
         gradient = jax.tree.map(lambda leaf: jnp.full(leaf.shape, 0.5), params)
         return gradient, {"mlm": jnp.ones(())}, {}, {}, {}
 
     monkeypatch.setattr(step, "gradients", constant)
     mixed = program(weight_decay=0.0, clip_norm=0.0)
-    tasks = {name[0]: task.context for name, task in mixed.tasks.items()}
+    tasks = {name[0]: task.step for name, task in mixed.tasks.items()}
     own = {"n": "heads/nsp/classifier/kernel", "o": "heads/sop/classifier/kernel"}
-    train = {turn: jax.jit(functools.partial(step.train_step, context)) for turn, context in tasks.items()}
+    train = {turn: jax.jit(functools.partial(step.train_step, parts)) for turn, parts in tasks.items()}
     state = mixed.init_state()
     for turn in turns:
         before = flatten_dict(state["params"], sep="/")

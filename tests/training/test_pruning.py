@@ -14,12 +14,12 @@ from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
-from bertjax.training.optimizer import decay_mask
+from bertjax.training.optim.optimizer import decay_mask
 from bertjax.training.pruning import PruningConfig, add_scores, is_pruned, is_score, pruned
 from bertjax.training.results.sparsity import describe_zeros
 from bertjax.training.step import gradients
 from tests import batches, runs
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 KINDS = ["movement", "magnitude"]
 QUERY = "encoder/layers/attention/query/kernel"
@@ -32,7 +32,7 @@ def adapts_none(path: str) -> bool:
 
 @functools.cache
 def params_of() -> dict:
-    objective = context().objective
+    objective = make_step().loss.objective
     return jax.tree.map(jnp.asarray, batches.filled(batches.param_shapes(objective, batches.ENCODER)))
 
 
@@ -120,10 +120,10 @@ def test_the_gradient_of_scores_is_that_of_the_pruned_weights_times_the_weights(
 
 def test_gradients_of_a_step_are_those_of_the_pruned_model():
     config, batch = ModelParams(pruning=PruningConfig("movement"), steps=STEPS), batches.make()
-    trained = dataclasses.replace(context(), model_params=config)
+    trained = dataclasses.replace(make_step(), model_params=config)
     gradient, *_ = jax.jit(functools.partial(gradients, trained))(with_scores(), None, batch, 60)
     plain = config(with_scores(), 60)
-    expected, *_ = jax.jit(functools.partial(gradients, context()))(plain, None, batch, 60)
+    expected, *_ = jax.jit(functools.partial(gradients, make_step()))(plain, None, batch, 60)
     gradient, expected, plain, before = map(flat, (gradient, expected, plain, with_scores()))
     for path, leaf in expected.items():
         masked = leaf * (plain[path] != 0) if is_pruned(path) else leaf

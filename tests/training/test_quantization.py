@@ -18,14 +18,14 @@ from bertjax.training.model_params import ModelParams
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.step import gradients
 from tests import batches, runs
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 QUERY, WORD = "encoder/layers/attention/query/kernel", "encoder/embeddings/word"
 
 
 @functools.cache
 def params_of() -> dict:
-    objective = context().objective
+    objective = make_step().loss.objective
     return jax.tree.map(jnp.asarray, batches.filled(batches.param_shapes(objective, batches.ENCODER)))
 
 
@@ -73,9 +73,9 @@ def test_layers_have_bits_of_their_own():
 
 def test_the_gradient_is_that_of_the_rounded_weights():
     config, batch = QuantizationConfig(3), batches.make()
-    trained = dataclasses.replace(context(), model_params=ModelParams(quantization=config))
+    trained = dataclasses.replace(make_step(), model_params=ModelParams(quantization=config))
     gradient, *_ = jax.jit(functools.partial(gradients, trained))(params_of(), None, batch, 0)
-    expected, *_ = jax.jit(functools.partial(gradients, context()))(rounded(config, params_of()), None, batch, 0)
+    expected, *_ = jax.jit(functools.partial(gradients, make_step()))(rounded(config, params_of()), None, batch, 0)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), gradient, expected)
 
 
@@ -92,7 +92,7 @@ def test_inputs_are_rounded_token_by_token_with_the_gradient_of_the_floats(count
 
 def test_every_dense_layer_reads_rounded_inputs():
     """With few bits all states change; with eight, little; an example does not depend on those beside it."""
-    batch, objective = batches.make(), context().objective
+    batch, objective = batches.make(), make_step().loss.objective
 
     def pooled(activation_bits, batch):
         model = objective.model(dataclasses.replace(batches.ENCODER, activation_bits=activation_bits))

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.config import Stage
 from bertjax.training.micro_batches import count_micro_batches
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.schedules import WarmupSegment
 from bertjax.training.stages import StepSpec, Timetable, warmup_segments

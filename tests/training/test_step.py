@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.training.flops import consumption
 from bertjax.training.step import gradients
 from tests import batches
-from tests.training.trainer import Trainer, context
+from tests.training.trainer import Trainer, make_step
 
 # All steps without dropout allow two non-finite steps in a row, so that one program computes them.
 PLAIN = {"max_skipped": 2}
@@ -27,9 +27,9 @@ def with_nan(batch: dict) -> dict:
 
 def test_golden_steps():
     """From fixed weights: the second losses change with every formula of the step."""
-    batch, plain = batches.make(), context(**PLAIN)
+    batch, plain = batches.make(), make_step(**PLAIN)
     trainer = Trainer(plain)
-    shapes = batches.param_shapes(plain.objective, plain.model.config, batch)
+    shapes = batches.param_shapes(plain.loss.objective, plain.loss.model.config, batch)
     trainer.state["params"] = batches.filled(shapes)
     metrics = trainer.train(batch, batch)
     for name, golden in GOLDEN.items():
@@ -47,11 +47,11 @@ GOLDEN = {
 
 def test_micro_batches_change_neither_the_gradient_nor_dropout():
     """Each row draws its own dropout: four micro-batches have the losses and the gradient of a whole batch."""
-    batch, whole = batches.make(), context(dropout=0.3)
-    params = batches.filled(batches.param_shapes(whole.objective, whole.model.config, batch))
+    batch, whole = batches.make(), make_step(dropout=0.3)
+    params = batches.filled(batches.param_shapes(whole.loss.objective, whole.loss.model.config, batch))
 
     def gradients_with(micro_tokens):
-        split = context(dropout=0.3, micro_tokens=micro_tokens)
+        split = make_step(dropout=0.3, micro_tokens=micro_tokens)
         return jax.jit(functools.partial(gradients, split))(params, None, batch, jnp.int32(0))
 
     (gradient, losses, *rest), (expected, expected_losses, *expected_rest) = gradients_with(32), gradients_with(0)
@@ -64,7 +64,7 @@ def test_micro_batches_change_neither_the_gradient_nor_dropout():
 
 def test_a_dispatch_of_many_steps_equals_single_steps():
     steps = [batches.make(seed=seed) for seed in range(4)]
-    at_once, one_by_one = Trainer(context(dropout=0.1)), Trainer(context(dropout=0.1))
+    at_once, one_by_one = Trainer(make_step(dropout=0.1)), Trainer(make_step(dropout=0.1))
     metrics, singles = at_once.train(*steps, steps_per_call=4), one_by_one.train(*steps)
     for name in singles:
         np.testing.assert_allclose(metrics[name], singles[name], rtol=1e-6, err_msg=name)
@@ -73,23 +73,23 @@ def test_a_dispatch_of_many_steps_equals_single_steps():
 
 
 def test_training_learns():
-    trainer = Trainer(context(**PLAIN))
+    trainer = Trainer(make_step(**PLAIN))
     metrics = trainer.train(*[batches.make()] * 20)
     assert metrics["mlm_loss"][-1] < 0.8 * metrics["mlm_loss"][0]
 
 
 def test_dropout_follows_the_step():
     batch = batches.make()
-    first, again = Trainer(context(dropout=0.1)), Trainer(context(dropout=0.1))
+    first, again = Trainer(make_step(dropout=0.1)), Trainer(make_step(dropout=0.1))
     equal(first.train(batch), again.train(batch))
-    later = Trainer(context(dropout=0.1))
+    later = Trainer(make_step(dropout=0.1))
     later.state["step"] += 1
-    assert later.train(batch)["mlm_loss"] != Trainer(context(dropout=0.1)).train(batch)["mlm_loss"]
+    assert later.train(batch)["mlm_loss"] != Trainer(make_step(dropout=0.1)).train(batch)["mlm_loss"]
 
 
 def test_a_step_that_is_not_finite_is_counted_and_changes_nothing():
     good = batches.make()
-    trainer = Trainer(context(**PLAIN))
+    trainer = Trainer(make_step(**PLAIN))
     trainer.train(good)
     before = jax.device_get(trainer.state)
     metrics = trainer.train(with_nan(good))
@@ -104,7 +104,7 @@ def test_a_step_that_is_not_finite_is_counted_and_changes_nothing():
 
 def test_after_too_many_of_them_in_a_row_the_state_is_frozen():
     good = batches.make()
-    trainer = Trainer(context(**PLAIN))
+    trainer = Trainer(make_step(**PLAIN))
     before = trainer.params
     metrics = trainer.train(*[with_nan(good)] * 3, good, good)
     assert [*metrics["skipped"]] == [1, 2, 3, 3, 3]
@@ -115,13 +115,13 @@ def test_after_too_many_of_them_in_a_row_the_state_is_frozen():
 def test_a_finite_step_resets_the_count():
     good = batches.make()
     bad = with_nan(good)
-    metrics = Trainer(context(**PLAIN)).train(bad, bad, good, bad, bad, good)
+    metrics = Trainer(make_step(**PLAIN)).train(bad, bad, good, bad, bad, good)
     assert [*metrics["skipped"]] == [1, 2, 0, 1, 2, 0]
 
 
 def test_an_infinite_gradient_is_as_bad_as_an_infinite_loss():
     """A classifier of huge weights has a finite loss, and a gradient whose squares overflow."""
-    trainer = Trainer(context(**PLAIN))
+    trainer = Trainer(make_step(**PLAIN))
     params = trainer.params
     kernel = params["heads"]["nsp"]["classifier"]["kernel"]
     signs = np.where(np.arange(kernel.size).reshape(kernel.shape) % 2, 1, -1)

@@ -11,14 +11,16 @@ from bertjax.models.blocks import Block
 from bertjax.models.config import Execution
 from bertjax.models.embeddings import Embeddings
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.config import MeshConfig, OptimizerConfig
-from bertjax.training.optimizer import make_optimizer
+from bertjax.training.config import MeshConfig
+from bertjax.training.loss import Loss
+from bertjax.training.optim.config import OptimizerConfig
+from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.make_mesh import make_mesh
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, put_batches, replicated
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.schedules import Linear, WarmupSegment, learning_rate
 from bertjax.training.state import abstract_state, init_state, new_state
-from bertjax.training.step import StepContext, train_chunk
+from bertjax.training.step import Step, train_chunk
 from tests import batches
 
 STEPS = 20
@@ -28,7 +30,7 @@ ONE_DEVICE, BERT_BLOCK, BERT_EMBEDDINGS = MeshConfig(1, 1, 1), BertBlock(), Bert
 
 
 @functools.cache
-def context(
+def make_step(
     dropout: float = 0.0,
     micro_tokens: int = 0,
     max_skipped: int = 0,
@@ -38,7 +40,7 @@ def context(
     attention: str = "plain",
     block: Block = BERT_BLOCK,
     embeddings: Embeddings = BERT_EMBEDDINGS,
-) -> StepContext:
+) -> Step:
     """The step of a small BERT, on as many of the first devices as the mesh takes."""
     layout = Layout(
         mesh=make_mesh(mesh, jax.devices()[: mesh.data * mesh.fsdp * mesh.tensor]),
@@ -53,26 +55,23 @@ def context(
         embeddings=embeddings,
         execution=Execution(remat=remat, attention=attention, gather_layer=layout.gather_layer),
     )
-    return StepContext(
-        objective=BERT(),
-        model=BERT().model(encoder),
+    return Step(
+        loss=Loss(BERT(), BERT().model(encoder), layout),
         optimizer=make_optimizer(OptimizerConfig()),
         learning_rate=learning_rate(Linear(), [WarmupSegment(0, STEPS, 1e-2, 5)]),
-        seed=0,
-        layout=layout,
         micro_tokens=micro_tokens,
         max_skipped=max_skipped,
     )
 
 
 @functools.cache
-def _compiled(parts: StepContext):
+def _compiled(parts: Step):
     """(the state at step 0, a function that trains a chunk), compiled once for all tests."""
-    create = new_state(lambda key: parts.objective.init(parts.model, key, batches.make(1)), parts.optimizer)
-    abstract = abstract_state(create, parts.layout.mesh, parts.layout.rules)
+    create = new_state(lambda key: parts.loss.objective.init(parts.loss.model, key, batches.make(1)), parts.optimizer)
+    abstract = abstract_state(create, parts.loss.layout.mesh, parts.loss.layout.rules)
     layout = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    run = jax.jit(functools.partial(train_chunk, parts), out_shardings=(layout, replicated(parts.layout.mesh)))
-    return init_state(create, abstract, parts.seed), run
+    run = jax.jit(functools.partial(train_chunk, parts), out_shardings=(layout, replicated(parts.loss.layout.mesh)))
+    return init_state(create, abstract, parts.loss.seed), run
 
 
 class Trainer:
@@ -82,8 +81,8 @@ class Trainer:
       parts: the static arguments of a step.
     """
 
-    def __init__(self, parts: StepContext):
-        self._mesh = parts.layout.mesh
+    def __init__(self, parts: Step):
+        self._mesh = parts.loss.layout.mesh
         state, self._run = _compiled(parts)
         self.state = dict(state)
 

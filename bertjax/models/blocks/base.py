@@ -54,6 +54,8 @@ class Block(Kind, abc.ABC):
       has_biases: whether dense layers and norms below the heads have biases.
       has_attention_biases: whether attention's dense layers have biases.
       has_final_norm: whether the encoder has a norm after the last layer.
+      has_pooler: whether a dense layer pools the state of [CLS] for heads on whole examples (Devlin et al., 2019).
+        Without it every head that predicts labels has a layer of its own, see `bertjax.models.label_heads`.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
     """
 
@@ -66,6 +68,7 @@ class Block(Kind, abc.ABC):
     has_biases: ClassVar[bool] = True
     has_attention_biases: ClassVar[bool] = True
     has_final_norm: ClassVar[bool] = False
+    has_pooler: ClassVar[bool] = True
     has_query_stream: ClassVar[bool] = False
 
     @abc.abstractmethod
@@ -77,7 +80,8 @@ class Block(Kind, abc.ABC):
         """Return one layer.
 
         It is called with hidden_BTD, a `Visibility`, a dropout key (None for no dropout), `Queries` (None for all
-        tokens) and the result of `positions`, and returns the new hidden states of the queries, [B, Q, D].
+        tokens), the result of `positions` and its number (int32 [], 0 for the first layer), and returns the new hidden
+        states of the queries, [B, Q, D].
         """
 
     @abc.abstractmethod
@@ -92,13 +96,9 @@ class Block(Kind, abc.ABC):
         """Return the width that attention and feed-forward networks return: by default D."""
         return config.width
 
-    def window_at(self, number: jax.Array) -> jax.Array | None:
-        """Return int32 [], tokens to either side that a layer sees; None if every layer sees the whole example.
-
-        Args:
-          number: int32 [], the layer's number, 0 for the first.
-        """
-        return None
+    def output_stddev(self, config: Any) -> float:
+        """Return the standard deviation that kernels which add to the hidden states start from."""
+        return config.init_stddev
 
     def most_visible(self, layer: int) -> float:
         """Return the number of tokens that a token sees in a layer at most."""

@@ -160,14 +160,15 @@ class LSTMLayer(nn.Module):
         key: jax.Array | None = None,
         queries: Queries | None = None,
         positions: None = None,
+        number: jax.Array | int = 0,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
-          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
           positions: None; the recurrence encodes token order.
         """
-        del positions
+        del positions, number
         examples_BT = visibility.examples_BT
         changes = examples_BT[:, 1:] != examples_BT[:, :-1]
         is_edge = jnp.ones_like(examples_BT[:, :1], bool)

@@ -119,11 +119,12 @@ class MobileBertLayer(nn.Module):
         key: jax.Array | None = None,
         queries: Queries | None = None,
         positions: None = None,
+        number: jax.Array | int = 0,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
-          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
+          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
           positions: None; the embeddings hold them.
         """
         config, block = self.config, self.config.block

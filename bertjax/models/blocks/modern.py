@@ -1,8 +1,8 @@
-"""The layer of recent encoders, such as ModernBERT (Warner et al., 2024, arXiv 2412.13663, section 2.1).
+"""The layer of ModernBERT (Warner et al., 2024, arXiv 2412.13663, section 2.1), Ettin and mmBERT.
 
 It differs from BERT's in five ways: norms are on the inputs of attention and feed-forward network, queries and keys are
 rotated by their positions, most layers see only their neighborhood, the feed-forward network has a gate, and nothing
-below the heads has biases.
+below the decoder has biases.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.attention import SelfAttention
-from bertjax.models.bert import check_heads, feed_forward, products
-from bertjax.models.blocks.base import Block, check_no_position_table
+from bertjax.models.bert import feed_forward, products
+from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.layers import normalization
@@ -24,29 +24,35 @@ from bertjax.models.rotary import Rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 
+# A window that no row exceeds.
+_EVERYTHING = jnp.iinfo(jnp.int32).max
+
 
 @dataclasses.dataclass(frozen=True)
 class ModernBlock(Block):
     """A pre-norm Transformer layer with rotary positions. The defaults are ModernBERT's.
 
     Attributes:
-      rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864).
+      rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864), in global layers.
+      local_rotary_base: the same in local layers, whose distances are at most `window`.
       window: tokens to either side in local layers (Beltagy et al., 2020, arXiv 2004.05150, section 3.1); 0 for none.
       global_every: period of global layers, which see the whole example: the first in every `global_every` layers is
         global and the others are local; 1 if all layers are global.
       gated: multiply the activations in the feed-forward network with a second dense layer; with GELU this is GEGLU
         (Shazeer, 2020, arXiv 2002.05202).
-      biases: whether dense layers and norms below the heads have biases.
+      biases: whether norms and dense layers have biases, besides the decoder and classifiers, which always do.
     """
 
     kind: str = dataclasses.field(init=False, default="modern")
-    rotary_base: float = 10_000.0
+    rotary_base: float = 160_000.0
+    local_rotary_base: float = 10_000.0
     window: int = 64
     global_every: int = 3
     gated: bool = True
     biases: bool = False
 
     has_final_norm = True
+    has_pooler = False
 
     @property
     def has_biases(self):
@@ -57,15 +63,16 @@ class ModernBlock(Block):
         return self.biases
 
     def check(self, config):
-        check_heads(config, f"model.width={config.width}")
+        check_heads(config)
         check_no_position_table(config)
         if config.head_channels % 2:
             raise UserError(
                 f"model.block.kind=modern rotates pairs of channels, and heads are {config.head_channels} wide; choose "
                 "another number of model.heads"
             )
-        if self.rotary_base <= 1.0:
-            raise UserError(f"model.block.rotary_base={self.rotary_base} must be above 1; 10000 is usual")
+        for field in ("rotary_base", "local_rotary_base"):
+            if (base := getattr(self, field)) <= 1.0:
+                raise UserError(f"model.block.{field}={base} must be above 1; 10000 is usual")
         if self.window < 0:
             raise UserError(f"model.block.window={self.window} must not be negative; 0 lets every layer see everything")
         if self.global_every < 1:
@@ -81,13 +88,14 @@ class ModernBlock(Block):
         return ModernLayer(config, parent=None)
 
     def positions(self, config, positions_BT, segments_BT):
-        return rotary_at(positions_BT, config.head_channels, self.rotary_base)
+        """Return the rotations in global layers and, if there are local layers, in those."""
+        bases = (self.rotary_base, self.local_rotary_base) if self.window else (self.rotary_base,)
+        return tuple(rotary_at(positions_BT, config.head_channels, base) for base in bases)
 
-    def window_at(self, number):
-        # A traced number: the scan compiles one layer body for local and global layers.
-        if not self.window:
-            return None
-        return jnp.where(number % self.global_every == 0, jnp.iinfo(jnp.int32).max, self.window).astype(jnp.int32)
+    def output_stddev(self, config):
+        # Each layer adds two outputs to the hidden states. Their sum starts with the same variance for any depth
+        # (Radford et al., 2019, GPT-2, section 2.3; "Megatron" in ModernBERT's code).
+        return config.init_stddev / math.sqrt(2 * config.layers)
 
     def products(self, config):
         return products(config, feedforward=3 if self.gated else 2)
@@ -98,7 +106,11 @@ class ModernBlock(Block):
 
 
 class ModernLayer(nn.Module):
-    """One pre-norm layer (Xiong et al., 2020, arXiv 2002.04745)."""
+    """One pre-norm layer (Xiong et al., 2020, arXiv 2002.04745).
+
+    The first layer has no norm before attention, because the embeddings end with one. Layers are stacked, so it still
+    has a row of the norm's parameters, which nothing reads.
+    """
 
     config: EncoderConfig
 
@@ -109,23 +121,42 @@ class ModernLayer(nn.Module):
         visibility: Visibility,
         key: jax.Array | None = None,
         queries: Queries | None = None,
-        positions: Rotary | None = None,
+        positions: tuple[Rotary, ...] = (),
+        number: jax.Array | int = 0,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
-          hidden_BTD, visibility, key, queries: as in `BertLayer.__call__`.
-          positions: rotations of queries and keys.
+          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
+          positions: rotations of queries and keys, see `ModernBlock.positions`.
         """
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
         attention_norm, output_norm = normalization(config, "attention_norm"), normalization(config, "output_norm")
         # Only the inputs of both parts are normalized; their outputs are added to the states as they are.
         sums = hidden_BTD if queries is None else queries.hidden_BQD
-        normed_BTD = attention_norm(hidden_BTD)
-        normed_queries = queries and queries._replace(hidden_BQD=attention_norm(queries.hidden_BQD))
+
+        def normed(states: jax.Array) -> jax.Array:
+            return jnp.where(number == 0, states, attention_norm(states))
+
+        normed_BTD = normed(hidden_BTD)
+        normed_queries = queries and queries._replace(hidden_BQD=normed(queries.hidden_BQD))
+        visibility, rotary = self._at_depth(number, visibility, positions)
         attention = SelfAttention(config, name="attention")
-        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, positions)
+        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))
         output = feed_forward(self, output_norm(sums), visibility, queries, gated=config.block.gated)
         return sums + dropout(output, rate, feedforward_key)
+
+    def _at_depth(
+        self, number: jax.Array | int, visibility: Visibility, positions: tuple[Rotary, ...]
+    ) -> tuple[Visibility, Rotary]:
+        """Return what a layer sees, and its rotations of queries and keys."""
+        block = self.config.block
+        if not block.window:
+            return visibility, positions[0]
+        # Data, not a branch: the number is traced, so the scan compiles one layer body for local and global layers.
+        is_global = number % block.global_every == 0
+        window = jnp.where(is_global, _EVERYTHING, block.window).astype(jnp.int32)
+        rotary = jax.tree.map(lambda whole, local: jnp.where(is_global, whole, local), *positions)
+        return visibility._replace(window=window), rotary

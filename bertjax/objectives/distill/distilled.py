@@ -253,7 +253,7 @@ class Distilled(Wrapper):
         """
         names = self._captures
         # The head's layer mix reads every layer, also if no loss does.
-        if mixing.reads_all_layers(model):
+        if model.reads_all_layers:
             names, layers = tuple(dict.fromkeys((HIDDEN, *names))), tuple(range(model.config.layers))
         variables = {"params": params} | ({"taps": taps} if taps else {})
         logits, captured = mixing.apply_capturing(

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw
 from bertjax.data.random import bits
-from bertjax.models import cut, mixing
+from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import LAYER_MASK
 from bertjax.objectives.distill.wrapper import Wrapper
@@ -72,7 +72,7 @@ class Replacing(Wrapper):
           UserError: the successor's layers cannot replace modules of the predecessor.
         """
         predecessor, folder = self.bound_teacher.config, self.bound_teacher.folder
-        if mixing.reads_all_layers(self.model(successor)):
+        if self.model(successor).reads_all_layers:
             raise UserError(
                 "objective.kind=replacing and objective.objective.reads=mix do not go together: the mix is of fewer "
                 "layers"

@@ -13,8 +13,8 @@ from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
-from bertjax.models.flops import FlopsPart, pooler_products
-from bertjax.models.layers import Dense
+from bertjax.models.flops import FlopsPart, label_products, pooler_products
+from bertjax.models.label_heads import label_head
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.models.random import split
@@ -28,12 +28,10 @@ POOLINGS = CLS, MEAN = ("cls", "mean")
 
 @dataclasses.dataclass(frozen=True)
 class ExampleObjective(Objective):
-    """Predicts one label per example with dropout and a linear head on pooled hidden states.
-
-    The head computes in float32: in bfloat16, numbers near 3 are 1/64 apart.
+    """Predicts one label per example with dropout and a head on pooled hidden states, see `label_head`.
 
     Attributes:
-      pooling: `cls`, BERT's pooler on [CLS] (Devlin et al., 2019), or `mean`, the mean over the example's hidden states
+      pooling: `cls`, the pooled [CLS] (Devlin et al., 2019), or `mean`, the mean over the example's hidden states
         without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). With `reads="mix"`, pooling is always the mean.
       reads: `last`, or `mix`, a learned weighted sum over the embeddings and all layers (`ScalarMix`), without encoder
         dropout. The feature-based approach also freezes the encoder: `optimizer.frozen=["^encoder/"]` (Devlin et al.,
@@ -62,7 +60,7 @@ class ExampleObjective(Objective):
         return self.pooling == MEAN or self.reads == MIX
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
+        return mix_head(self.reads) | {self.term: label_head(config, self.num_outputs)}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return one output vector per example, float32 [B, N, num_outputs]."""
@@ -78,9 +76,10 @@ class ExampleObjective(Objective):
         return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key))
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        products = label_products(config, self.num_outputs)
         if self._reads_mean:
-            return (FlopsPart(config, {"examples": config.width * self.num_outputs}),)
-        return (FlopsPart(config, {"examples": pooler_products(config) + config.width * self.num_outputs}, read=0.0),)
+            return (FlopsPart(config, {"examples": products}),)
+        return (FlopsPart(config, {"examples": pooler_products(config) + products}, read=0.0),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return `labels_BN` and `weights_BN` (0 if unlabeled); with unlabeled examples also `soft_weights_BN`."""

@@ -20,7 +20,7 @@ def check_reads(reads: str) -> None:
 
 def mix_head(reads: str) -> dict[str, HeadSpec]:
     """Return the layer-mixing head, if `reads` needs it."""
-    return {MIX: HeadSpec(ScalarMix)} if reads == MIX else {}
+    return {MIX: HeadSpec(ScalarMix, reads_all_layers=True)} if reads == MIX else {}
 
 
 def mixed(model: Model, batch: Arrays) -> jax.Array:

@@ -9,8 +9,8 @@ import numpy as np
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.models.config import EncoderConfig
-from bertjax.models.flops import FlopsPart
-from bertjax.models.layers import Dense
+from bertjax.models.flops import FlopsPart, label_products
+from bertjax.models.label_heads import label_head
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
@@ -18,9 +18,7 @@ from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_read
 
 @dataclasses.dataclass(frozen=True)
 class TokenObjective(Objective):
-    """Predicts a vector per token with a linear head on the hidden states.
-
-    The head computes in float32, because answers are ranked by logits that differ only slightly.
+    """Predicts a vector per token with a head on the hidden states, see `label_head`.
 
     Attributes:
       reads: `last`, or `mix`, a learned weighted sum over the embeddings and all layers (`ScalarMix`), without encoder
@@ -38,7 +36,7 @@ class TokenObjective(Objective):
         check_reads(self.reads)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return mix_head(self.reads) | {self.term: HeadSpec(Dense, {"features": self.num_outputs, "dtype": "float32"})}
+        return mix_head(self.reads) | {self.term: label_head(config, self.num_outputs)}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return one output vector per token, float32 [B, T, num_outputs]."""
@@ -46,7 +44,7 @@ class TokenObjective(Objective):
         return model.head(self.term, hidden_BTD)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        return (FlopsPart(config, {"tokens": config.width * self.num_outputs}),)
+        return (FlopsPart(config, {"tokens": label_products(config, self.num_outputs)}),)
 
 
 def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:

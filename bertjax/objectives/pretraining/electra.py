@@ -20,7 +20,8 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.heads import DetectionHead, MaskedLMHead
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
 from bertjax.models.sampling import sample

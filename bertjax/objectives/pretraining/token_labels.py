@@ -11,7 +11,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import mask
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.models.heads import DetectionHead
+from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Traits
 from bertjax.objectives.losses import binary_term

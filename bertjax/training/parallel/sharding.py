@@ -34,8 +34,9 @@ ENCODER_RULES: Rules = (
 )
 # Adam's step counts per parameter have other shapes than the parameters.
 COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
-# Fallback: arrays under these roots are replicated, such as heads and parameters of a user's block.
-_REPLICATED = ("heads", "lora", "projections", "slots", "encoder/layers", "encoder/embeddings")
+# Fallback: arrays under these roots are replicated, such as heads, the parameters of a user's block, and small arrays
+# that an optimizer keeps besides moments.
+_REPLICATED = ("heads", "lora", "projections", "slots", "encoder/layers", "encoder/embeddings", "opt_state")
 HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in _REPLICATED)
 
 
@@ -51,7 +52,8 @@ def spec_of(path: str, leaf: Any, rules: Rules) -> P:
         return P()
     for pattern, spec in rules:
         if re.search(pattern, path):
-            return spec
+            # An optimizer's state may have fewer axes than its parameter, such as Adafactor's means over rows.
+            return spec if len(spec) <= leaf.ndim else P()
     raise UserError(
         f'no sharding rule covers {path!r}; add (r"{path}$", P()) to sharding_rules in the traits of the objective'
     )

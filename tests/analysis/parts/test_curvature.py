@@ -33,20 +33,21 @@ def result(small, labeled):
     return Curvature().run([small], [labeled])
 
 
-def dense(subject, encoded, batch, layer) -> np.ndarray:
-    """Return the Hessian of the mean loss of a batch with respect to the kernels of a layer, as a matrix."""
+def dense(subject, encoded, batch) -> np.ndarray:
+    """Return the Hessian of the mean loss of a batch with respect to the kernels of each layer, as matrices."""
     objective, flat = encoded.objective, flatten_dict(subject.params, sep="/")
-    model = objective.model(subject.encoder)
-    own, restore = ravel_pytree({path: leaf[layer] for path, leaf in flat.items() if is_kernel_of_layers(path)})
+    model, layers = objective.model(subject.encoder), range(subject.encoder.layers)
+    kernels = [{path: leaf[layer] for path, leaf in flat.items() if is_kernel_of_layers(path)} for layer in layers]
+    _, restore = ravel_pytree(kernels[0])
 
-    def loss(vector):
+    def loss(vector, layer):
         kernels = {path: flat[path].at[layer].set(leaf) for path, leaf in restore(vector).items()}
         params = unflatten_dict({path: kernels.get(path, leaf) for path, leaf in flat.items()}, sep="/")
         sums, _ = objective.terms(model, params, None, batch, jax.random.key(0), False)
         return sums["classification"] / objective.weights(batch)["classification"]
 
-    flat = jax.tree.map(jax.numpy.asarray, flat)
-    return np.asarray(jax.jit(jax.hessian(loss))(own), np.float64)
+    flat, hessian = jax.tree.map(jax.numpy.asarray, flat), jax.jit(jax.hessian(loss))
+    return np.stack([hessian(ravel_pytree(kernels[layer])[0], layer) for layer in layers]).astype(np.float64)
 
 
 def test_eigenvalues_are_those_of_the_dense_hessian(small, labeled, result):
@@ -54,8 +55,7 @@ def test_eigenvalues_are_those_of_the_dense_hessian(small, labeled, result):
     batches = list(subsets(encoded))
     values_LS = result.arrays["small/toy/eigenvalues"]
     assert values_LS.shape == (2, len(batches))
-    for layer in range(2):
-        hessian = dense(small, encoded, batches[0], layer)
+    for layer, hessian in enumerate(dense(small, encoded, batches[0])):
         assert hessian.shape == (384, 384)
         values = np.linalg.eigvalsh((hessian + hessian.T) / 2)
         np.testing.assert_allclose(values_LS[layer, 0], values[np.abs(values).argmax()], rtol=1e-2)

@@ -23,7 +23,7 @@ from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
-from bertjax.training.step import total_loss
+from bertjax.training.loss import total_loss
 from tests import batches
 from tests.models import reference
 

@@ -10,9 +10,10 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import OptimizerConfig
-from bertjax.training.optimizer import make_optimizer
-from bertjax.training.parameter_rules import Freezing
+from bertjax.training.model_params import ModelParams
+from bertjax.training.optim.config import OptimizerConfig
+from bertjax.training.optim.freezing import Freezing
+from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.state import new_state
 from bertjax.training.step import train_chunk
 from tests.objectives import groups
@@ -74,13 +75,17 @@ def test_the_mix_starts_as_the_mean_of_all_layers_and_learns(case):
 def test_training_changes_heads_and_leaves_a_frozen_encoder_as_it_is():
     objective = Regression(reads="mix")
     batch, config = packed(objective), OptimizerConfig(frozen=("^encoder/",))
-    model = objective.model(dataclasses.replace(trainer.context().model.config, max_positions=groups.T))
-    changes = {"objective": objective, "model": model, "optimizer": make_optimizer(config)}
-    context = dataclasses.replace(trainer.context(), **changes, freezing=Freezing(config.frozen))
-    init = new_state(lambda key: objective.init(model, key, batch), context.optimizer)
+    model = objective.model(dataclasses.replace(trainer.make_step().loss.model.config, max_positions=groups.T))
+    step = dataclasses.replace(
+        trainer.make_step(),
+        loss=dataclasses.replace(trainer.make_step().loss, objective=objective, model=model),
+        optimizer=make_optimizer(config),
+        model_params=ModelParams(freezing=Freezing(config.frozen)),
+    )
+    init = new_state(lambda key: objective.init(model, key, batch), step.optimizer)
     state = jax.jit(init)(jax.random.key(0))
     batches = jax.tree.map(lambda leaf: np.stack([leaf] * 20), batch)
-    after, metrics = jax.jit(lambda state: train_chunk(context, state, None, batches))(state)
+    after, metrics = jax.jit(lambda state: train_chunk(step, state, None, batches))(state)
     jax.tree.map(np.testing.assert_array_equal, state["params"]["encoder"], after["params"]["encoder"])
     for before, now in zip(jax.tree.leaves(state["params"]["heads"]), jax.tree.leaves(after["params"]["heads"])):
         assert not np.array_equal(before, now)

@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.step import normalized, total_loss
+from bertjax.training.loss import normalized, total_loss
 from tests import batches
 from tests.models import reference
 

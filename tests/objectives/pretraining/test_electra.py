@@ -14,7 +14,7 @@ from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
 from bertjax.runtime.errors import UserError
-from bertjax.training.step import normalized
+from bertjax.training.loss import normalized
 from tests import batches, ragged
 
 OBJECTIVE = Electra(generator_share=0.5)

@@ -21,7 +21,7 @@ from bertjax.training.parallel.strategy import Layout
 from bertjax.training.program import Program
 from bertjax.training.step import gradients
 from tests import batches
-from tests.training.trainer import context
+from tests.training.trainer import make_step
 
 BASE = PRESETS["base"]
 
@@ -100,10 +100,11 @@ def collectives(
     layout = Layout(mesh, (*ENCODER_RULES, *HEAD_RULES), strategy, dtype, reduction)
     execution = Execution(dtype=dtype, remat=remat, gather_layer=layout.gather_layer)
     encoder = dataclasses.replace(batches.ENCODER, execution=execution)
-    parts = context()
-    parts = dataclasses.replace(parts, layout=layout, model=parts.objective.model(encoder))
+    parts = make_step()
+    loss = dataclasses.replace(parts.loss, layout=layout, model=parts.loss.objective.model(encoder))
+    parts = dataclasses.replace(parts, loss=loss)
     batch = batches.make()
-    params = batches.param_shapes(parts.objective, batches.ENCODER, batch)
+    params = batches.param_shapes(parts.loss.objective, batches.ENCODER, batch)
     traced = jax.make_jaxpr(functools.partial(gradients, parts))(params, None, batch, jnp.int32(0))
     dtypes = {"all_gather": [], "reduce_scatter": []}
     for equation in equations(traced.jaxpr):

@@ -11,8 +11,9 @@ from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.full_sentences import FullSentences
 from bertjax.data.preparation.prepare import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.training.config import OptimizerConfig, Stage
+from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
+from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.results import source_epochs
 from bertjax.training.stages import Timetable
 
@@ -26,7 +27,8 @@ def data(tmp_path_factory):
     for name, size in (("large", 400), ("small", 40)):
         (folder / f"{name}.txt").write_text("".join(f"{name} {i} is {name}. So {i} is it.\n\n" for i in range(size)))
     sources = {name: SourceConfig(str(folder / f"{name}.txt")) for name in ("large", "small")}
-    return DataConfig(sources=sources, tokenizer=TokenizerConfig(vocab_size=300), store=str(folder / "stores"))
+    tokenizer, stores = TokenizerConfig(vocab_size=300), str(folder / "stores")
+    return DataConfig(sources=sources, tokenizer=tokenizer, store=stores, workers=0)
 
 
 def of(data, tasks, stages=STAGES):

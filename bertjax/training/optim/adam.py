@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from bertjax.training.optim.by_path import IS_STACKED
 from bertjax.training.param_paths import map_with_path
-from bertjax.training.parameter_rules import IS_STACKED
 
 
 def scale_by_adam(

@@ -1,13 +1,17 @@
-"""AdamW and LAMB as BERT uses them. The training step applies the learning rate, since it knows the step count."""
+"""Optimizers by their settings. The training step applies the learning rate, since it knows the step count."""
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from bertjax.training.adam import scale_by_adam
-from bertjax.training.config import OptimizerConfig
+from bertjax.runtime.errors import UserError
+from bertjax.training.optim.adam import scale_by_adam
+from bertjax.training.optim.by_path import IS_STACKED, by_depth, by_multiplier, stateless
+from bertjax.training.optim.config import OptimizerConfig
+from bertjax.training.optim.freezing import freeze
+from bertjax.training.optim.muon import scale_by_muon
+from bertjax.training.optim.outside import outside_optimizer
 from bertjax.training.param_paths import map_with_path, matches
-from bertjax.training.parameter_rules import IS_STACKED, by_depth, by_multiplier, freeze, stateless
 
 # Not relative attention biases, which XLNet decays (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
 _IS_UNSCALED = matches(r"^scores/|(^|(?<!/relative)/)(\w*bias|scale)$")
@@ -21,12 +25,16 @@ def decay_mask(params: dict) -> dict:
 def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> optax.GradientTransformation:
     """Return the transformation from gradients to updates, without the learning rate.
 
-    It clips by global norm and applies Adam, decoupled weight decay and, for LAMB, the trust ratio. Frozen parameters
-    have no moments, do not count in the norm, and get zero updates. `init` raises UserError if a configured pattern
-    matches no parameter. For `counts_by_leaf` see `scale_by_adam`.
+    It clips by global norm, applies Adam, Muon or an optimizer from outside, decoupled weight decay and, for LAMB, the
+    trust ratio. Frozen parameters have no moments, do not count in the norm, and get zero updates. `init` raises
+    UserError if a configured pattern matches no parameter. For `counts_by_leaf` see `scale_by_adam`.
+
+    Raises:
+      UserError: an optimizer from outside cannot be made, or counts its steps for all parameters together although some
+        start later.
     """
     steps = [
-        scale_by_adam(config.b1, config.b2, config.epsilon, config.bias_correction, counts_by_leaf),
+        _scale(config, counts_by_leaf),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),  # after Adam: decoupled, not L2
     ]
     if config.clip_norm:
@@ -43,10 +51,17 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
     return chain
 
 
-def apply_updates(params: dict, updates: dict, learning_rate: jax.Array) -> tuple[dict, dict]:
-    """Return (params - learning_rate * updates, -learning_rate * updates)."""
-    updates = jax.tree.map(lambda update: -learning_rate * update, updates)
-    return optax.apply_updates(params, updates), updates
+def _scale(config: OptimizerConfig, counts_by_leaf: bool) -> optax.GradientTransformation:
+    """Return the transformation that turns a gradient into an update, without decay."""
+    if config.is_outside:
+        if counts_by_leaf:
+            raise UserError(
+                f"optimizer.kind={config.kind!r} may count steps for all parameters together, and some are not trained "
+                "in every step (several tasks, or stages that freeze): set optimizer.kind=adamw"
+            )
+        return outside_optimizer(config.kind, config.arguments)
+    adam = scale_by_adam(config.b1, config.b2, config.epsilon, config.bias_correction, counts_by_leaf)
+    return scale_by_muon(adam) if config.kind == "muon" else adam
 
 
 def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:

@@ -1,22 +1,23 @@
-"""An encoder shaped like ModernBERT, trained as in its first phase: Warner et al. (2024), arXiv 2412.13663.
+"""ModernBERT, trained as in its first phase: Warner et al. (2024), arXiv 2412.13663.
 
 Run on every host of a TPU slice of 256 chips:
 
-    python -m bertjax.train --distributed --config=configs/modern.py --workdir=gs://BUCKET/modern \
+    python -m bertjax.train --distributed --config=configs/modernbert.py --workdir=gs://BUCKET/modernbert \
         --config.data.corpus='gs://BUCKET/corpus/*.jsonl.gz' --config.data.store=gs://BUCKET/stores
 
 To see whether it fits and what it costs, compile it for the slice. This needs no TPU:
 
-    python -m bertjax compile --config=configs/modern.py --topology=v5e:16x16
+    python -m bertjax compile --config=configs/modernbert.py --topology=v5e:16x16
 
 | setting | paper | where | here |
 |---|---|---|---|
-| layers, width | 22, 768 | 2.1 | the same, `modern_base` |
-| positions | rotary | 2.1 | the same, with one base of 10,000 for all layers |
+| layers, width | 22, 768 | 2.1 | the same, `modernbert_base` |
+| positions | rotary, with a base of 10,000 in the first phase | 2.2 | the same |
 | attention | every third layer global, the others see 128 tokens | 2.1 | the same: 64 to either side |
 | feed-forward | GeGLU | 2.1 | the same |
-| norms | before each part, after the embeddings | 2.1 | the same, and one before the first attention (*) |
-| biases | only in the decoder | 2.1 | only in the heads |
+| norms | before each part but the first attention, after the embeddings | 2.1 | the same |
+| biases | only in the decoder | 2.1 | the same |
+| initialization | 0.02; outputs 0.02 / sqrt(2 L) (*) | | the same |
 | objective | masked tokens, 30%, no sentence pairs | 2.2 | the same |
 | sequence length | 1,024 in the first phase | 2.2 | the same |
 | learning rate | 8e-4; warm-up, stable, decay | 2.2 | the same; steps, batch and decay are our choice |
@@ -31,11 +32,10 @@ Deviations:
 - AdamW with a clip norm of 1 instead of StableAdamW, which limits each update and needs no clipping.
 - That code has a dropout of 0.1 on the output of attention; `model.dropout` has one rate for all layers, here 0.
 - Its batch grows from 768 to 4,608 rows over 50 billion tokens. Here all batches have 1,024 rows.
-- Its first layer has no norm before attention, and its weights start from other standard deviations (Megatron's).
 - The decay is linear, and the text has no code.
 - There is no second phase: it has longer rows and a rotary base of 160,000 in global layers only.
 
-`modern.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
+`modernbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
 
 import ml_collections
@@ -43,7 +43,9 @@ import ml_collections
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.model = {"preset": "modern_base", "max_positions": 1024}
+    config.model = {"preset": "modernbert_base", "max_positions": 1024}
+    # The preset has the published base of 160,000, which the second phase sets.
+    config.model.block = {"kind": "modern", "rotary_base": 10_000.0}
     config.data = {
         "corpus": "hf:wikimedia/wikipedia/20231101.en",
         "tokenizer": {"kind": "byte_bpe", "vocab_size": 50_368},
@@ -66,7 +68,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.runtime = {"micro_tokens": 4096, "log_every": 100}
     if variant == "smoke":
         config.model.update({"layers": 4, "width": 128, "heads": 2, "feedforward": 192})
-        config.model.block = {"kind": "modern", "window": 8}
+        config.model.block.window = 8
         config.data = {"corpus": "embedded:en", "tokenizer": {"kind": "byte_bpe", "vocab_size": 2000}}
         config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 10})
         config.optimizer.schedule = {"kind": "wsd", "decay_steps": 10}

@@ -1,0 +1,222 @@
+"""ModernBERT in transformers: `ModernBertModel`, `ModernBertForMaskedLM` and `ModernBertConfig`; also Ettin and mmBERT.
+
+(transformers 4.57 and 5.24, models/modernbert/modeling_modernbert.py and configuration_modernbert.py.) Its tensors join
+queries, keys and values, and the two kernels that a gate multiplies. Its first layer has no norm before attention. Its
+heads on labels have a layer of their own, which `ModernBertForMaskedLM` calls by the same name.
+
+Folders are written with the keys of transformers 4, which 5 reads as well.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bertjax.interop import names
+from bertjax.interop.family import ACTIVATIONS, MLM, Family
+from bertjax.interop.task_heads import CHOICES, CLS, MEAN, SEQUENCE, TaskHead, task_heads
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.modern import ModernBlock
+from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError, quoted
+
+_LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
+_FIRST_NORM = "model.layers.0.attn_norm"
+# {tensor: its parts, in order}. A part's name in the table is `Wqkv.query.weight`.
+_JOINED = {"Wqkv": ("query", "key", "value"), "Wi": ("intermediate", "gate")}
+_WHOLE, _PART = re.compile(r"(.*\.(Wqkv|Wi))(\.\w+)"), re.compile(r"(.*\.(?:Wqkv|Wi))\.\w+(\.\w+)")
+# bertjax has biases in all of these or in none.
+_BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
+# {kind of layer in transformers 5: key of its rotary base in transformers 4}
+_BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+_WINDOW = 128  # tokens to both sides together
+# Keys that do not change the function, some of them of the authors' own code.
+_HARMLESS = frozenset(
+    "initializer_cutoff_factor mlp_dropout deterministic_flash_attn repad_logits_with_grad sparse_prediction "
+    "sparse_pred_ignore_index layer_norm_eps position_embedding_type".split()
+)
+
+
+class _ModernBert(Family):
+    @property
+    def root(self):
+        return "model."
+
+    @property
+    def settings_read(self):
+        return super().settings_read | _HARMLESS | {*_BIASES, "classifier_activation", "layer_types", "rope_parameters"}
+
+    def names(self, encoder, parts):
+        return tuple(name for name in super().names(encoder, parts) if encoder.has_biases or not _is_optional(name))
+
+    def encoder_config(self, config):
+        config = _in_keys_of_transformers_4(config)
+        if config.get("decoder_bias", True) is not True:
+            raise UserError(f"config.json has decoder_bias={quoted(config['decoder_bias'])}; bertjax's decoder has one")
+        biases = {key: config.get(key, False) for key in _BIASES}
+        if len({*map(str, biases.values())}) > 1:
+            listed = ", ".join(f"{key}={quoted(value)}" for key, value in biases.items())
+            raise UserError(f"config.json has {listed}; bertjax's ModernBERT has all of these biases or none")
+        encoder = super().encoder_config(config)
+        if ACTIVATIONS.get(head := config.get("classifier_activation", "gelu")) != encoder.activation:
+            raise UserError(
+                f"config.json has classifier_activation={quoted(head)}; bertjax's ModernBERT has the activation of its "
+                f"layers in heads too, {encoder.activation}"
+            )
+        return encoder
+
+    def settings(self, encoder, architecture, pad_id):
+        settings = super().settings(encoder, architecture, pad_id)
+        # The defaults are ids of ModernBERT's own tokenizer.
+        symbols = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
+        return settings | symbols | dict.fromkeys(_BIASES, encoder.has_biases) | {
+            "local_attention": 2 * encoder.block.window or _WINDOW,
+            "mlp_dropout": encoder.dropout,
+            "classifier_activation": settings["hidden_activation"],
+        }  # fmt: skip
+
+    def canonical(self, tensors, encoder_only=False):
+        named = super().canonical(tensors, encoder_only)
+        if unknown := sorted(name for name in named if name.startswith(_FIRST_NORM)):
+            raise UserError(f"the checkpoint has {unknown[0]}; ModernBERT has no norm before its first attention")
+        divided = {}
+        for name, tensor in named.items():
+            if not (match := _WHOLE.fullmatch(name)):
+                divided[name] = tensor
+                continue
+            whole, joined, kind = match.groups()
+            own = np.split(tensor, len(_JOINED[joined]))
+            divided |= {f"{whole}.{part}{kind}": rows for part, rows in zip(_JOINED[joined], own, strict=True)}
+        # Layers are stacked, so the first one has a row of the norm too, which nothing reads.
+        for kind, value in (("weight", np.ones_like), ("bias", np.zeros_like)):
+            if (norm := named.get(f"model.embeddings.norm.{kind}")) is not None:
+                divided[f"{_FIRST_NORM}.{kind}"] = value(norm)
+        return divided
+
+    def published(self, tensors):
+        joined: dict[str, list[np.ndarray]] = {}
+        for name, tensor in tensors.items():
+            if not name.startswith(f"{_FIRST_NORM}."):
+                # In the table the parts come in their order.
+                joined.setdefault(_PART.sub(r"\1\2", name), []).append(tensor)
+        return {name: np.concatenate(parts) if len(parts) > 1 else parts[0] for name, parts in joined.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class _LabelHead(TaskHead):
+    """`bertjax.models.label_heads.LabelHead` under the names of transformers."""
+
+    def names(self, term):
+        return (
+            *names.dense("head.dense", f"heads/{term}/transform"),
+            *names.norm("head.norm", f"heads/{term}/norm"),
+            *names.dense(self.logits, f"heads/{term}/classifier"),
+        )
+
+    def check(self, config):
+        super().check(config)
+        if (pooling := config.get(self.pooling, CLS)) not in (CLS, MEAN):
+            raise UserError(
+                f"config.json has {self.pooling}={quoted(pooling)}; bertjax's ModernBERT has {CLS} and {MEAN}"
+            )
+
+
+def _is_optional(name: names.Name) -> bool:
+    """Return whether a tensor is a bias of layers, norms or the first layer of a head."""
+    return name.ours.endswith("/bias") and not name.ours.endswith("classifier/bias")
+
+
+def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with the keys of transformers 4, and windows as bertjax counts them.
+
+    Raises:
+      UserError: global and local layers do not alternate in one period, or rotations are scaled.
+    """
+    settings = dict(config)
+    for kind, key in _BASES.items():
+        rotary = (config.get("rope_parameters") or {}).get(kind) or {}
+        if scaled := {name: value for name, value in rotary.items() if name != "rope_theta" and value != "default"}:
+            raise UserError(
+                f"config.json has rope_parameters with {quoted(scaled)}; bertjax's rotary positions are not scaled"
+            )
+        settings |= {key: rotary["rope_theta"]} if "rope_theta" in rotary else {}
+    if kinds := config.get("layer_types"):
+        periods = [settings.get("global_attn_every_n_layers", 3), *range(1, len(kinds) + 1)]
+        fitting = (every for every in periods if kinds == [_kind(number % every) for number in range(len(kinds))])
+        if (every := next(fitting, None)) is None:
+            raise UserError(
+                f"config.json has layer_types={quoted(kinds)}; bertjax's ModernBERT has global layers in one period, "
+                "the first layer among them"
+            )
+        settings["global_attn_every_n_layers"] = every
+    window = settings.get("local_attention", _WINDOW) // 2
+    return settings | {"local_attention": window if settings.get("global_attn_every_n_layers", 3) > 1 else 0}
+
+
+def _kind(place: int) -> str:
+    return "sliding_attention" if place else "full_attention"
+
+
+_SEQUENCE = _LabelHead(SEQUENCE, "classifier", pooling="classifier_pooling")
+_HEADS = task_heads(_SEQUENCE, choice=dataclasses.replace(_SEQUENCE, suffix=CHOICES))
+FAMILY = _ModernBert(
+    title="ModernBERT",
+    model_type="modernbert",
+    stem="ModernBert",
+    table=(
+        names.Name("model.embeddings.tok_embeddings.weight", "encoder/embeddings/word"),
+        *names.norm("model.embeddings.norm", "encoder/embeddings/norm"),
+        *names.layers(
+            _LAYER,
+            query="attn.Wqkv.query",
+            key="attn.Wqkv.key",
+            value="attn.Wqkv.value",
+            attended="attn.Wo",
+            attention_norm="attn_norm",
+            intermediate="mlp.Wi.intermediate",
+            output="mlp.Wo",
+            output_norm="mlp_norm",
+        ),
+        *names.dense(f"{_LAYER}.mlp.Wi.gate", f"{_OURS}/gate"),
+        *names.norm("model.final_norm", "encoder/final_norm"),
+    ),
+    parts={MLM: names.masked_lm("head.dense", "head.norm", "decoder.bias")},
+    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
+    # Every class has `ModernBertPredictionHead` and `classifier`, those on tokens too.
+    task_heads={term: dataclasses.replace(_SEQUENCE, suffix=head.suffix) for term, head in _HEADS.items()},
+    keys={
+        "vocab_size": "vocab_size",
+        "layers": "num_hidden_layers",
+        "width": "hidden_size",
+        "heads": "num_attention_heads",
+        "feedforward": "intermediate_size",
+        "activation": "hidden_activation",
+        "max_positions": "max_position_embeddings",
+        "dropout": "embedding_dropout",
+        "attention_dropout": "attention_dropout",
+        "norm_epsilon": "norm_eps",
+        "init_stddev": "initializer_range",
+        "block.rotary_base": "global_rope_theta",
+        "block.local_rotary_base": "local_rope_theta",
+        "block.window": "local_attention",
+        "block.global_every": "global_attn_every_n_layers",
+        "block.biases": "norm_bias",
+    },
+    defaults=EncoderConfig(
+        vocab_size=50368,
+        layers=22,
+        feedforward=1152,
+        embeddings=BertEmbeddings(positions="none"),
+        block=ModernBlock(),
+        max_positions=8192,
+        segments=0,
+        dropout=0.0,
+        attention_dropout=0.0,
+        norm_epsilon=1e-5,
+    ),
+    fixed={"decoder_bias": True},
+    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    has_flax=False,
+)

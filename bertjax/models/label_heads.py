@@ -1,0 +1,59 @@
+"""Heads that predict labels: of examples or tokens in fine-tuning, and of replaced tokens in ELECTRA."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.activations import activation
+from bertjax.models.config import EncoderConfig
+from bertjax.models.heads import transformed
+from bertjax.models.layers import Dense
+from bertjax.models.model import HeadSpec
+
+
+def label_head(config: EncoderConfig, outputs: int) -> HeadSpec:
+    """Return a head that predicts labels: linear, or `LabelHead` if the encoder's block has no pooler.
+
+    It computes in float32. Answers are ranked by logits that differ only slightly, and in bfloat16 numbers near 3 are
+    1/64 apart.
+    """
+    if config.block.has_pooler:
+        return HeadSpec(Dense, {"features": outputs, "dtype": "float32"})
+    return HeadSpec(LabelHead, {"features": outputs})
+
+
+class LabelHead(nn.Module):
+    """Predict labels from states by two layers, for blocks without a pooler (Warner et al., 2024, ModernBERT).
+
+    The first layer is that of `MaskedLMHead`: dense, activation, norm. Everything is computed in float32.
+
+    Attributes:
+      features: number of outputs.
+    """
+
+    config: EncoderConfig
+    features: int
+
+    @nn.compact
+    def __call__(self, states: jax.Array) -> jax.Array:
+        """Map states [..., D] to float32 logits [..., features]."""
+        execution = dataclasses.replace(self.config.execution, dtype="float32")
+        config = dataclasses.replace(self.config, execution=execution)
+        hidden = transformed(config, config.width, states)
+        return Dense(config, self.features, stddev=config.width**-0.5, name="classifier")(hidden)
+
+
+class DetectionHead(nn.Module):
+    """Predict for each token whether it was replaced (Clark et al., 2020, section 2)."""
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
+        """Return float32 logits_BT."""
+        # This hidden layer follows the published code (google-research/electra).
+        transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
+        transformed_BTD = activation(self.config)(transform(hidden_BTD))
+        return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)

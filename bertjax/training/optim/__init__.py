@@ -1,0 +1,1 @@
+"""Optimizers: Adam and LAMB, and rules for parameters selected by path."""
