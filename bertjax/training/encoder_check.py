@@ -1,9 +1,11 @@
 """Trace a user's layer and embeddings on abstract shapes, so that their errors show before a corpus is prepared."""
 
+import inspect
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.visibility import Queries, Visibility
@@ -11,6 +13,8 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.objective_check import user_errors
 
 _ROWS, _TOKENS, _QUERIES = 2, 8, 3
+# What the encoder calls a layer with.
+_ARGUMENTS = ("hidden_BTD", "visibility", "key", "queries", "positions", "number")
 
 
 def check_encoder(config: EncoderConfig) -> None:
@@ -39,14 +43,25 @@ def check_encoder(config: EncoderConfig) -> None:
             hidden_BTD = jnp.zeros((_ROWS, _TOKENS, config.width), config.execution.dtype)
             some = Queries(hidden_BTD[:, :_QUERIES], zeros_BT[:, :_QUERIES])  # as in the last layer
             layer, positions = config.block.layer(config), config.block.positions(config, zeros_BT, zeros_BT)
-            arguments = hidden_BTD, Visibility(zeros_BT), key
-            return [layer.init_with_output(key, *arguments, queries, positions)[0] for queries in (None, some)]
+            arguments, number = (hidden_BTD, Visibility(zeros_BT), key), jnp.int32(0)
+            return [layer.init_with_output(key, *arguments, queries, positions, number)[0] for queries in (None, some)]
 
         setting = f"model.block.kind={kind!r}"
         with user_errors(setting):
+            _check_arguments(setting, config.block.layer(config))
             config.block.products(config)
             for states, count in zip(jax.eval_shape(apply, key), (_TOKENS, _QUERIES), strict=True):
                 _check_states(setting, config, states, (_ROWS, count, config.width))
+
+
+def _check_arguments(setting: str, layer: nn.Module) -> None:
+    # Python raises this error where the layer is called, not in the user's code.
+    try:
+        inspect.signature(layer.__call__).bind(*_ARGUMENTS)
+    except TypeError as error:
+        raise UserError(
+            f"{setting} has a layer that cannot be called with {', '.join(_ARGUMENTS)} ({error}); name them all"
+        ) from error
 
 
 def _check_states(setting: str, config: EncoderConfig, states: Any, shape: tuple[int, ...]) -> None:

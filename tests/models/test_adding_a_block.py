@@ -222,6 +222,11 @@ def test_wrong_settings_are_one_line(refused):
             "return None and sums +",
             r"returns NoneType for 8 tokens or queries, and the next",
         ),
+        (
+            ", number=None",
+            "",
+            r"has a layer that cannot be called with .*, number \(too many posit",
+        ),
         ("feedforward=3)", "feedforward=3 / 0)", r"fails: .*broken.py:\d+ in products: ZeroDivisionError: .*; correct"),
     ],
 )
