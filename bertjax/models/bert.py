@@ -80,13 +80,12 @@ class BertEmbeddings(Embeddings):
         return self.positions == "learned"
 
     def check(self, config):
+        super().check(config)
         if self.positions not in POSITIONS:
             raise UserError(
                 f"model.embeddings.positions={self.positions!r} is unknown; choose one of {', '.join(POSITIONS)}"
             )
         for field, of_zero in (
-            ("width", "stands for model.width"),
-            ("segments", "has no segment table"),
             ("position_offset", "reads the position table from its first row"),
             ("task_types", "has no table of task embeddings"),
         ):

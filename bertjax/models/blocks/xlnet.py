@@ -54,14 +54,12 @@ class XLNetEmbeddings(Embeddings):
     kind: str = dataclasses.field(init=False, default="xlnet")
 
     def check(self, config):
+        super().check(config)
         if not config.block.has_query_stream:
             raise UserError(
                 "model.embeddings.kind=xlnet leaves positions and segments to the attention of model.block.kind=xlnet, "
                 f"not {config.block.kind}; set model.embeddings.kind=bert"
             )
-        for field, of_zero in (("width", "stands for model.width"), ("segments", "has no terms of segments")):
-            if (value := getattr(self, field)) < 0:
-                raise UserError(f"model.embeddings.{field}={value} must not be negative; 0 {of_zero}")
 
     def layer(self, config):
         return XLNetEmbeddingLayer(config, parent=None)
