@@ -20,8 +20,9 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | initialization | 0.02; outputs 0.02 / sqrt(2 L) (*) | | the same |
 | objective | masked tokens, 30%, no sentence pairs | 2.2 | the same |
 | sequence length | 1,024 in the first phase | 2.2 | the same |
-| learning rate | 8e-4; warm-up, stable, decay | 2.2 | the same; steps, batch and decay are our choice |
+| learning rate | 8e-4; warm-up, stable, 1-sqrt decay | 2.2 | the same; steps and batch are our choice |
 | warm-up | 3 billion tokens (*) | | 2,861 steps, as many tokens |
+| optimizer | StableAdamW without clipping, b2 0.98 (*) | 2.2 | the same |
 | weight decay | 1e-5 (*) | | the same |
 | vocabulary | 50,368 | 2.1 | the same, byte-level BPE trained on your corpus |
 | packing | no padding | 2.1 | several examples per row, kept separate |
@@ -29,10 +30,9 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 (*) From the authors' published code, AnswerDotAI/ModernBERT: modernbert-base-pretrain.yaml.
 
 Deviations:
-- AdamW with a clip norm of 1 instead of StableAdamW, which limits each update and needs no clipping.
 - That code has a dropout of 0.1 on the output of attention; `model.dropout` has one rate for all layers, here 0.
 - Its batch grows from 768 to 4,608 rows over 50 billion tokens. Here all batches have 1,024 rows.
-- The decay is linear, and the text has no code.
+- The text has no code.
 - There is no second phase: it has longer rows and a rotary base of 160,000 in global layers only.
 
 `modernbert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
@@ -57,9 +57,11 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         }
     }
     config.optimizer = {
+        "kind": "stable_adamw",
         "learning_rate": 8e-4,
         "warmup_steps": 2861,
-        "schedule": {"kind": "wsd", "decay_steps": 10_000},
+        "clip_norm": 0.0,
+        "schedule": {"kind": "wsd", "decay_steps": 10_000, "decay": "1-sqrt"},
         "b2": 0.98,
         "weight_decay": 1e-5,
     }
@@ -71,7 +73,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.model.block.window = 8
         config.data = {"corpus": "embedded:en", "tokenizer": {"kind": "byte_bpe", "vocab_size": 2000}}
         config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 10})
-        config.optimizer.schedule = {"kind": "wsd", "decay_steps": 10}
+        config.optimizer.schedule.decay_steps = 10
         config.stages = [{"steps": 50, "seq_len": 64, "batch": 32}]
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}

@@ -11,6 +11,7 @@ import time
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint._src.path.atomicity import AtomicRenameTemporaryPath
 
 from bertjax.cli import train
 from bertjax.config import export
@@ -60,15 +61,26 @@ def _hang_at(owner: type, name: str, call: int) -> None:
     setattr(owner, name, hangs)
 
 
-def _slow_save(seconds: float = 2.0, at: int | None = None) -> None:
+def _slow_save() -> None:
     finalize = ocp.CheckpointManager._finalize_checkpoint
 
     def finalize_late(self, step):
-        is_late = step if at is None else step == at
-        time.sleep(seconds if is_late else 0.0)
+        time.sleep(2.0 if step else 0.0)
         return finalize(self, step)
 
     ocp.CheckpointManager._finalize_checkpoint = finalize_late
+
+
+def endless_save_of_20() -> None:
+    """All of the checkpoint is written, and Orbax never renames its folder."""
+    finalize = AtomicRenameTemporaryPath.finalize
+
+    async def finalize_never(self):
+        if self.get_final().name == "20":
+            wait_to_be_killed()
+        await finalize(self)
+
+    AtomicRenameTemporaryPath.finalize = finalize_never
 
 
 def never_ends() -> None:
@@ -160,7 +172,7 @@ FAULTS = {
     "late_record": late_record,
     "endless_evaluation": endless_evaluation,
     "not_finite": not_finite,
-    "endless_save_of_20": lambda: _slow_save(10_000.0, at=20),
+    "endless_save_of_20": endless_save_of_20,
     "never_ends": never_ends,
     "stops_only": stops_only,
     **{f"hang_{state}": functools.partial(_hang_at, *place) for state, place in HANGS.items()},

@@ -21,6 +21,8 @@ _WORDPIECE = (
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
 # {class: the family whose order of ids it has}
 _SENTENCEPIECE = {"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"}
+# A class that lays out texts by two settings, whatever the template of its `tokenizer.json` is.
+_GEMMA = "Gemma"
 # Classes that run any `tokenizer.json` as it is: `PreTrainedTokenizerFast` in transformers 4, the last one in 5.
 _IN_TRANSFORMERS_5 = "TokenizersBackend"
 _GENERIC = ("PreTrained", "PreTrainedTokenizerFast", _IN_TRANSFORMERS_5)
@@ -121,6 +123,11 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
             f"{folder} has a tokenizer with code of its own, tokenizer_class={quoted(named)} with auto_map, which "
             f"bertjax does not run; {_REMEDY}"
         )
+    if name == _GEMMA and not (settings.get("add_bos_token", True) and settings.get("add_eos_token")):
+        raise UserError(
+            f"{folder} has tokenizer_class={quoted(named)} without add_eos_token: texts end without [SEP] there; set "
+            '"tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json if tokenizer.json has a template'
+        )
     if kind == "tokenizer.json":
         return
     if (folder / _FASTBPE).exists():
@@ -146,9 +153,11 @@ def check(folder: Path, settings: Mapping[str, Any], config: Mapping[str, Any], 
 
 
 def note(settings: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Return a note if a `tokenizer.json` belongs to an unknown class."""
+    """Return a note if a `tokenizer.json` belongs to an unknown class, or one that lays out pairs in another way."""
     known = (*_WORDPIECE, *_BYTE_BPE, *_SENTENCEPIECE, *_GENERIC, *_OWN_CODE)
-    if (name := name_of(settings, config)) in known or not name:
+    if (name := name_of(settings, config)) == _GEMMA:
+        return ["GemmaTokenizer puts [CLS] before the second text of a pair too; here there is only [SEP] between them"]
+    if name in known or not name:
         return []
     return [f"tokenizer_class={name}Tokenizer is not known; its tokenizer.json is read as it is"]
 

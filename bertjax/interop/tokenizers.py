@@ -126,8 +126,8 @@ def _read(folder: Path, lowercase: bool) -> Found:
     files = added_tokens.declared(settings, symbols, ids)
     kind = _kind_of(folder, description, files, is_ours=tokenizer_classes.is_generic(settings, config))
     tokenizer_classes.check(folder, settings, config, kind)
-    notes = foreign_settings.notes_of_tokenizer(settings, symbols)
     layout = layout_of(description.get("post_processor"))
+    notes = foreign_settings.notes_of_tokenizer(_without_bounds(settings, layout), symbols)
     has_segments = tokenizer_classes.gives_segments(class_name, settings) and (layout is None or layout.segment > 0)
     if kind == _SENTENCEPIECE:
         if lowercase:
@@ -163,6 +163,20 @@ def _read(folder: Path, lowercase: bool) -> Found:
     if is_byte_level and not tokenizer_classes.keeps_prefix_space(class_name):
         splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # as the classes of transformers 4 do
     return Found(_laid_out(description, layout, separators, str(folder / kind)), notes, has_segments)
+
+
+def _without_bounds(settings: dict[str, Any], layout: Layout | None) -> dict[str, Any]:
+    """Leave out `add_bos_token` and `add_eos_token` if they ask for the symbols that the template has, as in mmBERT."""
+    if layout is None or layout.cls_last:
+        return settings
+    pieces = {"add_bos_token": ("bos_token", layout.cls), "add_eos_token": ("eos_token", layout.sep)}
+
+    def is_in_template(key: str) -> bool:
+        name, piece = pieces[key]
+        value = settings.get(name)
+        return settings[key] is True and (value.get("content") if isinstance(value, dict) else value) == piece
+
+    return {key: value for key, value in settings.items() if key not in pieces or not is_in_template(key)}
 
 
 def _if_there(path: Path) -> dict[str, Any]:

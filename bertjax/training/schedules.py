@@ -74,24 +74,37 @@ class Cosine(Schedule):
         return jnp.minimum(_rise(step, warmup_steps), 0.5 * (1.0 + jnp.cos(jnp.pi * fallen)))
 
 
+DECAYS = ("linear", ONE_MINUS_SQRT := "1-sqrt")
+
+
 @dataclasses.dataclass(frozen=True)
 class WarmupStableDecay(Schedule):
-    """Linear warm-up, constant peak, linear decay to 0 at the end (Haegele et al., 2024, arXiv 2405.18392).
+    """Linear warm-up, constant peak, decay at the end (Haegele et al., 2024, arXiv 2405.18392, section 3).
 
     Attributes:
       decay_steps: length of the final decay.
+      decay: its shape, `linear`, or `1-sqrt`, which falls faster at first: 1 - sqrt(share of the decay that is done).
+        Haegele et al. found it better than linear (section 3.2); ModernBERT ends with it.
+      floor: share of the peak at the end of the decay.
     """
 
     kind: str = dataclasses.field(init=False, default="wsd")
     decay_steps: int = 1000
+    decay: str = "linear"
+    floor: float = 0.0
 
     def __post_init__(self):
+        if self.decay not in DECAYS:
+            raise UserError(f"optimizer.schedule.decay={self.decay!r} is unknown; choose one of {', '.join(DECAYS)}")
+        if not 0.0 <= self.floor < 1.0:
+            raise UserError(f"optimizer.schedule.floor={self.floor} must be a share of the peak, from 0 to below 1")
         if self.decay_steps < 1:
             raise UserError(f"optimizer.schedule.decay_steps={self.decay_steps} must be at least 1")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        fall = (steps - step) / self.decay_steps
-        return jnp.minimum(1.0, jnp.minimum(_rise(step, warmup_steps), fall))
+        left = jnp.clip((steps - step) / self.decay_steps, 0.0, 1.0)
+        fall = 1.0 - jnp.sqrt(1.0 - left) if self.decay == ONE_MINUS_SQRT else left
+        return jnp.minimum(_rise(step, warmup_steps), self.floor + (1.0 - self.floor) * fall)
 
     def check(self, warmup_steps: int, steps: int, where: str) -> None:
         super().check(warmup_steps, steps, where)

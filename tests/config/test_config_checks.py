@@ -223,7 +223,10 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "stages.1.warmup_steps=50 must be below the 50 steps that the learning rate has to rise and fall; "
             "lower it, or train longer",
         ),
-        ({"optimizer": {"kind": "adam"}}, "optimizer.kind='adam' is unknown; choose one of adamw, lamb"),
+        (
+            {"optimizer": {"kind": "adam"}},
+            "optimizer.kind='adam' is unknown; choose one of adamw, stable_adamw, lamb, muon, or name module:function",
+        ),
         ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
         (
             {"optimizer": {"schedule": {"kind": "step"}}},

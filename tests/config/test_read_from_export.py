@@ -42,7 +42,7 @@ data.filters.*.shortest_mean_word data.filters.*.stop_words data.filters.*.text_
 data.heldout_share data.splitter
 model.activation model.activation_bits model.attention_dropout model.block.biases
 model.block.bottlenecked model.block.feedforwards model.block.fixed_heads model.block.gated model.block.global_every
-model.block.inner_width model.block.kind model.block.normalization model.block.pairs
+model.block.inner_width model.block.kind model.block.local_rotary_base model.block.normalization model.block.pairs
 model.block.rotary_base model.block.window model.direction model.dropout model.embeddings.kind
 model.embeddings.position_offset model.embeddings.positions model.embeddings.segments
 model.embeddings.task_types model.embeddings.width
@@ -89,7 +89,8 @@ lora.alpha lora.kernels lora.rank
 optimizer.b1 optimizer.b2 optimizer.bias_correction optimizer.clip_norm optimizer.epsilon optimizer.frozen
 optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_decay_offset optimizer.learning_rate
 optimizer.multipliers.*.by_layer optimizer.multipliers.*.factor optimizer.multipliers.*.path
-optimizer.schedule.decay_steps optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps
+optimizer.arguments optimizer.schedule.decay optimizer.schedule.decay_steps optimizer.schedule.floor
+optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps
 optimizer.weight_decay
 pruning.end_share pruning.kind pruning.remaining pruning.start_share
 quantization.bits quantization.layer_bits

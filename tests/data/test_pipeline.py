@@ -98,9 +98,14 @@ def test_rows_that_hosts_do_not_divide_are_filled_up_with_padding(feed, hosts):
     assert not whole["examples_BT"][ROWS:].any() and not whole["mlm_weights_BK"][ROWS:].any()
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_any_number_of_workers_gives_the_same_batches(feed, workers):
-    make = local(feed, 1, 2)
+@pytest.fixture(scope="module")
+def packed(store) -> Feed:
+    return make_feed(store, row_examples=8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_number_of_workers_gives_the_same_batches(packed, workers):
+    make = local(packed, 1, 2)
     steps = [*range(998, 1003)]
     for step, batch in zip(steps, iterate(make, 998, 1003, workers, prefetch=2), strict=True):
         assert_equal(batch, make(step))
@@ -115,8 +120,8 @@ def test_the_stream_starts_anywhere(feed):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_user_error_keeps_its_type(feed, workers):
-    make = dataclasses.replace(local(feed), at=fails_at_two)
+def test_a_user_error_keeps_its_type(packed, workers):
+    make = dataclasses.replace(local(packed), at=fails_at_two)
     batches = iterate(make, 0, 5, workers, prefetch=1)
     assert_equal(next(batches), make(0))
     assert_equal(next(batches), make(1))
@@ -125,7 +130,7 @@ def test_a_user_error_keeps_its_type(feed, workers):
     assert str(error.value) == "step 2 has no task; name one"
 
 
-def test_stop_signals_do_not_reach_the_workers(feed, monkeypatch):
+def test_stop_signals_do_not_reach_the_workers(packed, monkeypatch):
     """They go to a whole process group: from a worker's first instruction on, and between its batches."""
     start = multiprocessing.context.SpawnProcess.start
 
@@ -138,7 +143,7 @@ def test_stop_signals_do_not_reach_the_workers(feed, monkeypatch):
             os.kill(pid, signum)
 
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start_and_signal)
-    make = local(feed)
+    make = local(packed)
     for step, batch in enumerate(iterate(make, 0, 6, workers=2, prefetch=1)):
         assert_equal(batch, make(step))
         for worker in multiprocessing.active_children():
@@ -162,8 +167,8 @@ def is_alive(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_an_abandoned_stream_leaves_no_process(feed):
-    batches = iterate(local(feed), 0, 10**6, workers=1, prefetch=2)
+def test_an_abandoned_stream_leaves_no_process(packed):
+    batches = iterate(local(packed), 0, 10**6, workers=1, prefetch=2)
     next(batches)
     assert multiprocessing.active_children()
     batches.close()

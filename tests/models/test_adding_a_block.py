@@ -223,7 +223,7 @@ def test_wrong_settings_are_one_line(refused):
             r"returns NoneType for 8 tokens or queries, and the next",
         ),
         (
-            ", number=None",
+            ", number=0",
             "",
             r"has a layer that cannot be called with .*, number \(too many posit",
         ),

@@ -168,6 +168,34 @@ def test_lamb_equals_optax_on_unstacked_layers():
         close([*actual["encoder"]["layers"]["kernel"]], layers)
 
 
+@pytest.mark.parametrize("counts_by_leaf", [False, True])
+def test_stable_adamw_is_the_published_one_for_each_layer(counts_by_leaf):
+    """The numbers are of `StableAdamW(lr=0.1, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1)` in torch-optimi 0.3.3,
+    whose author trained ModernBERT with it. In the second step the gradient is a hundred times larger.
+    """
+    steps = [
+        [[0.39501, -0.890005, 0.1475033], [2.0799975, 0.023752, -0.6425017]],
+        [[0.3361812, -0.8276312, 0.090447], [2.1211016, -0.0324181, -0.5819004]],
+        [[0.2720834, -0.758619, 0.0288065], [2.1606266, -0.09283, -0.5153453]],
+    ]
+    kernel, gradient = (
+        jnp.array([[0.5, -1.0, 0.25], [2.0, 0.125, -0.75]]),
+        jnp.array([[1.0, -2.0, 3.0], [-4.0, 5.0, -6.0]]),
+    )
+    config = OptimizerConfig(kind="stable_adamw", b1=0.8, b2=0.95, epsilon=1e-6, weight_decay=0.1, clip_norm=0.0)
+    # The second layer has other gradients: it must not change the updates of the first.
+    params = {"encoder": {"layers": {"kernel": jnp.stack([kernel, kernel])}}, "heads": {"kernel": kernel}}
+    optimizer = make_optimizer(config, counts_by_leaf)
+    state = optimizer.init(params)
+    for size, expected in zip((0.01, 1.0, 0.05), steps, strict=True):
+        stack = size * jnp.stack([gradient, 3.0 + gradient])
+        gradients = {"encoder": {"layers": {"kernel": stack}}, "heads": {"kernel": size * gradient}}
+        updates, state = optimizer.update(gradients, state, params)
+        params = moved(params, updates, 0.1)
+        np.testing.assert_allclose(params["heads"]["kernel"], expected, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(params["encoder"]["layers"]["kernel"][0], expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_the_first_matching_multiplier_scales_the_step(kind):
     """The first step alone: later ones start from other params."""

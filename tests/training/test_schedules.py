@@ -60,6 +60,29 @@ def test_warm_up_stable_decay_is_a_trapezoid():
     np.testing.assert_allclose(values[80:], 2.0 * np.arange(20, 0, -1) / 20, rtol=1e-6)
 
 
+def test_a_decay_of_one_minus_the_root_ends_at_its_floor():
+    """Haegele et al. (2024), section 3.2: 1 - sqrt((n - (N - N_decay)) / N_decay), above a floor of a tenth."""
+    schedule = WarmupStableDecay(decay_steps=25, decay="1-sqrt", floor=0.1)
+    values = rates(schedule, WarmupSegment(0, 100, 2.0, 40))
+    np.testing.assert_allclose(values[40:76], 2.0, rtol=1e-6)
+    falling = 1 - np.sqrt((np.arange(76, 100) - 75) / 25)
+    np.testing.assert_allclose(values[76:], 2.0 * (0.1 + 0.9 * falling), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"decay": "sqrt"}, "optimizer.schedule.decay='sqrt' is unknown; choose one of linear, 1-sqrt"),
+        ({"floor": 1.0}, "optimizer.schedule.floor=1.0 must be a share of the peak, from 0 to below 1"),
+        ({"floor": -0.1}, "optimizer.schedule.floor=-0.1 must be a share of the peak"),
+    ],
+)
+def test_a_decay_that_cannot_be_is_refused(choices, message):
+    with pytest.raises(UserError) as error:
+        WarmupStableDecay(**choices)
+    assert str(error.value).startswith(message)
+
+
 def test_inverse_sqrt_is_the_rate_of_the_transformer():
     """Vaswani et al. (2017), equation 3, with a peak instead of the root of the width."""
     step = np.arange(1, 101)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import base, sentencepiece, tokenizer_json
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
+from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
@@ -65,7 +66,7 @@ def load(folder: Path) -> Tokenizer:
     Raises:
       UserError: files are missing or altered, or have another format.
     """
-    kinds = (HuggingFaceTokenizer, UnigramTokenizer, SentencePieceTokenizer)
+    kinds = (HuggingFaceTokenizer, UnigramTokenizer, ByteFallbackTokenizer, SentencePieceTokenizer)
     if (folder / "mixed.json").exists():  # imported only here, because few models have two vocabularies
         from bertjax.data.tokenizer.mixed import MixedTokenizer
 

@@ -24,7 +24,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 RECORD_FILE = "bertjax_tokenizer.json"
 # Upper bound that protects against damaged files, because tables over all ids are allocated.
 LARGEST_VOCABULARY = 2**24
-_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "mixed.json")
+_MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "byte_fallback.json", "mixed.json")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Reader for Hugging Face `tokenizer.json` files: WordPiece, byte-level BPE, Unigram."""
+"""Reader for Hugging Face `tokenizer.json` files: WordPiece, Unigram, BPE of bytes and BPE with byte fallback."""
 
 import json
 from pathlib import Path
 
+from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, checked
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
 from bertjax.runtime import untrusted
@@ -37,11 +38,14 @@ def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
         description = untrusted.parse_json(model)
         kind = description["model"]["type"]
         steps = json.dumps([description[step] for step in ("pre_tokenizer", "decoder")])
+        has_fallback = kind == "BPE" and description["model"].get("byte_fallback")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{refused} is not a readable tokenizer.json ({error!r}); name another") from None
     if kind == "Unigram":
         return checked(UnigramTokenizer(model), refused)
+    if has_fallback and "ByteLevel" not in steps:
+        return checked(ByteFallbackTokenizer(model), refused)
     if kind != "WordPiece" and not (kind == "BPE" and "ByteLevel" in steps):
-        remedy = "bertjax reads WordPiece, byte-level BPE and Unigram, and other SentencePiece models from a .model"
+        remedy = "bertjax reads WordPiece, BPE of bytes or with byte fallback, Unigram, and SentencePiece's .model"
         raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
     return checked(HuggingFaceTokenizer(model), refused)

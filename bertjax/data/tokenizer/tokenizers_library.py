@@ -1,6 +1,6 @@
 """WordPiece and byte-level BPE, run by the Hugging Face `tokenizers` library from a `tokenizer.json` description.
 
-`bertjax.data.tokenizer.unigram` has the third kind.
+`bertjax.data.tokenizer.unigram` and `byte_fallback` have two more kinds.
 """
 
 import contextlib
@@ -104,14 +104,15 @@ class HuggingFaceTokenizer(Tokenizer):
     def _library_json(self) -> str:
         """Return the `tokenizer.json` for the library, changed so that spelled-out special tokens are read as text."""
         added = self.description.get("added_tokens") or []
-        if ROLES not in self.description and all(self._is_text(token) for token in added if token["special"]):
+        if ROLES not in self.description and all(self._is_text(token) == token["special"] for token in added):
             return self.model.decode("utf-8")
         return json.dumps(self._library_description(), ensure_ascii=False)
 
     def _library_description(self) -> dict[str, Any]:
-        """Return the description in which only symbols that a text may spell out are marked special."""
+        """Return the description in which exactly the symbols that a text may spell out are marked special."""
         added = self.description.get("added_tokens") or []
-        tokens = [token | {"special": token["special"] and self._is_text(token)} for token in added]
+        # mmBERT's <mask> is not marked, though transformers takes it for a symbol.
+        tokens = [token | {"special": self._is_text(token)} for token in added]
         return {key: value for key, value in self.description.items() if key != ROLES} | {"added_tokens": tokens}
 
     @functools.cached_property
@@ -144,7 +145,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return frozenset((*self.roles.values(), *_BOUNDS))
 
     def _is_text(self, token: dict[str, Any]) -> bool:
-        """Return whether a special token is plain text when a text spells it out, as [CLS] is."""
+        """Return whether an added token is plain text when a text spells it out, as [CLS] is."""
         return token["content"] in self.text_symbols
 
     @functools.cached_property

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.training.optim.by_path import IS_STACKED
-from bertjax.training.param_paths import map_with_path
+from bertjax.training.param_paths import map_with_path, path_of
 
 
 def scale_by_adam(
@@ -48,6 +48,34 @@ def scale_by_adam(
         return updates, optax.ScaleByAdamState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def by_update_size(optimizer: optax.GradientTransformation, b2: float, epsilon: float) -> optax.GradientTransformation:
+    """Return StableAdamW (Wortsman et al., 2023, arXiv 2304.13013, algorithm 2), given AdamW without a learning rate.
+
+    If the second moment lags behind a gradient that has become larger, Adam's update is too large. So each parameter's
+    update, weight decay included, is divided by max(1, RMS), with RMS = sqrt(mean(gradient^2 / second moment)) over the
+    parameter, or over one layer of a stack.
+
+    Args:
+      optimizer: a chain with one `scale_by_adam`.
+      b2: its decay rate of the second moment.
+      epsilon: its epsilon; the second moment counts as at least epsilon^2.
+    """
+
+    def update(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        updates, state = optimizer.update(gradient, state, params)
+        nu, count = optax.tree.get(state, "nu"), optax.tree.get(state, "count")
+        counts = count if jax.tree.structure(count) == jax.tree.structure(nu) else jax.tree.map(lambda _: count, nu)
+
+        def limited(key_path: tuple, update: jax.Array, gradient: jax.Array, nu: jax.Array, steps: jax.Array):
+            second = jnp.maximum(nu / (1 - b2**steps), epsilon**2)
+            axes = tuple(range(1, nu.ndim)) if IS_STACKED(path_of(key_path)) else None
+            return update / jnp.maximum(1.0, jnp.sqrt(jnp.mean(gradient**2 / second, axis=axes, keepdims=True)))
+
+        return jax.tree_util.tree_map_with_path(limited, updates, gradient, nu, counts), state
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 def _zero_count(path: str, leaf: jax.Array) -> jax.Array:

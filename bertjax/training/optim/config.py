@@ -7,7 +7,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.param_paths import check_pattern
 from bertjax.training.schedules import Linear, Schedule
 
-OPTIMIZERS = ("adamw", "lamb", "muon")
+OPTIMIZERS = ("adamw", "stable_adamw", "lamb", "muon")
 GROW_MOMENTS = ("copy", "reset")
 
 
@@ -31,9 +31,10 @@ class OptimizerConfig:
     """Optimizer settings; the defaults are BERT's. A run prints its parameter paths when it starts.
 
     Attributes:
-      kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101), `lamb` (You et al., 2020; arXiv 1904.00962), `muon`
-        for the kernels of layers with AdamW for the rest (`bertjax.training.optim.muon`), or `module:function`, such as
-        `optax.contrib:muon` (`bertjax.training.optim.outside`).
+      kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101); `stable_adamw`, which limits each parameter's update
+        (Wortsman et al., 2023; arXiv 2304.13013); `lamb` (You et al., 2020; arXiv 1904.00962); `muon` for the kernels
+        of layers with AdamW for the rest (`bertjax.training.optim.muon`); or `module:function`, such as
+        `optax.contrib:muon` (`bertjax.training.optim.outside`), for which Adam's settings below mean nothing.
       arguments: arguments of that function by name.
       learning_rate: peak learning rate; None derives it from the encoder width
         (`bertjax.training.resolve.fine_tuning_rate`).
@@ -85,6 +86,8 @@ class OptimizerConfig:
             choices = ", ".join(GROW_MOMENTS)
             raise UserError(f"optimizer.grow_moments={self.grow_moments!r} is unknown; choose one of {choices}")
         self._check_arguments()
+        if self.kind == "stable_adamw" and not self.bias_correction:
+            raise UserError("optimizer.kind=stable_adamw needs optimizer.bias_correction=True; leave it out")
         for field in ("learning_rate", "epsilon"):
             if (value := getattr(self, field)) is not None and not value > 0.0:
                 raise UserError(f"optimizer.{field}={value} must be above 0")
@@ -129,12 +132,6 @@ class OptimizerConfig:
         for name in ("learning_rate", "weight_decay"):
             if name in self.arguments:
                 raise UserError(f"optimizer.arguments.{name} would apply twice; set optimizer.{name}")
-        for name in ("b1", "b2", "epsilon", "bias_correction"):
-            if self.is_outside and getattr(self, name) != getattr(type(self), name):
-                raise UserError(
-                    f"optimizer.{name}={getattr(self, name)} is a setting of Adam and has no effect with "
-                    f"optimizer.kind={self.kind}; use optimizer.arguments"
-                )
 
     def warmup(self, steps: int) -> int:
         """Return the number of warm-up steps in a run with `steps` steps."""

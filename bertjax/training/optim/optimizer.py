@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.optim.adam import scale_by_adam
+from bertjax.training.optim.adam import by_update_size, scale_by_adam
 from bertjax.training.optim.by_path import IS_STACKED, by_depth, by_multiplier, stateless
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.freezing import freeze
@@ -37,6 +37,8 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
         _scale(config, counts_by_leaf),
         optax.add_decayed_weights(config.weight_decay, mask=decay_mask),  # after Adam: decoupled, not L2
     ]
+    if config.kind == "stable_adamw":
+        steps = [by_update_size(optax.chain(*steps), config.b2, config.epsilon)]
     if config.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.kind == "lamb":

@@ -13,4 +13,5 @@ def config(tmp_path):
         corpus=str(tmp_path / "corpus.txt"),
         store=str(tmp_path / "stores"),
         tokenizer=TokenizerConfig(vocab_size=400),
+        workers=0,  # each takes longer to start than so small a corpus; tests of workers name a number
     )

@@ -202,9 +202,8 @@ def test_two_processes_that_prepare_one_store_make_one(config, tmp_path):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
 def test_memory_does_not_grow_with_the_corpus(config, tmp_path):
-    small = dataclasses.replace(
-        config, tokenizer=TokenizerConfig(vocab_size=400, kind="bpe", sample_characters=300_000), splitter="line"
-    )
+    tokenizer = TokenizerConfig(vocab_size=400, kind="bpe", sample_characters=300_000)
+    small = dataclasses.replace(config, tokenizer=tokenizer, splitter="line", workers=None)
     peaks = []
     for documents in (6_000, 30_000):
         write_corpus(tmp_path / "corpus.txt", documents)
@@ -303,6 +302,6 @@ def test_open_or_prepare(config, tmp_path):
         open_or_prepare(config, may_prepare=False)
     command = str(caught.value).partition("python -m bertjax prepare")[2].split()
     assert f"--config.data.corpus={config.corpus}" in command and "--config.data.splitter=line" in command
-    assert "--config.data.tokenizer.vocab_size=400" in command and command[0] == "--config=FILE" and len(command) == 5
+    assert "--config.data.tokenizer.vocab_size=400" in command and command[0] == "--config=FILE" and len(command) == 6
     made = open_or_prepare(config, may_prepare=True)
     assert open_or_prepare(config, may_prepare=False).fingerprint == made.fingerprint

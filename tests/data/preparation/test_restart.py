@@ -21,6 +21,7 @@ from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
 from bertjax.runtime import command_line, locks
 from bertjax.runtime.errors import Busy, UserError
+from tests.data.preparation import corpora
 from tests.data.preparation.corpora import content, in_a_process, store_path, write_corpus
 from tests.data.preparation.test_parts import Unreliable
 from tests.waiting import wait_until
@@ -136,15 +137,8 @@ def test_a_killed_worker_is_an_error_and_the_next_call_resumes(many_shards, tmp_
     assert content(prepare(config).path) == expected
 
 
-def signaled(task: int) -> int:
-    """What a worker does: it gets the signals that reach its whole group."""
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        os.kill(os.getpid(), signum)
-    return task
-
-
 def test_stop_signals_do_not_end_a_worker():
-    assert sorted(workers.unordered(signaled, range(4), processes=2)) == [(task, task) for task in range(4)]
+    assert sorted(workers.unordered(corpora.signaled, range(4), processes=2)) == [(task, task) for task in range(4)]
 
 
 def test_workers_end_with_the_process_that_started_them(many_shards, tmp_path):

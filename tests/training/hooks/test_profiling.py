@@ -1,5 +1,6 @@
 """Traces of selected steps."""
 
+import contextlib
 from types import SimpleNamespace
 
 import jax
@@ -37,7 +38,8 @@ def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith(f"no trace is written to {tmp_path / 'profile'}: ")
     (tmp_path / "profile").unlink()
-    jax.profiler.stop_trace()  # a session that could not write stays open in JAX
+    with contextlib.suppress(RuntimeError):  # up to JAX 0.10, a session that could not write stays open
+        jax.profiler.stop_trace()
 
 
 def test_a_trace_of_steps_that_are_not_trained_is_a_warning(tmp_path, caplog):

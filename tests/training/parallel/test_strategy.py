@@ -96,7 +96,7 @@ def collectives(
     strategy: str, dtype: str = "float32", reduction: str = "float32", remat: str = "dots"
 ) -> dict[str, list[str]]:
     """Return {collective: dtype of each one} in the traced gradient of a small BERT on two times two devices."""
-    mesh = jax.sharding.AbstractMesh((2, 2, 1), AXES)
+    mesh = jax.sharding.AbstractMesh((2, 2, 1), AXES, (jax.sharding.AxisType.Auto,) * len(AXES))
     layout = Layout(mesh, (*ENCODER_RULES, *HEAD_RULES), strategy, dtype, reduction)
     execution = Execution(dtype=dtype, remat=remat, gather_layer=layout.gather_layer)
     encoder = dataclasses.replace(batches.ENCODER, execution=execution)
