@@ -106,12 +106,12 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
-    [("modernbert", "model.embeddings.positions=learned"), ("ib_bert", "model.embeddings.kind=bert")],
+    ("name", "change", "segments"),
+    [("modernbert", "model.embeddings.positions=learned", 0), ("ib_bert", "model.embeddings.kind=bert", 2)],
 )
-def test_a_flag_replaces_the_block_of_a_small_variant(name, change):
+def test_a_flag_replaces_the_block_of_a_small_variant(name, change, segments):
     config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", change])
-    assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings())
+    assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings(segments=segments))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
