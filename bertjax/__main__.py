@@ -30,6 +30,7 @@ COMMANDS = {
     },
     "change and share": {
         "convert": "convert a model of transformers to bertjax and back, or to ONNX",
+        "merge": "average checkpoints of a run, or models with a common start",
         "extend": "add words, a second vocabulary or positions to a model",
         "compress": "cut layers, heads, neurons or pieces, or round weights to int8",
         "push": "publish a model on the Hugging Face Hub",

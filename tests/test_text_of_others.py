@@ -27,7 +27,7 @@ _SHOWN = r"good\x1b]0;owned\x07\x1b[2J\x9b2J\u202e"
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _PACKAGE = Path(bertjax.__file__).parent
 # The commands that read files of others.
-_COMMANDS = "analyze augment compare compress convert evaluate extend predict probe push report status".split()
+_COMMANDS = "analyze augment compare compress convert evaluate extend merge predict probe push report status".split()
 
 
 @hypothesis.given(st.text())

@@ -9,7 +9,20 @@ from pathlib import Path
 import pytest
 
 import bertjax
-from bertjax.cli import analyze, augment, compare, compress, convert, evaluate, extend, predict, probe, push, report
+from bertjax.cli import (
+    analyze,
+    augment,
+    compare,
+    compress,
+    convert,
+    evaluate,
+    extend,
+    merge,
+    predict,
+    probe,
+    push,
+    report,
+)
 from bertjax.config import config_file, registry
 from bertjax.config.opening import SavedModel
 from bertjax.inference.predictor import Predictor
@@ -88,6 +101,7 @@ _OF_THE_ENCODER = {
     "convert": lambda run: convert.run(run / "export", "hf"),
     "convert a checkpoint": lambda run: convert.run(run, "hf"),
     "extend": lambda run: extend.run(run / "export", "extended", max_positions=512),
+    "merge": lambda run: merge.run([run / "export", run], "merged"),
     "teacher": _teacher,
     "init_from": _init_from,
 }

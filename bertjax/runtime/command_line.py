@@ -47,6 +47,11 @@ def _python() -> str:
 def add_model_and_target(parser: argparse.ArgumentParser) -> None:
     """Add MODEL and --to, for commands that write another export of a model."""
     parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    add_target(parser)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add --to, for commands that write an export."""
     parser.add_argument(
         "--to",
         dest="target",
