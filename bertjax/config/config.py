@@ -241,8 +241,8 @@ class Config:
         """User code that opens a run, `module:NAME`, each once: every `kind` of a union, and the direction."""
         settings = to_dict(self)
         del settings["optimizer"]["kind"]  # only training imports it, see `training_kinds`
-        kinds = (kind for kind in _kinds(settings) if ":" in kind)
-        return tuple(dict.fromkeys([*kinds, *self.model.foreign_kinds]))
+        kinds = dict.fromkeys([*_kinds(settings), self.model.direction])
+        return tuple(kind for kind in kinds if ":" in kind)
 
     @property
     def training_kinds(self) -> tuple[str, ...]:

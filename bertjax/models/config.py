@@ -144,11 +144,6 @@ class EncoderConfig:
         return dataclasses.replace(self, **own)
 
     @property
-    def foreign_kinds(self) -> tuple[str, ...]:
-        """User code that the architecture names, `module:NAME`."""
-        return tuple(kind for kind in (self.embeddings.kind, self.block.kind, self.direction) if ":" in kind)
-
-    @property
     def head_channels(self) -> int:
         """Width of a head; by default attention width / H."""
         return self.head_width or self.layer_width // self.heads
