@@ -113,7 +113,9 @@ CORE = [
         "[leaf[::-1]] * (target.shape[0] // leaf.shape[0])",
         "training/test_state.py",
     ),
-    Mutant("training/state.py", 'if moments == "reset":', 'if moments == "copy":', "training/test_state.py"),
+    Mutant(
+        "training/state.py", "if init_moments else state", "if not init_moments else state", "training/test_state.py"
+    ),
     # The model.
     Mutant("models/activations.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
     Mutant("models/activations.py", "0.044715", "0.44715", "models"),

@@ -48,6 +48,10 @@ def _operations(part: FlopsPart, counts: Counts) -> float:
     return 2.0 * products * (3 if part.has_backward else 1)
 
 
+# Names of its counts.
+CONSUMPTION = ("tokens", "token_pairs", "predictions", "examples", "rows")
+
+
 def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """Count real tokens, token pairs within an example, predicted positions, examples, and non-empty rows."""
     slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])  # 0 is padding, see `examples_BT`

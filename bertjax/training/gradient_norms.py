@@ -24,7 +24,7 @@ def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
 
     for key_path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         path = path_of(key_path)
-        if stack := re.match(r"(.*?/layers)/", path):
+        if stack := re.match(r"(.*?encoder/layers)/", path):
             rows = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
             # With shared layers a stack has fewer rows than layers: row r serves L / rows consecutive layers.
             for row in range(len(rows)):

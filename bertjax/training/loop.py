@@ -92,7 +92,8 @@ def _grow(run: Run) -> None:
     """
     program = run.program.at(run.timetable.at(run.step).stage)
     if program is not run.current_program:
-        run.state = grow(run.state, program.abstract_state, run.program.config.optimizer.grow_moments)
+        resets = program.config.optimizer.grow_moments == "reset"
+        run.state = grow(run.state, program.abstract_state, program.optimizer.init if resets else None)
         log.info("from step %d on the encoder has %d layers", run.step, program.encoder.layers)
 
 

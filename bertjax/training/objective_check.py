@@ -15,10 +15,13 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.slots import SlotValues, slots_of, with_slots
 from bertjax.runtime.errors import UserError, reason, shorten
+from bertjax.training.flops import CONSUMPTION
 from bertjax.training.param_paths import path_of
 from bertjax.training.shapes import batch_shapes
 
 log = logging.getLogger(__name__)
+# What every step reports beside the metrics of its objective.
+_REPORTED = {"learning_rate", "gradient_norm", "update_norm", "parameter_norm", "skipped", *CONSUMPTION}
 
 
 def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int) -> None:
@@ -74,6 +77,8 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     for term in loss_weights:
         if term not in terms:
             raise UserError(f"{setting} has a loss weight of {term!r}, and its terms are {_listed(terms)}; rename it")
+    if taken := sorted(_REPORTED & metrics.keys()):
+        raise UserError(f"{setting} has the metric {taken[0]!r}, which every step has already; rename it")
     _warn_of_flops(setting, inner)
     sums = {f"the term {term!r}": leaf for term, leaf in terms.items()}
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}

@@ -1,6 +1,7 @@
 """The training state that each step passes to the next: initialization, sharding, steps, progressive stacking."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,12 +65,13 @@ def advance(state: State, new: State, is_finite: jax.Array, max_skipped: int) ->
     """Return the state after a step, and whether the step is applied, bool [].
 
     A step that is not finite is counted and changes nothing else. So does every step after more than `max_skipped`
-    consecutive ones, and the count stays: from then on the state is the last good one, until the run notices.
+    consecutive ones, and the count stays: from then on the state is the last good one, until the run notices. The
+    learning rate follows the steps that are counted.
 
     Args:
       state: the state before the step.
       new: params, optimizer state and slots after it, if it is applied.
-      is_finite: bool [], whether the loss and the gradient are finite.
+      is_finite: bool [], whether loss, gradient and update are finite.
       max_skipped: maximum number of consecutive steps that are skipped.
     """
     has_failed = state["skipped"] > max_skipped
@@ -82,7 +84,7 @@ def advance(state: State, new: State, is_finite: jax.Array, max_skipped: int) ->
     return state | kept | {"step": state["step"] + 1, "skipped": skipped}, is_applied
 
 
-def grow(state: State, abstract: State, moments: str = "copy") -> State:
+def grow(state: State, abstract: State, init_moments: Callable[[dict], Any] | None = None) -> State:
     """Grow the encoder: repeat each stack of layers until it is as deep as in `abstract`.
 
     This is progressive stacking (Gong et al., 2019, section 3, "Efficient training of BERT by progressively stacking",
@@ -91,8 +93,7 @@ def grow(state: State, abstract: State, moments: str = "copy") -> State:
     Args:
       state: the state before.
       abstract: shapes, dtypes and shardings after.
-      moments: `copy` repeats optimizer moments like the layers. `reset` sets the whole optimizer state to 0: moments
-        and the step count for Adam's bias correction.
+      init_moments: returns a new optimizer state for the params; None repeats the moments like the layers.
     """
 
     def repeat(leaf: jax.Array, target: jax.ShapeDtypeStruct) -> jax.Array:
@@ -104,9 +105,7 @@ def grow(state: State, abstract: State, moments: str = "copy") -> State:
 
     def grown(state: State) -> State:
         state = jax.tree.map(repeat, state, abstract)
-        if moments == "reset":
-            state["opt_state"] = jax.tree.map(jnp.zeros_like, state["opt_state"])
-        return state
+        return state | {"opt_state": init_moments(state["params"])} if init_moments else state
 
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     return jax.jit(grown, out_shardings=shardings)(state)

@@ -32,7 +32,7 @@ class Step:
       model_params: a function from trained params and the step to the params that the model runs with.
       task: task name, the key of its slots in the state.
       prefix: prefix for loss and metric names: `<task>/` if there are several tasks.
-      micro_tokens: maximum tokens per micro-batch; gradients of micro-batches are summed. 0 for no limit.
+      micro_tokens: maximum tokens per micro-batch of a device, which has one row at least; 0 for no limit.
       max_skipped: after more consecutive non-finite steps than this, the state no longer changes.
       logs_gradient_norms: whether the metrics include the gradient norm of each layer.
     """
@@ -90,7 +90,12 @@ def _gradients_of_shard(parts: Step, params: dict, frozen: dict | None, batch: A
 def train_step(parts: Step, state: State, frozen: dict | None, batch: Arrays) -> tuple[State, Arrays]:
     """Train one step.
 
-    A step with a non-finite loss or gradient is counted, but changes neither params nor optimizer state (`advance`).
+    A step whose loss, gradient or update is not finite is counted, but changes neither params, optimizer state nor
+    slots (`advance`).
+
+    Args:
+      frozen: parameters that the objective reads and does not train, such as a teacher's (`Objective.frozen_params`).
+      batch: core batch and features, [B, ...] over all devices.
 
     Returns:
       The new state, and scalars: `<term>_loss`, the metrics, `learning_rate`, `gradient_norm`, `update_norm`,
@@ -109,15 +114,15 @@ def train_step(parts: Step, state: State, frozen: dict | None, batch: Arrays) ->
         own_params = parts.loss.own(parts.model_params(new["params"], step + 1))
         new["slots"] = slots | {parts.task: objective.update_slots(own_slots, own_params, kept)}
 
-    gradient_norm = optax.tree.norm(gradient)
-    is_finite = jnp.isfinite(total_loss(objective, losses, step)) & jnp.isfinite(gradient_norm)
+    gradient_norm, update_norm = optax.tree.norm(gradient), optax.tree.norm(updates)
+    is_finite = jnp.isfinite(total_loss(objective, losses, step) + gradient_norm + update_norm)
     state, is_applied = advance(state, new, is_finite, parts.max_skipped)
     return state, {
         **{f"{parts.prefix}{term}_loss": loss for term, loss in losses.items()},
         **{f"{parts.prefix}{name}": total / jnp.maximum(weight, 1e-9) for name, (total, weight) in metrics.items()},
         "learning_rate": learning_rate,
         "gradient_norm": gradient_norm,
-        "update_norm": jnp.where(is_applied, optax.tree.norm(updates), 0.0),
+        "update_norm": jnp.where(is_applied, update_norm, 0.0),
         "parameter_norm": optax.tree.norm(state["params"]),
         "skipped": state["skipped"],
         **consumed,

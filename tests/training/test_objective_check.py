@@ -79,6 +79,13 @@ class Coefficient(MaskedLM):
 
 
 @dataclasses.dataclass(frozen=True)
+class Taken(MaskedLM):
+    def terms_of(self, logits, batch):
+        terms, metrics = super().terms_of(logits, batch)
+        return terms, metrics | {"examples": (jnp.float32(0), jnp.float32(1))}
+
+
+@dataclasses.dataclass(frozen=True)
 class Pair(MaskedLM):
     """Its own terms read what its logits return, and the inherited outputs do not."""
 
@@ -125,6 +132,7 @@ def check(objective):
         (TermsAlone(), "terms_of() must return two dicts, {term: sum} and {metric: (sum, weight)}"),
         (MetricAlone(), "the metric 'share' has no weight; return {'share': (sum, weight)}"),
         (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
+        (Taken(), "has the metric 'examples', which every step has already; rename it"),
         (Coefficient(), "has a loss weight of 'mlmm', and its terms are 'mlm'"),
         (Unranked(), "names no best_metric, and the best checkpoint is chosen by it; set it to a score or to one of"),
         (RankedByNoTerm(), "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it"),

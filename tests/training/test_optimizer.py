@@ -267,6 +267,10 @@ def test_other_parameters_train_as_if_frozen_ones_did_not_exist(kind):
             {"multipliers": (Multiplier("encoder/", by_layer=(1.0, 2.0, 3.0)),)},
             "optimizer.multipliers.0.by_layer has 3 factors, but 'encoder/embeddings/word' is not stacked by layers; ",
         ),
+        (
+            {"frozen": ("embeddings/",), "multipliers": (Multiplier("embeddings/", 0.5),)},
+            "optimizer.multipliers.0.path='embeddings/' matches no trained parameter; the nearest paths are ",
+        ),
         ({"frozen": ("encoder/", "heads/")}, "optimizer.frozen=['encoder/', 'heads/'] leaves no parameter to train"),
     ],
 )

@@ -60,7 +60,7 @@ def test_moments_that_are_reset_are_those_of_a_new_optimizer(program, shallow):
     """Also the count, by which Adam corrects the bias of its moments: the first step is that of a run from scratch."""
     deep = program.at(1)
     copied = grow(shallow, deep.abstract_state)
-    reset = grow(shallow, deep.abstract_state, "reset")
+    reset = grow(shallow, deep.abstract_state, deep.optimizer.init)
     fresh = flat({"opt_state": deep.optimizer.init(copied["params"])})
     assert int(next(value for path, value in flat(shallow).items() if path.endswith("count"))) == 1
     for path, value in flat(reset).items():

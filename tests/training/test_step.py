@@ -1,10 +1,12 @@
 """The training step: golden values, micro-batches, dispatches, and steps that are not finite."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from bertjax.training.flops import consumption
 from bertjax.training.step import gradients
@@ -131,6 +133,19 @@ def test_an_infinite_gradient_is_as_bad_as_an_infinite_loss():
     assert np.isfinite(metrics["nsp_loss"][0]) and metrics["gradient_norm"][0] == np.inf
     assert metrics["skipped"][0] == 1
     equal(trainer.params, params)
+
+
+def test_an_update_that_is_not_finite_is_not_applied():
+    """A finite loss and gradient are not enough: an optimizer from outside may divide by zero."""
+    step = make_step(**PLAIN)
+    broken = optax.GradientTransformation(
+        step.optimizer.init, lambda gradient, state, params: (jax.tree.map(lambda leaf: leaf / 0.0, gradient), state)
+    )
+    trainer = Trainer(dataclasses.replace(step, optimizer=broken))
+    before = trainer.params
+    metrics = trainer.train(batches.make())
+    assert np.isfinite(metrics["gradient_norm"][0]) and metrics["skipped"][0] == 1 and metrics["update_norm"][0] == 0
+    equal(trainer.params, before)
 
 
 def test_consumption_counts_real_tokens_and_pairs_that_attend():

@@ -1,1 +1,1 @@
-"""Optimizers: Adam and LAMB, and rules for parameters selected by path."""
+"""Optimizers and their settings, parameters that are frozen, and optimizers from outside."""

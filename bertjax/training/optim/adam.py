@@ -9,6 +9,9 @@ import optax
 from bertjax.training.optim.by_path import IS_STACKED
 from bertjax.training.param_paths import map_with_path, path_of
 
+# Smaller numbers are 0 to most devices.
+_SMALLEST = float(jnp.finfo(jnp.float32).tiny)
+
 
 def scale_by_adam(
     b1: float, b2: float, epsilon: float, bias_correction: bool = True, counts_by_leaf: bool = False
@@ -22,12 +25,12 @@ def scale_by_adam(
       counts_by_leaf: keep a step count for each parameter, and for each layer in a stack. If some steps leave a
         parameter, its moments and its count unchanged, its updates equal those in a run without these steps.
     """
-    published = optax.scale_by_adam(b1=b1, b2=b2, eps=epsilon)
+    by_optax = optax.scale_by_adam(b1=b1, b2=b2, eps=epsilon)
     if bias_correction and not counts_by_leaf:
-        return published  # optax's own code; the code below computes the same up to rounding
+        return by_optax  # optax's own code; the code below computes the same up to rounding
 
     def init(params: Any) -> optax.ScaleByAdamState:
-        state = published.init(params)
+        state = by_optax.init(params)
         return state._replace(count=map_with_path(_zero_count, params)) if counts_by_leaf else state
 
     def update(gradient: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
@@ -69,7 +72,7 @@ def by_update_size(optimizer: optax.GradientTransformation, b2: float, epsilon: 
         counts = count if jax.tree.structure(count) == jax.tree.structure(nu) else jax.tree.map(lambda _: count, nu)
 
         def limited(key_path: tuple, update: jax.Array, gradient: jax.Array, nu: jax.Array, steps: jax.Array):
-            second = jnp.maximum(nu / (1 - b2**steps), epsilon**2)
+            second = jnp.maximum(nu / (1 - b2**steps), max(epsilon**2, _SMALLEST))
             axes = tuple(range(1, nu.ndim)) if IS_STACKED(path_of(key_path)) else None
             return update / jnp.maximum(1.0, jnp.sqrt(jnp.mean(gradient**2 / second, axis=axes, keepdims=True)))
 

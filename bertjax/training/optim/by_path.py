@@ -1,4 +1,4 @@
-"""Factors on the updates of parameters selected by path: layer-wise decay and multipliers.
+"""Parameters selected by path, and factors on their updates: layer-wise decay and multipliers.
 
 Stacked layers share one path and one array, so factors for single layers vary along its first axis.
 """
@@ -15,7 +15,8 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.optim.config import Multiplier
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
-IS_STACKED = matches(r"(^|/)layers/")
+# Only encoders stack their layers: a head may have submodules that are called so.
+IS_STACKED = matches(r"(^|/)encoder/layers/")
 # Anchored: the layers of ELECTRA's generator (`generator/encoder/...`) are not the encoder's.
 IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
 IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
@@ -44,8 +45,8 @@ def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransformation:
-    """Scale updates by the first multiplier with a matching path."""
+def by_multiplier(multipliers: Sequence[Multiplier], what: str = "parameter") -> optax.GradientTransformation:
+    """Scale updates by the first multiplier with a matching path; `what` it must match, for the message."""
 
     def factor_of(path: str, ndim: int) -> jax.Array | float:
         multiplier = next((entry for entry in multipliers if re.search(entry.path, path)), Multiplier())
@@ -57,7 +58,7 @@ def by_multiplier(multipliers: Sequence[Multiplier]) -> optax.GradientTransforma
         layers = {path: leaf.shape[0] for path, leaf in leaves_of(params).items() if IS_STACKED(path)}
         for index, multiplier in enumerate(multipliers):
             name = f"optimizer.multipliers.{index}"
-            paths = find_paths(f"{name}.path", multiplier.path, params)
+            paths = find_paths(f"{name}.path", multiplier.path, params, what)
             for path in paths if multiplier.by_layer else []:
                 if layers.get(path) != len(multiplier.by_layer):
                     has = f"has {layers[path]} layers" if path in layers else "is not stacked by layers"
@@ -89,7 +90,7 @@ def leaves_of(params: dict) -> dict[str, jax.Array]:
     return {path_of(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
-def find_paths(name: str, pattern: str, params: dict) -> list[str]:
+def find_paths(name: str, pattern: str, params: dict, what: str = "parameter") -> list[str]:
     """Return the parameter paths that match a pattern.
 
     Raises:
@@ -100,4 +101,4 @@ def find_paths(name: str, pattern: str, params: dict) -> list[str]:
         return matching
     # cutoff=0.0: name some paths even if none is similar.
     near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
-    raise UserError(f"{name}={pattern!r} matches no parameter; the nearest paths are {', '.join(near)}")
+    raise UserError(f"{name}={pattern!r} matches no {what}; the nearest paths are {', '.join(near)}")

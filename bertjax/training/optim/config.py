@@ -18,7 +18,8 @@ class Multiplier:
     Attributes:
       path: regular expression to search for in parameter paths, such as `encoder/embeddings/`.
       factor: multiplies the learning rate.
-      by_layer: L further factors, one per layer in `encoder/layers/`; 0 freezes a layer.
+      by_layer: further factors, one per row of the stack `encoder/layers/`, which is one per layer unless layers share
+        parameters. A layer with 0 does not move, but `frozen_layers` saves its cost as well.
     """
 
     path: str = ""
@@ -28,7 +29,7 @@ class Multiplier:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Optimizer settings; the defaults are BERT's. A run prints its parameter paths when it starts.
+    """Optimizer settings; the defaults are BERT's, with a bias correction. A run prints its parameter paths first.
 
     Attributes:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101); `stable_adamw`, which limits each parameter's update
@@ -131,7 +132,7 @@ class OptimizerConfig:
             )
         for name in ("learning_rate", "weight_decay"):
             if name in self.arguments:
-                raise UserError(f"optimizer.arguments.{name} would apply twice; set optimizer.{name}")
+                raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")
 
     def warmup(self, steps: int) -> int:
         """Return the number of warm-up steps in a run with `steps` steps."""

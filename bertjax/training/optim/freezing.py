@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,7 @@ from bertjax.training.config import Stage
 from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths, leaves_of, stateless
 from bertjax.training.param_paths import map_with_path, matches_any, path_of, paths_of
 
-# Prefix of a param's path in an optimizer state.
-_IN_STATE = re.compile(r"^.*?(^|/)(mu|nu|count)/")
+_MOMENT = re.compile(r"^.*?(^|/)(mu|nu|count)/")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,19 +65,21 @@ class Freezing:
         def update(gradient: Any, state: Any, params: Any) -> tuple[Any, Any]:
             updates, new_state = optimizer.update(gradient, state, params)
             # An update that is not 0 in spite of a zero gradient, as from weight decay and momentum, is dropped, too.
-            return self._held(updates, jax.tree.map(jnp.zeros_like, updates)), self._held(new_state, state)
+            zeros = jax.tree.map(jnp.zeros_like, updates)
+            return self._held(updates, zeros, str), self._held(new_state, state, _param_of)
 
         return optax.GradientTransformation(optimizer.init, update)
 
-    def _held(self, new: Any, old: Any) -> Any:
+    def _held(self, new: Any, old: Any, param_of: Callable[[str], str]) -> Any:
         """Return `new` with the leaves, or rows of leaves, of held parameters from `old`.
 
         Args:
-          new, old: trees shaped like the params or like an optimizer state, where paths end with a param's path.
+          new, old: trees shaped like the params or like an optimizer state.
+          param_of: returns the path of the param that a path in these trees belongs to.
         """
 
         def choose(key_path: tuple, new: jax.Array, old: jax.Array) -> jax.Array:
-            path = _IN_STATE.sub("", path_of(key_path))  # moments and counts of a param are held with it
+            path = param_of(path_of(key_path))
             return old if path in self.paths else self._chosen(path, new, old)
 
         return jax.tree_util.tree_map_with_path(choose, new, old)
@@ -90,6 +91,11 @@ class Freezing:
         rows = new.shape[0]
         last_layers = (1 + jnp.arange(rows)) * (self.depth // rows)  # number of the last layer that uses a row
         return jnp.where((last_layers <= self.layers).reshape(-1, *[1] * (new.ndim - 1)), old, new)
+
+
+def _param_of(path: str) -> str:
+    """Return the path of the param that a moment or count in an optimizer state belongs to."""
+    return _MOMENT.sub("", path)
 
 
 def frozen_in_stage(index: int, stage: Stage, params: dict, patterns: tuple[str, ...], depth: int) -> Freezing:

@@ -9,7 +9,7 @@ from bertjax.training.param_paths import map_with_path, matches
 
 # Not pruning scores, of which only the order matters. Embeddings and heads are matrices too, but their rows are updated
 # by different tokens: Muon's authors leave them to Adam.
-_IS_LAYER_KERNEL = matches(r"^(?!scores/).*(^|/)layers/.*kernel$")
+_IS_LAYER_KERNEL = matches(r"^(?!scores/).*(^|/)encoder/layers/.*kernel$")
 # Jordan (2024) and Liu et al. (2025).
 MOMENTUM = 0.95
 # Root mean square of an update, as Adam's usually is (Liu et al., 2025, section 2.2), so that both take one rate.

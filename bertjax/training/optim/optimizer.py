@@ -44,7 +44,7 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
     if config.kind == "lamb":
         steps.append(_by_trust_ratio())
     if config.multipliers:
-        steps.append(by_multiplier(config.multipliers))
+        steps.append(by_multiplier(config.multipliers, "trained parameter" if config.frozen else "parameter"))
     chain = optax.chain(*steps)
     if config.frozen:
         chain = freeze(config.frozen, chain)

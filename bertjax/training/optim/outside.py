@@ -23,30 +23,36 @@ from bertjax.runtime.errors import UserError, reason
 from bertjax.training.optim.by_path import IS_STACKED, leaves_of
 from bertjax.training.param_paths import map_with_path
 
-_LAYER = re.compile(r"(?<=layers/)(\d+)/")
+_LAYER = re.compile(r"(?<=encoder/layers/)(\d+)/")
 
 
 def outside_optimizer(kind: str, arguments: Mapping[str, Any]) -> optax.GradientTransformation:
     """Return the transformation from gradients to updates of an optimizer from outside, without a learning rate.
 
     Args:
-      kind: `module:function`; the function returns an optax `GradientTransformation`. If it has an argument
-        `learning_rate`, it gets 1, since the training step applies the rate.
+      kind: `module:function`. Like those of optax, the function has an argument `learning_rate` and returns a
+        `GradientTransformation` whose updates are added to the params. It gets a rate of 1, since the training step
+        applies the rate, and a `weight_decay` of 0 if it has one, since the chain of `make_optimizer` applies it.
       arguments: further arguments by name.
 
     Raises:
-      UserError: the function is not found, refuses the arguments, or returns something else.
+      UserError: the function is not found, has no learning rate, refuses the arguments, or returns something else.
     """
     choice, function = f"optimizer.kind={kind!r}", function_of(kind)
     try:
-        takes_rate = "learning_rate" in inspect.signature(function).parameters
-        optimizer = function(**({"learning_rate": 1.0} if takes_rate else {}), **arguments)
+        takes = inspect.signature(function).parameters
+        if "learning_rate" not in takes:
+            raise UserError(
+                f"{choice} has no argument learning_rate; give it one, and return updates that are added to the "
+                "params, as optax.sgd(learning_rate) does"
+            )
+        no_decay = {"weight_decay": 0.0} if "weight_decay" in takes else {}
+        optimizer = function(learning_rate=1.0, **no_decay, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"{choice} with optimizer.arguments={dict(arguments)} fails: {reason(error)}") from error
     if not isinstance(optimizer, optax.GradientTransformation):
         raise UserError(f"{choice} returns a {type(optimizer).__name__}; return an optax.GradientTransformation")
-    # With a learning rate, an optimizer of optax returns what is added to the params; the step subtracts.
-    return by_layer(optax.chain(optimizer, optax.scale(-1.0)) if takes_rate else optimizer)
+    return by_layer(optax.chain(optimizer, optax.scale(-1.0)))  # the training step subtracts
 
 
 def function_of(kind: str) -> Callable[..., Any]:
@@ -84,7 +90,7 @@ def _by_layer(params: dict) -> dict:
     """Return params with `layers/0/...`, `layers/1/...` in place of stacked leaves `layers/...`."""
     flat = {}
     for path, leaf in leaves_of(params).items():
-        before, layers, after = path.partition("layers/") if IS_STACKED(path) else ("", "", path)
+        before, layers, after = path.partition("encoder/layers/") if IS_STACKED(path) else ("", "", path)
         rows = {f"{before}{layers}{row}/{after}": leaf[row] for row in range(len(leaf))} if layers else {path: leaf}
         flat |= rows
     return unflatten_dict(flat, sep="/")
