@@ -73,7 +73,7 @@ def _electra(generator_share: float) -> Row:
 
 
 MLM = {"mlm": task("mlm")}
-_NO_SEGMENTS = {"segments": 0, "embeddings": {"position_offset": 2}}
+_NO_SEGMENTS = {"embeddings": {"segments": 0, "position_offset": 2}}
 _PHRASES, _ENTITIES = {"kind": "phrases"}, {"kind": "phrases", "lexicon_size": 10_000}
 _ERNIE = {
     "tokens": task("bert", _PAIRS),
@@ -118,8 +118,7 @@ ROWS: dict[str, Row] = {
         {"mlm": task("mlm", "doc_sentences", {"rate": 0.3})},
         {
             "block": {"kind": "modern", "window": 4, "global_every": 2, "rotary_base": 10_000.0},
-            "embeddings": {"positions": "none"},
-            "segments": 0,
+            "embeddings": {"positions": "none", "segments": 0},
         }
         | {"feedforward": 344},
     ),
@@ -164,7 +163,7 @@ def get_config(variant: str = TEACHER) -> ml_collections.ConfigDict:
     if name == STUDENT:
         layers = ENCODER["layers"]
         config.init_from, config.init_layers = teacher, tuple(range(0, layers, 2))
-        config.model = {"preset": "init_from", "layers": layers // 2, "segments": 0}
+        config.model = {"preset": "init_from", "layers": layers // 2, "embeddings": {"segments": 0}}
         row = Row(student_tasks(teacher))
     elif row := (ROWS | ABLATIONS).get(name):
         config.model = ENCODER | row.model

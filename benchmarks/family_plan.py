@@ -100,7 +100,7 @@ def _config(row: str, steps: int) -> Config:
     layers = settings["model"]["layers"]
     for name in ("init_from", "init_layers"):
         settings.pop(name)
-    settings["model"] = family_config.ENCODER | {"layers": layers, "segments": 0}
+    settings["model"] = family_config.ENCODER | {"layers": layers, "embeddings": {"segments": 0}}
     config = from_dict(settings)
     whole = _config(TEACHER, steps).encoder(config.expected_vocab_size, "cpu")
     head = jax.eval_shape(lambda key: _params(whole, key), jax.random.key(0))

@@ -50,7 +50,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.init_from = teacher
     config.init_layers = tuple(round(layer * (2 * layers - 1) / max(layers - 1, 1)) for layer in range(layers))
-    config.model = {"preset": "init_from", "layers": layers, "segments": 0, "pooler_activation": "relu"}
+    config.model = {"preset": "init_from", "layers": layers, "pooler_activation": "relu", "embeddings": {"segments": 0}}
     config.data = {"corpus": "hf:wikimedia/wikipedia/20231101.en", "tokenizer": {"model": f"{teacher}/tokenizer"}}
     config.tasks = {
         "distillation": {

@@ -56,8 +56,8 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = {
         "preset": "mobilebert",
-        **{name: model[name] for name in ("layers", "width", "heads", "max_positions", "segments")},
-        "embeddings": {"kind": "mobilebert", "width": width // 4},
+        **{name: model[name] for name in ("layers", "width", "heads", "max_positions")},
+        "embeddings": {"kind": "mobilebert", "width": width // 4, "segments": model["embeddings"]["segments"]},
         "block": {"kind": "mobilebert", "inner_width": width // 4},
         "feedforward": width,
         "attention_dropout": 0.0,

@@ -100,3 +100,8 @@ def test_only_the_encoder_needs_their_module(trained, monkeypatch):
     del settings["model"]["embeddings"]
     with pytest.raises(Untrusted, match="^masking.kind="):
         from_dict(settings)
+
+
+def test_an_optimizer_is_not_needed_to_open_a_run():
+    config = from_dict({"optimizer": {"kind": "optax.contrib:adan"}})
+    assert (config.foreign_kinds, config.training_kinds) == ((), ("optax.contrib:adan",))

@@ -106,12 +106,12 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
-    [("modernbert", "model.embeddings.positions=learned"), ("ib_bert", "model.embeddings.kind=bert")],
+    ("name", "change", "segments"),
+    [("modernbert", "model.embeddings.positions=learned", 0), ("ib_bert", "model.embeddings.kind=bert", 2)],
 )
-def test_a_flag_replaces_the_block_of_a_small_variant(name, change):
+def test_a_flag_replaces_the_block_of_a_small_variant(name, change, segments):
     config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", change])
-    assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings())
+    assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings(segments=segments))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -126,7 +126,7 @@ def test_distilbert_has_the_settings_of_its_code(tmp_path):
     (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
     settings = to_dict(load(f"{CONFIGS / 'distilbert.py'}:{tmp_path}"))
     published = {
-        **{"init_layers": [0, 2, 4, 7, 9, 11], "model.layers": 6, "model.segments": 0},
+        **{"init_layers": [0, 2, 4, 7, 9, 11], "model.layers": 6, "model.embeddings.segments": 0},
         **{"optimizer.learning_rate": 5e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 0.0},
         **{"optimizer.clip_norm": 5.0, "optimizer.warmup_share": 0.05, "optimizer.epsilon": 1e-6},
         **{"optimizer.frozen": ["^encoder/embeddings/position$"], "stages.0.epochs": 3.0, "stages.0.batch": 4000},
@@ -324,7 +324,8 @@ def test_lamb_trains_8599_steps_and_rises_in_both_stages():
 
 def test_roberta_large_has_its_own_rate():
     base, large = load(f"{CONFIGS / 'roberta_base.py'}"), load(f"{CONFIGS / 'roberta_base.py'}:large")
-    assert large.model.layers == 24 and (large.model.embeddings.position_offset, large.model.segments) == (2, 0)
+    embeddings = large.model.embeddings
+    assert large.model.layers == 24 and (embeddings.position_offset, embeddings.segments) == (2, 0)
     assert (large.optimizer.learning_rate, large.optimizer.warmup_steps) == (4e-4, 30_000)
     assert large.tasks == base.tasks and large.stages == base.stages
 

@@ -61,7 +61,7 @@ class Material:
         key = (
             subject.tokenizer.fingerprint,
             self.longest(subject),
-            subject.encoder.segments > 1,
+            subject.encoder.embeddings.segments > 1,
             self._texts_key(subject, objective),
         )
         if key not in self._made:
@@ -143,7 +143,7 @@ class Corpus(Material):
 
 
 def _text_format(subject: Subject) -> TextFormat:
-    if subject.encoder.segments < 2:
+    if subject.encoder.embeddings.segments < 2:
         return FullSentences()
     return SegmentPairs(random_next=0.0, short_seq_prob=0.0, fewest=2, trim="outer_ends")
 

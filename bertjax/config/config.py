@@ -238,9 +238,11 @@ class Config:
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
-        """User code that the settings name as `module:NAME`, each once: every `kind`, and the direction."""
-        kinds = (kind for kind in _kinds(to_dict(self)) if ":" in kind)
-        return tuple(dict.fromkeys([*kinds, *self.model.foreign_kinds]))
+        """User code that opens a run, `module:NAME`, each once: every `kind` of a union, and the direction."""
+        settings = to_dict(self)
+        del settings["optimizer"]["kind"]  # only training imports it, see `training_kinds`
+        kinds = dict.fromkeys([*_kinds(settings), self.model.direction])
+        return tuple(kind for kind in kinds if ":" in kind)
 
     @property
     def training_kinds(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ KEYS = {
     "heads": "num_attention_heads",
     "feedforward": "intermediate_size",
     "max_positions": "max_position_embeddings",
-    "segments": "type_vocab_size",
+    "embeddings.segments": "type_vocab_size",
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
     "norm_epsilon": "layer_norm_eps",

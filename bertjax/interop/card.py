@@ -161,9 +161,10 @@ def _header(about: About, task: str, mask: str) -> str:
 
 def _sizes(export: Export) -> dict[str, Any]:
     encoder = export.encoder
-    fields = ("vocab_size", "layers", "width", "heads", "feedforward", "max_positions", "segments", "norm_epsilon")
+    fields = ("vocab_size", "layers", "width", "heads", "feedforward", "max_positions", "norm_epsilon")
     return {field: getattr(encoder, field) for field in fields} | {
-        "tokenizer's fingerprint": export.tokenizer.fingerprint[:16]
+        "segments": encoder.embeddings.segments,
+        "tokenizer's fingerprint": export.tokenizer.fingerprint[:16],
     }
 
 

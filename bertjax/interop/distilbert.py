@@ -8,6 +8,7 @@ initialized: the checkpoint contains the table either way.
 from bertjax.interop import names
 from bertjax.interop.family import MLM, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import EncoderConfig
 
 FAMILY = Family(
@@ -47,7 +48,7 @@ FAMILY = Family(
         "init_stddev": "initializer_range",
         "activation": "activation",
     },
-    defaults=EncoderConfig(vocab_size=30522, layers=6, segments=0, pooler_activation="relu"),
+    defaults=EncoderConfig(vocab_size=30522, layers=6, embeddings=BertEmbeddings(segments=0), pooler_activation="relu"),
     fixed={},
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -156,9 +156,10 @@ class Family:
                 f"the model has model.activation={encoder.activation!r}, and transformers' {self.title} computes "
                 f"{known} only"
             )
-        if "segments" in self.keys and not encoder.segments:
+        if "embeddings.segments" in self.keys and not encoder.embeddings.segments:
             lines.append(
-                f"the model has model.segments=0, and transformers' {self.title} has a segment table; train it with 1"
+                f"the model has model.embeddings.segments=0, and transformers' {self.title} has a segment table; train "
+                "it with 1"
             )
         return lines
 

@@ -118,7 +118,8 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     (folder / CONFIG).unlink(missing_ok=True)
     longest, most = export.encoder.max_positions, export.max_tokens
     is_cut = is_embedder or not parts.isdisjoint(_CUT_AT_MOST_TOKENS)
-    tokenizers.write(folder, tokenizer, min(longest, most or longest) if is_cut else longest, export.encoder.segments)
+    longest = min(longest, most or longest) if is_cut else longest
+    tokenizers.write(folder, tokenizer, longest, export.encoder.embeddings.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
     if is_embedder:
         is_normalized = sentence_transformers.is_normalized(export.settings)
@@ -241,7 +242,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         raise UserError(refusals[0])
     # 3. Params, without the rows of tables that no text reads.
     flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
-    if not has_segments and encoder.segments > 1:
+    if not has_segments and encoder.embeddings.segments > 1:
         encoder, flat, notes_of_segments = _with_one_segment(encoder, flat)
         notes += notes_of_segments
     encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
@@ -282,8 +283,9 @@ def _with_one_segment(
     if _SEGMENT not in flat:
         note = "the tokenizer gives no token_type_ids, without which transformers leaves out the term of segments"
         return encoder, flat, [f"{note}; bertjax computes it"]
-    note = f"{encoder.segments - 1} of {encoder.segments} rows of segments cut: the tokenizer gives all texts segment 0"
-    return dataclasses.replace(encoder, segments=1), flat | {_SEGMENT: flat[_SEGMENT][:1]}, [note]
+    rows = encoder.embeddings.segments
+    note = f"{rows - 1} of {rows} rows of segments cut: the tokenizer gives all texts segment 0"
+    return encoder.replace({"embeddings.segments": 1}), flat | {_SEGMENT: flat[_SEGMENT][:1]}, [note]
 
 
 def _with_vocabulary_of(

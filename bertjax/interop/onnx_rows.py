@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
 def inputs_of(export: Export) -> tuple[str, ...]:
     """Return the input names; an encoder without segments has no `token_type_ids`."""
-    return INPUTS if export.encoder.segments else INPUTS[:-1]
+    return INPUTS if export.encoder.embeddings.segments else INPUTS[:-1]
 
 
 def rows(export: Export) -> Iterator[Rows]:
@@ -60,7 +60,7 @@ def _batch(
     first, second, _ = truncate(first, second, seq_len, vocabulary.pair_separators)
     ragged = add_special_tokens(first, second, vocabulary, labels={})
     batch = core(place(ragged, np.arange(len(first))[:, None], int(ragged.lengths.max()), vocabulary))
-    if export.encoder.segments == 1:  # as the exported tokenizer gives them
+    if export.encoder.embeddings.segments == 1:  # as the exported tokenizer gives them
         batch["segments_BT"] = np.zeros_like(batch["segments_BT"])
     return batch
 

@@ -26,7 +26,8 @@ class _Roberta(Family):
         return "roberta."
 
     def refusals(self, encoder, pad_id):
-        lines = super().refusals(dataclasses.replace(_without_offset(encoder), segments=encoder.segments or 1), pad_id)
+        theirs = {"embeddings.segments": encoder.embeddings.segments or 1}
+        lines = super().refusals(_without_offset(encoder).replace(theirs), pad_id)
         if (offset := encoder.embeddings.position_offset) <= pad_id:
             lines.append(
                 f"the model has model.embeddings.position_offset={offset} and {pad_id} as the id of its padding, and "
@@ -39,7 +40,7 @@ class _Roberta(Family):
 
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
-        if not encoder.segments:
+        if not encoder.embeddings.segments:
             raise UserError(f"config.json has type_vocab_size=0; transformers' {self.title} needs at least one row")
         pad_id = config.get("pad_token_id", 1)
         if type(pad_id) is not int or not 0 <= pad_id < encoder.max_positions - 1:
@@ -58,9 +59,9 @@ class _Roberta(Family):
     def to_theirs(self, encoder, flat, pad_id):
         # No token reads rows before our offset. Theirs starts at row pad_id + 1, so the surplus is dropped.
         flat = flat | {_POSITION: flat[_POSITION][encoder.embeddings.position_offset - pad_id - 1 :]}
-        if not encoder.segments:
+        if not encoder.embeddings.segments:
             flat[_SEGMENT] = np.zeros((1, encoder.width), np.float32)
-        theirs = {"embeddings.position_offset": pad_id + 1, "segments": encoder.segments or 1}
+        theirs = {"embeddings.position_offset": pad_id + 1, "embeddings.segments": encoder.embeddings.segments or 1}
         return encoder.replace(theirs), flat
 
     def to_ours(self, encoder, flat, pad_id):
@@ -70,10 +71,10 @@ class _Roberta(Family):
                 f"positions, and the tokenizer's padding is {pad_id}; get the files of one model"
             )
         # Any byte counts, -0.0 included, so that the way back restores every bit.
-        if encoder.segments > 1 or any(flat[_SEGMENT].tobytes()):
+        if encoder.embeddings.segments > 1 or any(flat[_SEGMENT].tobytes()):
             return encoder, flat
         kept = {path: leaf for path, leaf in flat.items() if path != _SEGMENT}
-        return dataclasses.replace(encoder, segments=0), kept
+        return encoder.replace({"embeddings.segments": 0}), kept
 
 
 def _without_offset(encoder: EncoderConfig) -> EncoderConfig:

@@ -37,8 +37,8 @@ class BertEmbeddingLayer(EmbeddingLayer):
         init, width = nn.initializers.truncated_normal(config.init_stddev), tables.output_width(config)
         if tables.has_position_table:
             self.position = self.param("position", init, (config.max_positions + tables.position_offset, width))
-        if config.segments:
-            self.segment = self.param("segment", init, (config.segments, width))
+        if tables.segments:
+            self.segment = self.param("segment", init, (tables.segments, width))
         if tables.task_types:
             self.task = self.param("task", init, (tables.task_types, width))
         self.norm = normalization(config)
@@ -52,7 +52,7 @@ class BertEmbeddingLayer(EmbeddingLayer):
         summed_BTE = self.words(tokens_BT, examples_BT)
         if tables.has_position_table:
             summed_BTE += rows(self.position, positions_BT + tables.position_offset)
-        if config.segments:
+        if tables.segments:
             summed_BTE += rows(self.segment, segments_BT)
         if tables.task_types:
             summed_BTE += self.task[config.execution.task_type]
@@ -61,7 +61,7 @@ class BertEmbeddingLayer(EmbeddingLayer):
 
 @dataclasses.dataclass(frozen=True)
 class BertEmbeddings(Embeddings):
-    """Tables whose rows are added: words, positions, segments (`EncoderConfig.segments`) and tasks.
+    """Tables whose rows are added: words, positions, segments and tasks.
 
     Attributes:
       positions: `learned`, a table, or `none`, for a block that reads the order itself.
@@ -80,12 +80,12 @@ class BertEmbeddings(Embeddings):
         return self.positions == "learned"
 
     def check(self, config):
+        super().check(config)
         if self.positions not in POSITIONS:
             raise UserError(
                 f"model.embeddings.positions={self.positions!r} is unknown; choose one of {', '.join(POSITIONS)}"
             )
         for field, of_zero in (
-            ("width", "stands for model.width"),
             ("position_offset", "reads the position table from its first row"),
             ("task_types", "has no table of task embeddings"),
         ):

@@ -76,7 +76,6 @@ class EncoderConfig:
       sharing_groups: G, number of shared parameter sets; L / G consecutive layers use one set.
       max_positions: length of the longest example, in tokens, and of the position table. Encoders without a table read
         examples of any length; a run raises the number to its longest example.
-      segments: rows in the segment table; 0 for none. For `block.kind=xlnet` only zero or nonzero matters.
       activation_bits: bits, 2 to 8, to which dense layer inputs are rounded; 0 for no rounding.
       dropout: rate on embeddings, attention and feed-forward outputs, rounded to a multiple of 1/256 (below 1/512: 0).
       attention_dropout: rate on the attention probabilities, rounded in the same way.
@@ -101,7 +100,6 @@ class EncoderConfig:
     sharing: str = "none"
     sharing_groups: int = 1
     max_positions: int = 512
-    segments: int = 2
     activation_bits: int = 0
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -144,11 +142,6 @@ class EncoderConfig:
             }
             own[part] = dataclasses.replace(own.get(part, getattr(self, part)), **changes)
         return dataclasses.replace(self, **own)
-
-    @property
-    def foreign_kinds(self) -> tuple[str, ...]:
-        """User code that the architecture names, `module:NAME`."""
-        return tuple(kind for kind in (self.embeddings.kind, self.block.kind, self.direction) if ":" in kind)
 
     @property
     def head_channels(self) -> int:

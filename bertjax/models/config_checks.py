@@ -35,12 +35,10 @@ def check(config: Any) -> None:
             f"model.vocab_size={config.vocab_size} must be between 1 and {LARGEST_VOCABULARY}, or 0 for that of the "
             "tokenizer"
         )
-    for field, of_zero in (
-        ("head_width", "stands for model.width over model.heads"),
-        ("segments", "has no segment table"),
-    ):
-        if getattr(config, field) < 0:
-            raise UserError(f"model.{field}={getattr(config, field)} must not be negative; 0 {of_zero}")
+    if config.head_width < 0:
+        raise UserError(
+            f"model.head_width={config.head_width} must not be negative; 0 stands for model.width over model.heads"
+        )
     config.embeddings.check(config)
     config.block.check(config)
     if config.layers % config.sharing_groups:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.config.registry import Kind, Union
+from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,19 +22,23 @@ class Embeddings(Kind, abc.ABC):
 
     Attributes:
       width: E, width of a word embedding; 0 for D.
+      segments: number of segments that are told apart; 0 for none.
       position_offset: unused rows at the start of the position table.
       task_types: rows in the task embedding table; 0 for none.
       has_position_table: whether positions come from a table, which bounds the example length.
     """
 
     width: int = 0
+    segments: int = 2
     position_offset: ClassVar[int] = 0
     task_types: ClassVar[int] = 0
     has_position_table: ClassVar[bool] = False
 
-    @abc.abstractmethod
     def check(self, config: Any) -> None:
         """Raise UserError if the settings are out of range, or conflict with the encoder's."""
+        for field, of_zero in (("width", "stands for model.width"), ("segments", "has none")):
+            if (value := getattr(self, field)) < 0:
+                raise UserError(f"model.embeddings.{field}={value} must not be negative; 0 {of_zero}")
 
     @abc.abstractmethod
     def layer(self, config: Any) -> "EmbeddingLayer":

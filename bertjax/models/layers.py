@@ -59,5 +59,4 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
 
 def normalization(config: EncoderConfig, name: str | None = None) -> nn.Module:
     """Return the norm that layers and embeddings of the encoder's block have, by default a layer norm."""
-    norm = config.block.norm or layer_norm
-    return norm(config, name=name)
+    return (config.block.norm or layer_norm)(config, name=name)

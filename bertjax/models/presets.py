@@ -15,7 +15,7 @@ def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
 
 def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
     # RoBERTa has no NSP and therefore no segments. Its positions start after the padding id, which is 1.
-    return _bert(layers, width, heads, embeddings=BertEmbeddings(position_offset=2), segments=0, norm_epsilon=1e-5)
+    return _bert(layers, width, heads, embeddings=BertEmbeddings(segments=0, position_offset=2), norm_epsilon=1e-5)
 
 
 def _albert(layers: int, width: int) -> EncoderConfig:
@@ -30,7 +30,7 @@ def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
 def _modern(layers: int, width: int, heads: int, feedforward: int, **others) -> EncoderConfig:
     sizes = {"layers": layers, "width": width, "heads": heads, "feedforward": feedforward, "max_positions": 8192}
     return EncoderConfig(
-        embeddings=BertEmbeddings(positions="none"), segments=0, norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
+        embeddings=BertEmbeddings(segments=0, positions="none"), norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
         **{"block": ModernBlock()} | sizes | others,
     )  # fmt: skip
 

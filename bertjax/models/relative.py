@@ -54,7 +54,7 @@ def relative_positions(config: EncoderConfig, segments_BT: jax.Array) -> Relativ
     frequencies_C = _BASE ** (-jnp.arange(channels, dtype=jnp.float32) / channels)
     angles_RC = (seq_len - jnp.arange(2 * seq_len, dtype=jnp.float32))[:, None] * frequencies_C
     distances_RD = jnp.concatenate([jnp.sin(angles_RC), jnp.cos(angles_RC)], axis=-1)
-    return RelativePositions(distances_RD, segments_BT if config.segments else None)
+    return RelativePositions(distances_RD, segments_BT if config.embeddings.segments else None)
 
 
 class RelativeBias(nn.Module):

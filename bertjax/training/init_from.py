@@ -105,7 +105,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     model = saved.export
     source = class_heads.match(_with_layers(model, program.config.init_layers), model.settings, program.config)
     source = _with_first_layers(source, program.abstract_state["params"])
-    if not program.encoder.segments:
+    if not program.encoder.embeddings.segments:
         source["encoder"]["embeddings"].pop("segment", None)
     if model.encoder.pooler_activation != program.encoder.pooler_activation:
         source["encoder"].pop("pooler", None)
@@ -220,7 +220,7 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
     free = {
         *_FREE,
         *(["layers"] if program.config.init_layers else []),
-        *([] if ours.segments else ["segments"]),
+        *([] if ours.embeddings.segments else ["embeddings.segments"]),
         *([] if ours.embeddings.has_position_table else ["max_positions"]),
         *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
     }

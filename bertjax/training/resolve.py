@@ -183,11 +183,11 @@ def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last, and objective.kind=causal "
             "predicts the first token of a text from it; choose another tokenizer"
         )
-    if tokenizer.cls_last and config.model.segments and not config.model.block.has_query_stream:
+    if tokenizer.cls_last and config.model.embeddings.segments and not config.model.block.has_query_stream:
         raise UserError(
             f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last and in a segment of its own, and "
-            f"the model has embeddings of {config.model.segments} segments; choose another tokenizer, or set "
-            "model.segments=0"
+            f"the model has embeddings of {config.model.embeddings.segments} segments; choose another tokenizer, or "
+            "set model.embeddings.segments=0"
         )
 
 

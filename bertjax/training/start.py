@@ -5,12 +5,15 @@ import functools
 import math
 from typing import Any
 
+import jax
+
 from bertjax.config import config as configuration
 from bertjax.config.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
 from bertjax.runtime.errors import say
 from bertjax.training import init_from
+from bertjax.training.encoder_check import check_encoder
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
@@ -101,6 +104,8 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
     processes.together(init_from.check, config, resumed)
     settings, config = config, processes.together(open_teachers, config)
     processes.together(check_trackers, config.runtime.trackers)
+    encoder = config.encoder(config.expected_vocab_size, jax.default_backend())
+    processes.together(check_encoder, encoder)
     expected = Program(config, config.expected_vocab_size)
     processes.together(expected.check)  # before a corpus is prepared
     with session.watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day

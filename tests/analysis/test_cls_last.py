@@ -32,7 +32,6 @@ from tests.analysis.conftest import make
 MODEL = {
     "block": {"kind": "xlnet"},
     "embeddings": {"kind": "xlnet"},
-    "segments": 2,
     "layers": 2,
     "width": 16,
     "heads": 2,

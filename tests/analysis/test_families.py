@@ -18,7 +18,7 @@ from tests.interop import models as published
 
 ELECTRA = Path(__file__).parents[2] / "configs" / "electra_small.py"
 SMALL = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "dropout": 0.0, "attention_dropout": 0.0}
-LSTM = {"block": {"kind": "lstm"}, "layers": 2, "width": 16, "embeddings": {"positions": "none"}, "segments": 0}
+LSTM = {"block": {"kind": "lstm"}, "layers": 2, "width": 16, "embeddings": {"positions": "none", "segments": 0}}
 MLM = {"mlm": {"objective": {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}}
 
 

@@ -10,7 +10,7 @@ from bertjax.config import export
 from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import make
 
-MODEL = {"block": {"kind": "lstm"}, "layers": 2, "width": 32, "embeddings": {"positions": "none"}, "segments": 0}
+MODEL = {"block": {"kind": "lstm"}, "layers": 2, "width": 32, "embeddings": {"positions": "none", "segments": 0}}
 ATTENTION = ("patterns", "targets", "identifiability", "disabling", "importance", "fixed", "sentences")
 
 

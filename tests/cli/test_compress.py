@@ -194,8 +194,7 @@ def test_layers_keep_the_pattern_of_local_and_global_ones(source):
         export.read(source).encoder,
         layers=6,
         block=ModernBlock(window=2),
-        embeddings=BertEmbeddings(positions="none"),
-        segments=0,
+        embeddings=BertEmbeddings(segments=0, positions="none"),
     )
     compress._check(encoder, Cuts(layers=(0, 1, 2, 3)))
     with pytest.raises(compress.UserError, match="moves layer 3 between places of local and global layers"):

@@ -44,9 +44,10 @@ model.activation model.activation_bits model.attention_dropout model.block.biase
 model.block.bottlenecked model.block.feedforwards model.block.fixed_heads model.block.gated model.block.global_every
 model.block.inner_width model.block.kind model.block.local_rotary_base model.block.normalization model.block.pairs
 model.block.rotary_base model.block.window model.direction model.dropout model.embeddings.kind
-model.embeddings.position_offset model.embeddings.positions model.embeddings.task_types model.embeddings.width
+model.embeddings.position_offset model.embeddings.positions model.embeddings.segments
+model.embeddings.task_types model.embeddings.width
 model.feedforward model.head_width model.heads model.init_stddev model.layers model.max_positions
-model.norm_epsilon model.pooler_activation model.segments model.sharing model.sharing_groups model.vocab_size
+model.norm_epsilon model.pooler_activation model.sharing model.sharing_groups model.vocab_size
 model.width
 stages.*.masking_rate stages.*.seq_len stages.*.tasks
 tasks.*.examples.choices tasks.*.examples.comment tasks.*.examples.conllu tasks.*.examples.context

@@ -137,7 +137,8 @@ def test_a_causal_model_whose_first_token_nothing_would_predict_is_refused(token
     (tmp_path / "corpus.txt").write_text("\n\n".join(texts))
     data = {"corpus": str(tmp_path / "corpus.txt"), "store": str(tmp_path / "stores"), "heldout_share": 0.2}
     task = {"objective": {"kind": "causal"}, "examples": {"kind": "full_sentences"}}
-    settings = {"model": models.SIZES | {"direction": "left_to_right", "segments": 0}, "tasks": {"causal": task}}
+    model = models.SIZES | {"direction": "left_to_right", "embeddings": {"segments": 0}}
+    settings = {"model": model, "tasks": {"causal": task}}
     settings |= {"stages": [{"steps": 10, "seq_len": 16, "batch": 2}], "optimizer": {"warmup_steps": 1}}
     config = from_dict(settings | {"data": data | {"tokenizer": {"model": str(tmp_path / "tokenizer")}}})
     with pytest.raises(

@@ -16,37 +16,35 @@ from bertjax.interop import families
 from bertjax.models import vocabulary
 from tests import batches
 
-SIZES = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 20, "segments": 3}
+SIZES = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 20, "embeddings": {"segments": 3}}
 # Settings of each family that differ from BERT's.
 OWN = {
     "bert": {},
     "albert": {
         "layers": 4,
-        "embeddings": {"width": 8},
+        "embeddings": {"width": 8, "segments": 3},
         "activation": "gelu_tanh",
         "sharing": "all",
         "sharing_groups": 2,
     },
-    "electra": {"embeddings": {"width": 8}, "pooler_activation": "gelu"},
-    "distilbert": {"segments": 0, "norm_epsilon": 1e-12, "pooler_activation": "relu"},
-    "roberta": {"segments": 0, "embeddings": {"position_offset": 1}},
+    "electra": {"embeddings": {"width": 8, "segments": 3}, "pooler_activation": "gelu"},
+    "distilbert": {"embeddings": {"segments": 0}, "norm_epsilon": 1e-12, "pooler_activation": "relu"},
+    "roberta": {"embeddings": {"segments": 0, "position_offset": 1}},
     "xlnet": {
         "block": {"kind": "xlnet"},
         "embeddings": {"kind": "xlnet"},
-        "segments": 2,
         "max_positions": 512,
         "attention_dropout": 0.2,
     },
     "mobilebert": {
-        "embeddings": {"kind": "mobilebert", "width": 8},
+        "embeddings": {"kind": "mobilebert", "width": 8, "segments": 3},
         "block": {"kind": "mobilebert", "inner_width": 8, "feedforwards": 2},
         "activation": "relu",
     },
     "modernbert": {
         "layers": 4,
         "block": {"kind": "modern", "window": 3},
-        "embeddings": {"positions": "none"},
-        "segments": 0,
+        "embeddings": {"positions": "none", "segments": 0},
     },
 }
 CLASSES = {

@@ -226,10 +226,10 @@ def test_a_vocabulary_of_another_size_is_refused(folder, tokens):
         huggingface.read(folder)
 
 
-@pytest.mark.parametrize("setting, value", [("sharing", "attention"), ("segments", 0)])
+@pytest.mark.parametrize("setting, value", [("sharing", "attention"), ("embeddings.segments", 0)])
 def test_models_that_no_family_computes_are_not_written(setting, value, tokens, tmp_path):
     export = models.make(models.PARTS["BertModel"], tokens)
-    export = export._replace(encoder=dataclasses.replace(export.encoder, **{setting: value}))
+    export = export._replace(encoder=export.encoder.replace({setting: value}))
     with pytest.raises(UserError, match=f"^the model has model.{setting}={value!r}"):
         huggingface.write(tmp_path / "out", export)
     assert not (tmp_path / "out").exists()

@@ -126,14 +126,22 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
             {"block.gated": False},
             "model.block.gated=False, and transformers' ModernBERT computes True only",
         ),
-        ("modernbert", {"segments": 2}, "model.segments=2, and transformers' ModernBERT computes 0 only"),
+        ("modernbert", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' ModernBERT comp"),
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),
         ("electra", {"embeddings.position_offset": 3}, "model.embeddings.position_offset=3, and transformers' ELECTRA"),
-        ("distilbert", {"norm_epsilon": 1e-6}, "model.segments=0, and transformers' BERT has a segment table"),
+        (
+            "distilbert",
+            {"norm_epsilon": 1e-6},
+            "model.embeddings.segments=0, and transformers' BERT",
+        ),
         ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
-        ("mobilebert", {"segments": 0}, "model.segments=0, and transformers' MobileBERT has a segment table"),
+        (
+            "mobilebert",
+            {"embeddings.segments": 0},
+            "model.embeddings.segments=0, and transformers' MobileBERT",
+        ),
         (
             "mobilebert",
             {"block.bottlenecked": "none"},
@@ -150,7 +158,11 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
             "embeddings of model.width=16, and transformers' MobileBERT has",
         ),
         ("mobilebert", {"embeddings": BertEmbeddings(8)}, "model.embeddings.kind='bert', and transformers' MobileBERT"),
-        ("albert", {"segments": 0}, "model.segments=0, and transformers' ALBERT has a segment table"),
+        (
+            "albert",
+            {"embeddings.segments": 0},
+            "model.embeddings.segments=0, and transformers' ALBERT",
+        ),
     ],
 )
 def test_the_error_for_a_model_of_no_family_names_the_setting(tokens, tmp_path, kind, settings, complaint):
@@ -219,11 +231,8 @@ def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path,
     assert (config["max_position_embeddings"], config["pad_token_id"], config["type_vocab_size"]) == (rows, 0, 1)
     assert not weights.read(tmp_path)["roberta.embeddings.token_type_embeddings.weight"].any()
     restored, _ = huggingface.read(tmp_path)
-    assert (restored.encoder.embeddings.position_offset, restored.encoder.max_positions, restored.encoder.segments) == (
-        1,
-        20,
-        0,
-    )
+    embeddings = restored.encoder.embeddings
+    assert (embeddings.position_offset, embeddings.segments, restored.encoder.max_positions) == (1, 0, 20)
     np.testing.assert_array_equal(restored.params["encoder"]["embeddings"]["position"][1:], position[offset:])
 
 
@@ -232,7 +241,7 @@ def test_a_row_of_segments_that_is_not_zero_is_kept(tokens, tmp_path):
     tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
     tensors["roberta.embeddings.token_type_embeddings.weight"][0, 3] = -0.0
     weights.write(tmp_path / "model.safetensors", tensors)
-    assert huggingface.read(tmp_path)[0].encoder.segments == 1
+    assert huggingface.read(tmp_path)[0].encoder.embeddings.segments == 1
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_heads_of_pretraining(tmp_path, kind, parts, outputs):
     notes = onnx.write(tmp_path / "model.onnx", model)  # compares each output
     assert notes[0] == f"outputs: {', '.join(outputs)}"
     inputs = [node.name for node in session_of(tmp_path / "model.onnx").get_inputs()]
-    assert inputs == [name for name in INPUTS if model.encoder.segments or name != "token_type_ids"]
+    assert inputs == [name for name in INPUTS if model.encoder.embeddings.segments or name != "token_type_ids"]
 
 
 @slow

@@ -197,7 +197,7 @@ def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_pa
 
     convert.run(tmp_path / "ours", tmp_path / "again")
     if case == "roberta, as published":
-        assert export.read(tmp_path / "ours").encoder.segments == 0
+        assert export.read(tmp_path / "ours").encoder.embeddings.segments == 0
     state, again = weights.read(source), weights.read(tmp_path / "again")
     assert again.keys() == state.keys()
     for name, tensor in state.items():
@@ -222,7 +222,7 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, kind, architectu
     model, loading_info = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
     assert type(model).__name__ == architecture
     assert not any(loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    inputs = batch(tokens, made.encoder.segments)
+    inputs = batch(tokens, made.encoder.embeddings.segments)
     mask_BT, actual = inputs["attention_mask"], ours(tmp_path / "ours", inputs)
     assert max(largest_difference(actual, theirs(model.eval(), inputs), mask_BT).values()) < TOLERANCE
     if families.of_config({"model_type": kind}).has_flax:

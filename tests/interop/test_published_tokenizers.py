@@ -155,7 +155,7 @@ def test_fairseq_models_are_read_from_shards(models, sample, tmp_path, family):
     theirs.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors.index.json").exists()
     export, _ = huggingface.read(tmp_path)
-    assert (export.encoder.embeddings.position_offset, export.encoder.segments) in ((2, 0), (2, 1))
+    assert (export.encoder.embeddings.position_offset, export.encoder.embeddings.segments) in ((2, 0), (2, 1))
     assert export.tokenizer.encode(sample) == ids_of(theirs, sample)
     word = export.params["encoder"]["embeddings"]["word"][: len(theirs)]
     assert (word == model.embeddings.word_embeddings.weight.detach().numpy()).all()

@@ -201,3 +201,40 @@ def test_wrong_settings_are_one_line(refused):
     assert "unknown configuration key 'model.block.nearest'; did you mean 'farthest'?" in line
     assert "set model.embeddings.positions=none" in refused(f"--config.model.block.kind={KINDS['llama']}")
     assert "cannot be used: mylab.llama has no class 'Llama'" in refused("--config.model.block.kind=mylab.llama:Llama")
+
+
+@pytest.mark.parametrize(
+    "before, after, message",
+    [
+        (
+            "sums + dropout(output",
+            "rums + dropout(output",
+            r"fails: .*:\d+ in __call__: NameError: name 'rums'",
+        ),
+        ("sums = queries.hidden_BQD", "pass", r"fails: .*broken.py:\d+ in __call__: TypeError: .*; correct it$"),
+        (
+            "return sums +",
+            "return hidden_BTD if queries else sums +",
+            r"returns float32 \[2, 8, 32\] for 3 tokens",
+        ),
+        (
+            "return sums +",
+            "return None and sums +",
+            r"returns NoneType for 8 tokens or queries, and the next",
+        ),
+        (
+            ", number=0",
+            "",
+            r"has a layer that cannot be called with .*, number \(too many posit",
+        ),
+        ("feedforward=3)", "feedforward=3 / 0)", r"fails: .*broken.py:\d+ in products: ZeroDivisionError: .*; correct"),
+    ],
+)
+def test_an_error_in_a_layer_is_one_line_before_a_corpus_is_prepared(refused, lab, before, after, message):
+    code = CODES["mylab/llama.py"]
+    assert before in code
+    (lab / "mylab" / "broken.py").write_text(code.replace(before, after))
+    importlib.invalidate_caches()
+    sys.modules.pop("mylab.broken", None)
+    line = refused("--config.model.block.kind=mylab.broken:LlamaBlock", "--config.model.embeddings.positions=none")
+    assert re.search(f"^error: model.block.kind='mylab.broken:LlamaBlock' {message}", line), line

@@ -14,7 +14,7 @@ from tests import batches
 
 CONFIGS = {
     "bert": batches.ENCODER,
-    "modern": dataclasses.replace(batches.ENCODER, **batches.ROTARY, segments=0),
+    "modern": dataclasses.replace(batches.ENCODER, **batches.ROTARY).replace({"embeddings.segments": 0}),
     "relative": dataclasses.replace(batches.ENCODER, **batches.RELATIVE),
     "shared": dataclasses.replace(batches.ENCODER, layers=4, sharing="all", sharing_groups=2),
     "shared_attention": dataclasses.replace(batches.ENCODER, sharing="attention"),

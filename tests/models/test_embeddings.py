@@ -90,7 +90,7 @@ def test_every_parameter_of_factorized_embeddings_has_a_rule():
 
 
 def test_without_a_segment_table_segments_do_not_matter():
-    config, batch = dataclasses.replace(batches.ENCODER, segments=0), batches.make(2)
+    config, batch = dataclasses.replace(batches.ENCODER, embeddings=BertEmbeddings(segments=0)), batches.make(2)
     params = filled(config)
     assert "segment" not in params["encoder"]["embeddings"]
     other = batch | {"segments_BT": 1 - batch["segments_BT"]}
@@ -168,7 +168,10 @@ def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
             {"embeddings": BertEmbeddings(-1)},
             "model.embeddings.width=-1 must not be negative; 0 stands for",
         ),
-        ({"segments": -1}, "model.segments=-1 must not be negative; 0 has no segment table"),
+        (
+            {"embeddings": BertEmbeddings(segments=-1)},
+            "model.embeddings.segments=-1 must not be negative; 0 has no",
+        ),
         (
             {"embeddings": BertEmbeddings(position_offset=-2)},
             "model.embeddings.position_offset=-2 must not be",

@@ -241,7 +241,7 @@ def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
     for path, leaf in leaves.items():
         spec_of(f"encoder/{path}", leaf, ENCODER_RULES)
     alone = jax.eval_shape(
-        Encoder(dataclasses.replace(CONFIG, segments=0)).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
+        Encoder(CONFIG.replace({"embeddings.segments": 0})).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
     )
     assert alone["params"]["layers"]["attention"]["relative"].keys() == {"distance", "content_bias", "distance_bias"}
 

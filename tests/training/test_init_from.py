@@ -201,7 +201,7 @@ def test_a_student_starts_with_chosen_layers_of_its_teacher(flags, undisturbed, 
     student = [
         *(*flags, *SHORT, "--config.optimizer.learning_rate=1e-12"),
         *(f"--config.init_from={teacher}", "--config.init_layers=[1]"),
-        *("--config.model.layers=1", "--config.model.segments=0"),
+        *("--config.model.layers=1", "--config.model.embeddings.segments=0"),
         "--config.tasks.bert.objective={'kind': 'distilled', 'objective': {'kind': 'mlm'}, 'own_factor': 2.0,"
         f"'teacher': '{teacher}', 'losses': {{'soft': {{'kind': 'logits'}}, 'cosine': {{'kind': 'output'}}}}}}",
         f"--workdir={tmp_path}/run",

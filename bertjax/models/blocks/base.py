@@ -147,8 +147,7 @@ def check_heads(config: Any, width: str = "") -> None:
     """Raise UserError if heads do not fill a layer; `width` is the setting that they have to fill: by default D's."""
     # With head_width set, heads need not fill the layer width: the output projection maps any width back.
     if config.layer_width % config.heads and not config.head_width:
-        width = width or f"model.width={config.width}"
-        raise UserError(f"{width} is not divisible by model.heads={config.heads}")
+        raise UserError(f"{width or f'model.width={config.width}'} is not divisible by model.heads={config.heads}")
 
 
 def check_no_position_table(config: Any, order: str = "has positions of its own") -> None:

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.attention import SelfAttention
-from bertjax.models.bert import check_heads, feed_forward, products
-from bertjax.models.blocks.base import Block, check_no_position_table
+from bertjax.models.bert import feed_forward, products
+from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.layers import normalization
@@ -63,7 +63,7 @@ class ModernBlock(Block):
         return self.biases
 
     def check(self, config):
-        check_heads(config, f"model.width={config.width}")
+        check_heads(config)
         check_no_position_table(config)
         if config.head_channels % 2:
             raise UserError(

@@ -49,18 +49,17 @@ class XLNetBlock(Block):
 
 @dataclasses.dataclass(frozen=True)
 class XLNetEmbeddings(Embeddings):
-    """Only word embeddings, without a norm."""
+    """Only word embeddings, without a norm. Of `segments` only zero or nonzero matters: attention compares them."""
 
     kind: str = dataclasses.field(init=False, default="xlnet")
 
     def check(self, config):
+        super().check(config)
         if not config.block.has_query_stream:
             raise UserError(
                 "model.embeddings.kind=xlnet leaves positions and segments to the attention of model.block.kind=xlnet, "
                 f"not {config.block.kind}; set model.embeddings.kind=bert"
             )
-        if self.width < 0:
-            raise UserError(f"model.embeddings.width={self.width} must not be negative; 0 stands for model.width")
 
     def layer(self, config):
         return XLNetEmbeddingLayer(config, parent=None)

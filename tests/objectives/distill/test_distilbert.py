@@ -105,7 +105,7 @@ def test_a_teacher_adds_its_own_first_task_embedding(teacher):
 
 
 def test_a_student_may_be_half_as_deep_and_without_segments(teacher):
-    student = dataclasses.replace(batches.ENCODER, layers=1, segments=0)
+    student = dataclasses.replace(batches.ENCODER, layers=1, embeddings=BertEmbeddings(segments=0))
     result = losses(teacher, params_of(student), student=student)
     assert result["soft"] > 0.0 and np.isfinite(list(result.values())).all()
 

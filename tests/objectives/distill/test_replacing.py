@@ -136,7 +136,7 @@ def test_layers_keep_the_pattern_of_local_and_global_ones():
 
     def of(layers: int, every: int):
         local = ModernBlock(window=2, global_every=every)
-        settings = {"layers": layers, "block": local, "embeddings.positions": "none", "segments": 0}
+        settings = {"layers": layers, "block": local, "embeddings.positions": "none", "embeddings.segments": 0}
         return batches.ENCODER.replace(settings)
 
     assert bound(of(6, every=3)).predecessor_config(of(3, every=3)).layers == 6

@@ -1,0 +1,74 @@
+"""Trace a user's layer and embeddings on abstract shapes, so that their errors show before a corpus is prepared."""
+
+import inspect
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from bertjax.models.config import EncoderConfig
+from bertjax.models.visibility import Queries, Visibility
+from bertjax.runtime.errors import UserError
+from bertjax.training.objective_check import user_errors
+
+_ROWS, _TOKENS, _QUERIES = 2, 8, 3
+# What the encoder calls a layer with.
+_ARGUMENTS = ("hidden_BTD", "visibility", "key", "queries", "positions", "number")
+
+
+def check_encoder(config: EncoderConfig) -> None:
+    """Trace the layer and the embeddings of an architecture if they are a user's.
+
+    Args:
+      config: the architecture, with the dtype that the run computes in.
+
+    Raises:
+      UserError: the user's code raises an exception (the message has its file and line), or it returns states of
+        another shape or dtype than the next layer reads.
+    """
+    zeros_BT, key = jnp.zeros((_ROWS, _TOKENS), jnp.int32), jax.random.key(0)
+    if ":" in (kind := config.embeddings.kind):
+
+        def embed(key: jax.Array) -> jax.Array:
+            layer = config.embeddings.layer(config)
+            return layer.init_with_output(key, zeros_BT, zeros_BT, zeros_BT, key, zeros_BT)[0]
+
+        setting, width = f"model.embeddings.kind={kind!r}", config.embeddings.output_width(config)
+        with user_errors(setting):
+            _check_states(setting, config, jax.eval_shape(embed, key), (_ROWS, _TOKENS, width))
+    if ":" in (kind := config.block.kind):
+
+        def apply(key: jax.Array) -> list[jax.Array]:
+            hidden_BTD = jnp.zeros((_ROWS, _TOKENS, config.width), config.execution.dtype)
+            some = Queries(hidden_BTD[:, :_QUERIES], zeros_BT[:, :_QUERIES])  # as in the last layer
+            layer, positions = config.block.layer(config), config.block.positions(config, zeros_BT, zeros_BT)
+            arguments, number = (hidden_BTD, Visibility(zeros_BT), key), jnp.int32(0)
+            return [layer.init_with_output(key, *arguments, queries, positions, number)[0] for queries in (None, some)]
+
+        setting = f"model.block.kind={kind!r}"
+        with user_errors(setting):
+            _check_arguments(setting, config.block.layer(config))
+            config.block.products(config)
+            for states, count in zip(jax.eval_shape(apply, key), (_TOKENS, _QUERIES), strict=True):
+                _check_states(setting, config, states, (_ROWS, count, config.width))
+
+
+def _check_arguments(setting: str, layer: nn.Module) -> None:
+    # Python raises this error where the layer is called, not in the user's code.
+    try:
+        inspect.signature(layer.__call__).bind(*_ARGUMENTS)
+    except TypeError as error:
+        raise UserError(
+            f"{setting} has a layer that cannot be called with {', '.join(_ARGUMENTS)} ({error}); name them all"
+        ) from error
+
+
+def _check_states(setting: str, config: EncoderConfig, states: Any, shape: tuple[int, ...]) -> None:
+    expected, dtype = jax.ShapeDtypeStruct(shape, config.execution.dtype), getattr(states, "dtype", None)
+    if (getattr(states, "shape", None), dtype) != (shape, expected.dtype):
+        found = f"{dtype} {list(states.shape)}" if dtype else type(states).__name__
+        raise UserError(
+            f"{setting} returns {found} for {shape[1]} tokens or queries, and the next layer reads {expected.dtype} "
+            f"{list(shape)}; return the states of the queries in config.execution.dtype"
+        )
