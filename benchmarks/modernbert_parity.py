@@ -74,7 +74,7 @@ def measured(preset: str) -> dict:
         "tokens": [ROWS, LENGTH],
         "hidden": float(np.abs(own_hidden - hidden_BTD.detach().numpy()).max()),
         "mlm_logits": float(np.abs(own_logits - logits_BKV.detach().numpy()).max()),
-        "largest_logit": float(logits_BKV.abs().max()),
+        "largest_logit": float(logits_BKV.detach().abs().max()),
         "gradient": float((sum(squares.values()) / sum(np.sum(x**2) for x in gradients.values())) ** 0.5),
         "transformers": transformers.__version__,
         "jax": jax.__version__,

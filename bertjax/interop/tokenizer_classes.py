@@ -156,7 +156,7 @@ def note(settings: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Return a note if a `tokenizer.json` belongs to an unknown class, or one that lays out pairs in another way."""
     known = (*_WORDPIECE, *_BYTE_BPE, *_SENTENCEPIECE, *_GENERIC, *_OWN_CODE)
     if (name := name_of(settings, config)) == _GEMMA:
-        return ["GemmaTokenizer puts [CLS] before the second text of a pair too; here there is only [SEP] between them"]
+        return ["the second text of a pair follows [SEP], as in transformers 5; in 4, GemmaTokenizer adds [CLS] to it"]
     if name in known or not name:
         return []
     return [f"tokenizer_class={name}Tokenizer is not known; its tokenizer.json is read as it is"]

@@ -56,8 +56,10 @@ def test_ids_are_those_of_transformers_both_ways(folder, tmp_path):
     assert ids_of(tmp_path, texts) == expected
     [theirs] = transformers.AutoTokenizer.from_pretrained(folder)(["One."], ["Two"])["input_ids"]
     pair = [ours.cls_id, *ours.encode(["One."])[0], ours.sep_id, *ours.encode(["Two"])[0], ours.sep_id]
-    # A note reports the class that lays out pairs in another way.
-    assert (pair == theirs) == (not found.notes) == ("gemma" not in folder.name)
+    # A note reports the class that lays out pairs in another way in transformers 4.
+    is_gemma = "gemma" in folder.name
+    assert bool(found.notes) == is_gemma
+    assert (pair == theirs) == (not is_gemma or transformers.__version__ >= "5")
 
 
 def test_a_saved_one_loads_again_and_restores_texts(folder, tmp_path):

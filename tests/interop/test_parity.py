@@ -136,7 +136,7 @@ def ours(folder, inputs) -> dict[str, np.ndarray]:
     segments_BT = inputs.get("token_type_ids")
     encoded = jax.jit(Encoder(config).apply)({"params": params}, tokens_BT, segments_BT, examples_BT=mask_BT)
     outputs = {"hidden": encoded.hidden}
-    if encoded.pooled_BND is not None and not heads:
+    if encoded.pooled_BND is not None and config.block.has_pooler and not heads:
         outputs["pooled"] = encoded.pooled_BND[:, 0]
     for head, own in heads.items():
         if head in ("mlm", "clm", "plm"):
@@ -156,7 +156,10 @@ def theirs(model, inputs) -> dict[str, np.ndarray]:
         outputs = model(
             **{name: torch.tensor(array, dtype=torch.long) for name, array in inputs.items()}, output_hidden_states=True
         )
-    return named(outputs)
+        by_name = named(outputs)
+        if hasattr(model.base_model, "final_norm"):  # transformers 4.57 lists ModernBERT's states before this norm
+            by_name["hidden"] = model.base_model.final_norm(outputs.hidden_states[-1]).numpy()
+    return by_name
 
 
 def named(outputs) -> dict[str, np.ndarray]:
