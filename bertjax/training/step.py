@@ -104,7 +104,7 @@ def train_step(parts: Step, state: State, frozen: dict | None, batch: Arrays) ->
     step, objective = state["step"], parts.loss.objective
     slots = state.get("slots", {})  # arrays that objectives carry from step to step, such as a queue
     own_slots = slots.get(parts.task, {})
-    frozen = with_slots(frozen, own_slots)
+    frozen = with_slots(frozen, own_slots) if own_slots else frozen
     gradient, losses, metrics, consumed, kept = gradients(parts, state["params"], frozen, batch, step)
     updates, opt_state = parts.optimizer.update(gradient, state["opt_state"], state["params"])
     learning_rate = parts.learning_rate(step)

@@ -40,6 +40,7 @@ MOBILEBERT = BERT | {
     "ffn.0.intermediate.dense": "feedforward_1/intermediate",
     "ffn.0.output.dense": "feedforward_1/output",
 }
+MODERNBERT = {"attn.Wo": "attention/output", "mlp.Wo": "output"}  # the others are joined, see MODERNBERT_JOINED
 FAMILIES = {
     "bert": ("bert.encoder.layer.1", BERT),
     "roberta": ("roberta.encoder.layer.1", BERT),
@@ -48,6 +49,12 @@ FAMILIES = {
     "distilbert": ("distilbert.transformer.layer.1", DISTILBERT),
     "xlnet": ("transformer.layer.1", XLNET),
     "mobilebert": ("mobilebert.encoder.layer.1", MOBILEBERT),
+    "modernbert": ("model.layers.1", MODERNBERT),
+}
+# Kernels that ModernBERT has in one, in their order.
+MODERNBERT_JOINED = {
+    "attn.Wqkv": ("attention/query", "attention/key", "attention/value"),
+    "mlp.Wi": ("intermediate", "gate"),
 }
 # XLNet's kernels are [D, H, C]; that of the output maps heads back to D.
 XLNET_SPLIT = {"q": "query", "k": "key", "v": "value", "r": "relative/distance", "o": "output"}
@@ -85,3 +92,12 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
         str(error.value) == f"the model has values that are not finite in {paths}; take an earlier checkpoint, RUN@STEP"
     )
     assert not (tmp_path / "hf").exists()
+
+
+def test_joined_kernels_of_modernbert_have_their_order(tmp_path):
+    made = models.make(max(models.CLASSES["modernbert"].values(), key=len), models.trained(), "modernbert")
+    huggingface.write(tmp_path, made)
+    theirs, ours = weights.read(tmp_path), flatten_dict(made.params, sep="/")
+    for name, roles in MODERNBERT_JOINED.items():
+        kernels = [ours[f"encoder/layers/{role}/kernel"][1].T for role in roles]
+        np.testing.assert_array_equal(theirs[f"model.layers.1.{name}.weight"], np.concatenate(kernels))
