@@ -93,8 +93,11 @@ def test_the_programs_of_a_gpu_are_translated_to_triton(width, dtype):
         context = attend_with_dropout(states, states, states, visibility, 0.1, keys, TRITON)
         return jnp.sum(context.astype(jnp.float32))
 
-    traced = jax.jit(jax.grad(total)).trace(states, jax.random.split(jax.random.key(0), 1))
-    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    # From JAX 0.11 on, Triton asks which GPU it translates for.
+    gpu = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", num_cores=132, platform="gpu")
+    keys = jax.random.split(jax.random.key(0), 1)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=gpu)):
+        text = jax.jit(jax.grad(total)).trace(states, keys).lower(lowering_platforms=("cuda",)).as_text()
     assert text.count("xla.gpu.triton") == 3 and "512x512" not in text
 
 
