@@ -27,7 +27,8 @@ ALLOWED = {
     "training.schedules": "runtime config.registry",
     "training.param_paths": "runtime",
     "training.config": "runtime models training.param_paths",
-    "training.optim": "runtime config.registry training.schedules training.param_paths training.config",
+    "training.optim": "runtime config.user_code config.registry training.schedules training.param_paths "
+    "training.config",
     "training.lora": "runtime training.param_paths",
     "training.pruning": "runtime training.param_paths",
     "training.quantization": "runtime models",

@@ -208,7 +208,7 @@ def test_a_predictor_needs_no_trust_for_classes_of_bertjax(undisturbed):
 
 
 def test_the_error_names_the_commands_that_have_the_flag(capsys):
-    with pytest.raises(UserError, match="in Python import the module first") as caught:
+    with pytest.raises(UserError, match="in Python pass trust_code=True, or import the module first") as caught:
         registry.module_of("objective.kind='no.such:X'", "no.such", trust_code=False)
     for module in (analyze, augment, compare, compress, convert, evaluate, predict, probe, push, report):
         with pytest.raises(SystemExit):

@@ -32,7 +32,7 @@ _NAMES = "interop/test_names.py interop/test_bert.py interop/test_families.py"
 
 CORE = [
     # Those that an earlier measurement found unnoticed.
-    Mutant("training/step.py", " & jnp.isfinite(gradient_norm)", "", _STEP),
+    Mutant("training/step.py", " + gradient_norm + update_norm)", ")", _STEP),
     Mutant(
         "training/run/fingerprints.py",
         "words = _words(leaf.ravel()).ravel()",
@@ -44,7 +44,7 @@ CORE = [
     ),
     Mutant(_STRATEGY, 'self.psum(leaf.astype(self.reduction), ("data",)).astype', "leaf.astype", _SHARDING),
     Mutant("training/run/metrics.py", "        self._clock = now\n", "", "training/run/test_metrics.py"),
-    Mutant("models/attention.py", "logits_BHQT += bias_BHQT * scale", "logits_BHQT += bias_BHQT", _RELATIVE),
+    Mutant("models/relative.py", "bias_BHQT.astype(jnp.float32) * channels**-0.5", "bias_BHQT", _RELATIVE),
     Mutant("models/relative.py", "same[..., None], other[..., None]", "other[..., None], same[..., None]", _RELATIVE),
     Mutant(
         "objectives/losses.py", "second.astype(jnp.float32))) * weights)", "second.astype(jnp.float32))))", "objectives"
@@ -103,8 +103,8 @@ CORE = [
     ),
     Mutant(
         "training/schedules.py",
-        "fall = (steps - step) / self.decay_steps",
-        "fall = (steps - step - 1) / self.decay_steps",
+        "(steps - step) / self.decay_steps",
+        "(steps - step - 1) / self.decay_steps",
         _SCHEDULES,
     ),
     Mutant(

@@ -92,7 +92,7 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     write_params(folder, export.params, export.encoder, quantized)
     export.tokenizer.save(folder / _TOKENIZER)
     settings = private_paths.without(export.settings)
-    _write_manifest(folder, settings, export)
+    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, export.modules)
 
 
 def read(folder: os.PathLike) -> Export:
@@ -198,16 +198,17 @@ def is_quantized(folder: os.PathLike) -> bool:
         raise _damaged(folder, error) from error
 
 
-def _write_manifest(folder: Path, settings: dict[str, Any], export: Export) -> None:
+def write_manifest(
+    folder: os.PathLike,
+    settings: dict[str, Any],
+    vocab_size: int,
+    numbers: dict[str, Any],
+    modules: Mapping[str, Mapping[str, str]] = FrozenDict(),
+) -> None:
     """Write the manifest atomically, see `write`."""
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "config": settings,
-        "vocab_size": export.encoder.vocab_size,
-        "numbers": export.numbers,
-    }
-    if export.modules:
-        manifest["modules"] = export.modules
+    manifest = {"format_version": FORMAT_VERSION, "config": settings, "vocab_size": vocab_size, "numbers": numbers}
+    if modules:
+        manifest["modules"] = modules
     storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
 
 

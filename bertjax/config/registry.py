@@ -130,7 +130,10 @@ def _import(choice: str, name: str) -> types.ModuleType:
     except (Exception, SystemExit) as error:  # the module is a program and may fail in any way, or end itself
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{name}.".startswith(f"{missing}."):  # the module itself, or a package that it is in
-            raise UserError(f"{choice} cannot be imported: {error}; is its folder on PYTHONPATH?") from error
+            is_file = "/" in name or name.endswith(".py")
+            dotted = name.removesuffix(".py").strip("./").replace("/", ".")
+            remedy = f"a module is written {dotted}" if is_file else "is its folder on PYTHONPATH?"
+            raise UserError(f"{choice} cannot be imported: {error}; {remedy}") from error
         line = line_of(error)
         remedy = "correct the file" if line else "name an importable module"
         cause = f"{type(error).__name__}: {reason(error)}"
@@ -142,7 +145,7 @@ def _imported(choice: str, name: str) -> types.ModuleType:
     if name not in sys.modules:
         raise Untrusted(
             f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "
-            "--trust-code, which predict, evaluate, analyze, probe, report and compress have (in Python import the "
-            "module first)"
+            "--trust-code, which predict, evaluate, analyze, probe, report and compress have (in Python pass "
+            "trust_code=True, or import the module first)"
         )
     return sys.modules[name]

@@ -85,6 +85,10 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
     choice = unions.get(expected)
     if choice:
         expected = choice.class_of(build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
+        if lacking := sorted(getattr(expected, "__abstractmethods__", ())):
+            raise UserError(
+                f"{path}.kind={fields.get('kind')!r} does not define {', '.join(lacking)}; add what is missing"
+            )
     # `init=False` fields such as `kind` are set by the class itself.
     known = _names(expected)
     if "kind" not in known:
@@ -96,7 +100,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
             elsewhere = [kind for kind in choice.kinds if key in _names(choice.class_of(kind))] if choice else []
             if deeper:
                 hint = f"did you mean {' or '.join(map(repr, deeper))}?"
-            elif 0 < len(elsewhere) <= _MOST_KINDS:
+            elif 0 < len(elsewhere) <= _MOST_KINDS and ":" not in str(fields.get("kind")):
                 kinds = f"{path}.kind={' or '.join(elsewhere)}"
                 hint = f"{key!r} is a setting of {kinds}; add --config.{path}.kind={elsewhere[0]}"
             else:

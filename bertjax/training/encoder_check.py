@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.visibility import Queries, Visibility
@@ -54,7 +53,7 @@ def check_encoder(config: EncoderConfig) -> None:
                 _check_states(setting, config, states, (_ROWS, count, config.width))
 
 
-def _check_arguments(setting: str, layer: nn.Module) -> None:
+def _check_arguments(setting: str, layer: Any) -> None:
     # Python raises this error where the layer is called, not in the user's code.
     try:
         inspect.signature(layer.__call__).bind(*_ARGUMENTS)

@@ -243,10 +243,12 @@ class Program:
         return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
-        """Raise UserError unless user-defined objectives can be traced and the devices divide all sharded axes."""
+        """Raise UserError unless user code can be traced, stages leave parameters, and devices divide sharded axes."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
-            if (":" in OBJECTIVES.kind_of(task.objective) or ":" in task.kind) and not is_open:
+            masking = getattr(getattr(task.objective, "masking", None), "kind", "")
+            kinds = (OBJECTIVES.kind_of(task.objective), task.kind, masking)
+            if any(":" in kind for kind in kinds) and not is_open:
                 check_objective(name, task, self.encoder, self.config.stages[-1].seq_len)
         for index, stage in enumerate(self.config.stages):
             if stage.batch is not None and any(
@@ -255,6 +257,9 @@ class Program:
                 check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # padding rows must not reach the slots
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
             self.task.freezing_at(index)
+        if self.config.optimizer.is_outside:
+            state = self.abstract_state
+            jax.eval_shape(self.optimizer.update, state["params"], state["opt_state"], state["params"])
 
 
 @dataclasses.dataclass(frozen=True)

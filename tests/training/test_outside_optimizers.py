@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from optax import contrib
 
+from bertjax.config.config import from_dict
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import AXES
 from bertjax.training.gradient_norms import gradient_norms
@@ -20,6 +21,7 @@ from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.freezing import Freezing
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, shardings
+from bertjax.training.program import Program
 from bertjax.training.state import grow
 from tests import runs
 from tests.training.test_optimizer import CONFIG, LAYERS, bert_params, close, gradients_of, moved, stacked_params, train
@@ -129,7 +131,10 @@ def test_the_optimizer_of_the_page_trains_and_resumes_bit_for_bit(flags, tmp_pat
             {"kind": "optax:lion", "arguments": {"weight_decay": 0.1}},
             "optimizer.arguments.weight_decay is set by bertjax",
         ),
-        ({"kind": "optax:lionn"}, "optimizer.kind='optax:lionn' cannot be used: optax has no function 'lionn'"),
+        (
+            {"kind": "optax:lionn"},
+            "optimizer.kind='optax:lionn' cannot be used: optax has no function 'lionn'; did you mean 'lion'?",
+        ),
         ({"kind": "optaxx:lion"}, "optimizer.kind='optaxx:lion' cannot be imported: No module named 'optaxx'"),
         ({"kind": "optax:lion", "arguments": {"beta": 1.0}}, "optimizer.kind='optax:lion' with optimizer.arguments="),
         ({"kind": "optax:scale_by_adam"}, "optimizer.kind='optax:scale_by_adam' has no argument learning_rate; give"),
@@ -139,6 +144,52 @@ def test_what_cannot_work_is_refused(choices, message):
     with pytest.raises(UserError) as error:
         make_optimizer(OptimizerConfig(**choices))
     assert str(error.value).startswith(message)
+
+
+def without_params(learning_rate):
+    return optax.GradientTransformation(lambda params: (), lambda updates, state: (updates, state))
+
+
+def only_updates(learning_rate):
+    return optax.GradientTransformation(lambda params: (), lambda updates, state, params: updates)
+
+
+def other_shapes(learning_rate):
+    def update(updates, state, params):
+        return jax.tree.map(jnp.sum, updates), state
+
+    return optax.GradientTransformation(lambda params: (), update)
+
+
+def growing_state(learning_rate):
+    def update(updates, state, params):
+        return updates, {"count": state["count"], "extra": jnp.zeros(3)}
+
+    return optax.GradientTransformation(lambda params: {"count": jnp.zeros(())}, update)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            without_params,
+            r"fails: .*TypeError: .* takes 2 positional arguments but 3 were given; init\(params\) returns",
+        ),
+        (only_updates, r"fails: .*Error: .*; init\(params\) returns a state"),
+        (other_shapes, r"fails: ValueError: the updates had \S+ with shape \(.*, and update returns \(\); "),
+        (growing_state, r"fails: ValueError: the state had \S*extra with shape None, and update returns \(3,\); "),
+    ],
+)
+def test_a_wrong_function_is_one_line_before_a_corpus_is_prepared(function, message):
+    config = from_dict(
+        {
+            "model": {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16},
+            "optimizer": {"kind": f"{__name__}:{function.__name__}", "warmup_steps": 0},
+            "stages": [{"steps": 5, "seq_len": 16, "batch": 8}],
+        }
+    )
+    with pytest.raises(UserError, match=message):
+        Program(config, 100, tuple(jax.devices()[:1])).check()
 
 
 def test_parameters_that_start_later_need_counts_of_their_own():

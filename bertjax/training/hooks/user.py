@@ -21,6 +21,9 @@ def _made(kind: str) -> Hook:
     found = vars(module_of(choice, module, trust_code=True)).get(name)
     if not (isinstance(found, type) and issubclass(found, Hook)):
         raise UserError(f"{choice} is not a class derived from bertjax.training.hooks.base.Hook; correct the name")
+    moments = [name for name in vars(Hook) if name.startswith("on_")]
+    if unknown := [name for name in dir(found) if name.startswith("on_") and name not in moments]:
+        raise UserError(f"{choice} defines {unknown[0]}(), which is never called; the moments are {', '.join(moments)}")
     try:
         return found()
     except TypeError as error:

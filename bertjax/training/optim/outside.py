@@ -7,10 +7,12 @@ in their path: `encoder/layers/3/attention/query/kernel`. Its state is stored st
 parameters, and is sharded and grown like them.
 """
 
+import contextlib
+import difflib
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,6 +21,7 @@ import optax
 from flax.traverse_util import unflatten_dict
 
 from bertjax.config.registry import module_of
+from bertjax.config.user_code import line_of
 from bertjax.runtime.errors import UserError, reason
 from bertjax.training.optim.by_path import IS_STACKED, leaves_of
 from bertjax.training.param_paths import map_with_path
@@ -52,7 +55,43 @@ def outside_optimizer(kind: str, arguments: Mapping[str, Any]) -> optax.Gradient
         raise UserError(f"{choice} with optimizer.arguments={dict(arguments)} fails: {reason(error)}") from error
     if not isinstance(optimizer, optax.GradientTransformation):
         raise UserError(f"{choice} returns a {type(optimizer).__name__}; return an optax.GradientTransformation")
-    return by_layer(optax.chain(optimizer, optax.scale(-1.0)))  # the training step subtracts
+    # The training step subtracts updates.
+    return by_layer(_explained(choice, optax.chain(optimizer, optax.scale(-1.0))))
+
+
+def _explained(choice: str, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Turn what a user's code raises, or returns in another structure, into one line."""
+
+    @contextlib.contextmanager
+    def explaining() -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the user's code may raise anything
+            line = line_of(error)
+            raise UserError(
+                f"{choice} fails: {line + ': ' if line else ''}{type(error).__name__}: {reason(error)}; init(params) "
+                "returns a state, and update(updates, state, params) returns updates and a state"
+            ) from error
+
+    def init(params: Any) -> Any:
+        with explaining():
+            return optimizer.init(params)
+
+    def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        with explaining():
+            new_updates, new_state = optimizer.update(updates, state, params)
+            _check_alike("the updates", updates, new_updates)
+            _check_alike("the state", state, new_state)
+            return new_updates, new_state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _check_alike(what: str, before: Any, after: Any) -> None:
+    old, new = ({path: jnp.shape(leaf) for path, leaf in leaves_of(tree).items()} for tree in (before, after))
+    if differing := [path for path in {**old, **new} if old.get(path) != new.get(path)]:
+        path = differing[0]
+        raise ValueError(f"{what} had {path} with shape {old.get(path)}, and update returns {new.get(path)}")
 
 
 def function_of(kind: str) -> Callable[..., Any]:
@@ -62,9 +101,12 @@ def function_of(kind: str) -> Callable[..., Any]:
       UserError: it cannot be imported.
     """
     choice, (module, _, name) = f"optimizer.kind={kind!r}", kind.partition(":")
-    function = getattr(module_of(choice, module, trust_code=True), name, None)
+    found = module_of(choice, module, trust_code=True)
+    function = getattr(found, name, None)
     if not callable(function):
-        raise UserError(f"{choice} cannot be used: {module} has no function {name!r}; correct the name")
+        near = difflib.get_close_matches(name, dir(found), n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else "correct the name"
+        raise UserError(f"{choice} cannot be used: {module} has no function {name!r}; {remedy}")
     return function
 
 

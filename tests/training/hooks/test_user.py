@@ -53,6 +53,16 @@ def test_the_hook_of_the_page_writes_its_file(flags, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "mylab.norms")
 
 
+class Misspelled(Hook):
+    def on_evaluate(self, run, evaluation):
+        """The moment is called on_evaluation."""
+
+
+def test_a_moment_that_is_never_called_is_refused():
+    with pytest.raises(UserError, match=r"defines on_evaluate\(\), which is never called; the moments are on_start, "):
+        user_hooks([f"{__name__}:Misspelled"])
+
+
 def test_the_page_names_every_moment():
     assert re.findall(r"^\| `(on_\w+)\(", PAGE.read_text(), re.MULTILINE) == MOMENTS
 
