@@ -54,6 +54,7 @@ class Family:
       fixed: other keys that change the computed function, with the only value that bertjax computes. It is also the
         default in transformers.
       tied: {copy: original} of shared tensors; some versions of transformers write both.
+      masking_rate: share of tokens that the paper predicts in masked language modeling.
       has_flax: whether transformers 4.57 also has the family in Flax.
     """
 
@@ -68,6 +69,7 @@ class Family:
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
     tied: Mapping[str, str]
+    masking_rate: float = 0.15
     has_flax: bool = True
 
     @property

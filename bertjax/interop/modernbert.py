@@ -217,5 +217,6 @@ FAMILY = _ModernBert(
     ),
     fixed={"decoder_bias": True},
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    masking_rate=0.3,
     has_flax=False,
 )

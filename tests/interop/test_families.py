@@ -283,3 +283,14 @@ def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp
     with pytest.raises(UserError, match="no name for: heads/sop/classifier/bias, heads/sop/classifier/kernel;"):
         huggingface.write(tmp_path, export)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind, rate", [("modernbert", 0.3), ("roberta", 0.15), ("distilbert", 0.15), ("bert", 0.15)])
+def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
+    restored, notes = huggingface.read(tmp_path)
+    task = restored.settings["tasks"]["mlm"]
+    assert (task["examples"]["kind"], task["objective"]["masking"]["rate"]) == ("doc_sentences", rate)
+    assert f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed" in notes
+    # A block without a pooler gives the state of [CLS].
+    assert ("no pooler: pooled_BND is None" in notes) == (kind != "modernbert")
