@@ -67,15 +67,22 @@ class _ModernBert(Family):
             )
         return encoder
 
-    def settings(self, encoder, architecture, pad_id):
-        settings = super().settings(encoder, architecture, pad_id)
-        # The defaults are ids of ModernBERT's own tokenizer.
-        symbols = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
-        return settings | symbols | dict.fromkeys(_BIASES, encoder.has_biases) | {
+    def settings(self, encoder, architecture):
+        settings = super().settings(encoder, architecture)
+        return settings | dict.fromkeys(_BIASES, encoder.has_biases) | {
             "local_attention": 2 * encoder.block.window or _WINDOW,
             "mlp_dropout": encoder.dropout,
             "classifier_activation": settings["hidden_activation"],
+            # transformers has defaults for these. Text Embeddings Inference and candle require them.
+            "layer_norm_eps": encoder.norm_epsilon,
+            "initializer_cutoff_factor": 2.0,
         }  # fmt: skip
+
+    def symbols(self, tokenizer):
+        # The defaults are ids of ModernBERT's own tokenizer. Text Embeddings Inference requires whole numbers.
+        cls, sep = tokenizer.cls_id, tokenizer.sep_id
+        ids = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
+        return super().symbols(tokenizer) | ids
 
     def canonical(self, tensors, encoder_only=False):
         named = super().canonical(tensors, encoder_only)

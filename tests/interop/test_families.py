@@ -294,3 +294,14 @@ def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_p
     assert f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed" in notes
     # A block without a pooler gives the state of [CLS].
     assert ("no pooler: pooled_BND is None" in notes) == (kind != "modernbert")
+
+
+def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tmp_path):
+    """Text Embeddings Inference and candle have no defaults for these, and refuse null."""
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    cls, sep = tokens.cls_id, tokens.sep_id
+    expected = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
+    expected |= {"pad_token_id": tokens.pad_id, "layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
+    assert {key: config.get(key) for key in expected} == expected
+    assert None not in config.values()
