@@ -31,6 +31,7 @@ _WHOLE, _PART = re.compile(r"(.*\.(Wqkv|Wi))(\.\w+)"), re.compile(r"(.*\.(?:Wqkv
 _BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 # {kind of layer in transformers 5: key of its rotary base in transformers 4}
 _BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+_UNSCALED = {"rope_type": "default", "type": "default", "factor": 1.0, "partial_rotary_factor": 1.0}
 _WINDOW = 128  # tokens to both sides together
 # Keys that do not change the function, some of them of the authors' own code.
 _HARMLESS = frozenset(
@@ -73,6 +74,7 @@ class _ModernBert(Family):
             "local_attention": 2 * encoder.block.window or _WINDOW,
             "mlp_dropout": encoder.dropout,
             "classifier_activation": settings["hidden_activation"],
+            "classifier_pooling": MEAN,  # as published; a fine-tuned head has its own
             # transformers has defaults for these. Text Embeddings Inference and candle require them.
             "layer_norm_eps": encoder.norm_epsilon,
             "initializer_cutoff_factor": 2.0,
@@ -139,17 +141,25 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the keys of transformers 4, and windows as bertjax counts them.
 
     Raises:
-      UserError: global and local layers do not alternate in one period, or rotations are scaled.
+      UserError: global and local layers do not alternate in one period, their number differs from that of the layers,
+        or rotations are scaled.
     """
     settings = dict(config)
     for kind, key in _BASES.items():
         rotary = (config.get("rope_parameters") or {}).get(kind) or {}
-        if scaled := {name: value for name, value in rotary.items() if name != "rope_theta" and value != "default"}:
+        neutral = {"rope_theta": rotary.get("rope_theta")} | _UNSCALED
+        if scaled := {name: value for name, value in rotary.items() if value not in (None, neutral.get(name))}:
             raise UserError(
                 f"config.json has rope_parameters with {quoted(scaled)}; bertjax's rotary positions are not scaled"
             )
         settings |= {key: rotary["rope_theta"]} if "rope_theta" in rotary else {}
+    if settings.get("local_rope_theta", 0) is None:  # local layers have the base of the global ones
+        settings["local_rope_theta"] = settings.get("global_rope_theta", FAMILY.defaults.block.rotary_base)
     if kinds := config.get("layer_types"):
+        if len(kinds) != (layers := config.get("num_hidden_layers", FAMILY.defaults.layers)):
+            raise UserError(
+                f"config.json has {len(kinds)} layer_types and num_hidden_layers={quoted(layers)}; get the file again"
+            )
         periods = [settings.get("global_attn_every_n_layers", 3), *range(1, len(kinds) + 1)]
         fitting = (every for every in periods if kinds == [_kind(number % every) for number in range(len(kinds))])
         if (every := next(fitting, None)) is None:

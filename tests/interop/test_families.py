@@ -302,6 +302,7 @@ def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tm
     config = json.loads((tmp_path / "config.json").read_text())
     cls, sep = tokens.cls_id, tokens.sep_id
     expected = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
+    expected["classifier_pooling"] = "mean"
     expected |= {"pad_token_id": tokens.pad_id, "layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
     assert {key: config.get(key) for key in expected} == expected
     assert None not in config.values()
