@@ -8,7 +8,6 @@ Folders are written with the keys of transformers 4, which 5 reads as well.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,9 +23,6 @@ from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
 _FIRST_NORM = "model.layers.0.attn_norm"
-# {tensor: its parts, in order}. A part's name in the table is `Wqkv.query.weight`.
-_JOINED = {"Wqkv": ("query", "key", "value"), "Wi": ("intermediate", "gate")}
-_WHOLE, _PART = re.compile(r"(.*\.(Wqkv|Wi))(\.\w+)"), re.compile(r"(.*\.(?:Wqkv|Wi))\.\w+(\.\w+)")
 # bertjax has biases in all of these or in none.
 _BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 # {kind of layer in transformers 5: key of its rotary base in transformers 4}
@@ -90,27 +86,14 @@ class _ModernBert(Family):
         named = super().canonical(tensors, encoder_only)
         if unknown := sorted(name for name in named if name.startswith(_FIRST_NORM)):
             raise UserError(f"the checkpoint has {unknown[0]}; ModernBERT has no norm before its first attention")
-        divided = {}
-        for name, tensor in named.items():
-            if not (match := _WHOLE.fullmatch(name)):
-                divided[name] = tensor
-                continue
-            whole, joined, kind = match.groups()
-            own = np.split(tensor, len(_JOINED[joined]))
-            divided |= {f"{whole}.{part}{kind}": rows for part, rows in zip(_JOINED[joined], own, strict=True)}
         # Layers are stacked, so the first one has a row of the norm too, which nothing reads.
         for kind, value in (("weight", np.ones_like), ("bias", np.zeros_like)):
             if (norm := named.get(f"model.embeddings.norm.{kind}")) is not None:
-                divided[f"{_FIRST_NORM}.{kind}"] = value(norm)
-        return divided
+                named[f"{_FIRST_NORM}.{kind}"] = value(norm)
+        return named
 
     def published(self, tensors):
-        joined: dict[str, list[np.ndarray]] = {}
-        for name, tensor in tensors.items():
-            if not name.startswith(f"{_FIRST_NORM}."):
-                # In the table the parts come in their order.
-                joined.setdefault(_PART.sub(r"\1\2", name), []).append(tensor)
-        return {name: np.concatenate(parts) if len(parts) > 1 else parts[0] for name, parts in joined.items()}
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,18 +168,12 @@ FAMILY = _ModernBert(
     table=(
         names.Name("model.embeddings.tok_embeddings.weight", "encoder/embeddings/word"),
         *names.norm("model.embeddings.norm", "encoder/embeddings/norm"),
-        *names.layers(
-            _LAYER,
-            query="attn.Wqkv.query",
-            key="attn.Wqkv.key",
-            value="attn.Wqkv.value",
-            attended="attn.Wo",
-            attention_norm="attn_norm",
-            intermediate="mlp.Wi.intermediate",
-            output="mlp.Wo",
-            output_norm="mlp_norm",
-        ),
-        *names.dense(f"{_LAYER}.mlp.Wi.gate", f"{_OURS}/gate"),
+        *names.joined(f"{_LAYER}.attn.Wqkv", *(f"{_OURS}/attention/{part}" for part in ("query", "key", "value"))),
+        *names.dense(f"{_LAYER}.attn.Wo", f"{_OURS}/attention/output"),
+        *names.norm(f"{_LAYER}.attn_norm", f"{_OURS}/attention_norm"),
+        *names.joined(f"{_LAYER}.mlp.Wi", f"{_OURS}/intermediate", f"{_OURS}/gate"),
+        *names.dense(f"{_LAYER}.mlp.Wo", f"{_OURS}/output"),
+        *names.norm(f"{_LAYER}.mlp_norm", f"{_OURS}/output_norm"),
         *names.norm("model.final_norm", "encoder/final_norm"),
     ),
     parts={MLM: names.masked_lm("head.dense", "head.norm", "decoder.bias")},

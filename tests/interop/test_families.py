@@ -306,3 +306,17 @@ def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tm
     expected |= {"pad_token_id": tokens.pad_id, "layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
     assert {key: config.get(key) for key in expected} == expected
     assert None not in config.values()
+
+
+@pytest.mark.parametrize("rows", [0, 47, 51])
+def test_joined_tensors_are_named_as_in_the_file(tokens, tmp_path, rows):
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    name = "model.layers.1.attn.Wqkv.weight"
+    whole = tensors.pop(name)
+    if rows:
+        tensors[name] = np.resize(whole, (rows, 16))
+    weights.write(tmp_path / "model.safetensors", tensors)
+    complaint = rf"checkpoint's {name} has shape \[{rows}, 16\], .* make it \[48, 16\]" if rows else f"lacks {name};"
+    with pytest.raises(UserError, match=complaint):
+        huggingface.read(tmp_path)
