@@ -34,7 +34,7 @@ VOCABULARIES = {"ettin": 50_368, "modernbert": 50_368, "mmbert": 256_000}
 def measured(preset: str) -> dict:
     """Return the line of one preset."""
     encoder = dataclasses.replace(PRESETS[preset], vocab_size=VOCABULARIES[preset.partition("_")[0]])
-    settings = FAMILY.settings(encoder, FAMILY.class_of(PARTS), 0)
+    settings = FAMILY.settings(encoder, FAMILY.class_of(PARTS)) | {"pad_token_id": 0}
     torch.manual_seed(0)
     model = transformers.ModernBertForMaskedLM(transformers.ModernBertConfig.from_dict(settings)).eval()
     with torch.no_grad():

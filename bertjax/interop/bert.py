@@ -66,9 +66,9 @@ class _Bert(Family):
             )
         return lines
 
-    def settings(self, encoder, architecture, pad_id):
+    def settings(self, encoder, architecture):
         reads_left = {"is_decoder": True} if encoder.direction == LEFT_TO_RIGHT else {}
-        return super().settings(encoder, architecture, pad_id) | reads_left
+        return super().settings(encoder, architecture) | reads_left
 
 
 FAMILY = _Bert(

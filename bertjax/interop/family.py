@@ -54,6 +54,7 @@ class Family:
       fixed: other keys that change the computed function, with the only value that bertjax computes. It is also the
         default in transformers.
       tied: {copy: original} of shared tensors; some versions of transformers write both.
+      masking_rate: share of tokens that the paper predicts in masked language modeling.
       has_flax: whether transformers 4.57 also has the family in Flax.
     """
 
@@ -68,6 +69,7 @@ class Family:
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
     tied: Mapping[str, str]
+    masking_rate: float = 0.15
     has_flax: bool = True
 
     @property
@@ -222,14 +224,18 @@ class Family:
             raise UserError(f"config.json has {key}={activation!r}; bertjax's {self.title} computes {known} only")
         return ACTIVATIONS[activation]
 
-    def settings(self, encoder: EncoderConfig, architecture: str, pad_id: int) -> dict[str, Any]:
-        """Return the `config.json` of an encoder."""
+    def settings(self, encoder: EncoderConfig, architecture: str) -> dict[str, Any]:
+        """Return the `config.json` of an encoder, without `symbols`."""
         activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[encoder.activation]
         written = {"embeddings.width": encoder.embedded_width, "activation": activation}
         settings = encoder.settings() | written
         sizes = {theirs: settings[ours] for ours, theirs in self.keys.items()}
         kind = {"architectures": [architecture], "model_type": self.model_type}
-        return kind | sizes | dict(self.fixed) | {"pad_token_id": pad_id}
+        return kind | sizes | dict(self.fixed)
+
+    def symbols(self, tokenizer: Tokenizer) -> dict[str, int]:
+        """Return the ids of special tokens in `config.json`."""
+        return {"pad_token_id": tokenizer.pad_id}
 
     def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
         """Return an equivalent model with exactly the tables of the family's classes; `to_ours` is the inverse."""

@@ -24,7 +24,7 @@ from bertjax.interop import (
     tokenizers,
     weights,
 )
-from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
+from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, Family, part_of, parts_in
 from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime import storage, untrusted
@@ -125,7 +125,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         is_normalized = sentence_transformers.is_normalized(export.settings)
         sentence_transformers.write(folder, export.encoder, is_normalized, most)
     (folder / card.FILE).write_text(card.text(export, family, parts, notes, about), encoding="utf-8")
-    settings = family.settings(encoder, architecture, tokenizer.pad_id) | task_settings
+    settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
 
@@ -186,7 +186,8 @@ def encoder_alone(export: Export) -> Export:
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:
     """Read a transformers checkpoint: encoder, heads and tokenizer.
 
-    A checkpoint without heads gets masked language modeling as its objective, so that pretraining can continue.
+    A checkpoint without heads gets masked language modeling as its objective, so that pretraining can continue. No
+    folder names the examples: without a head on pairs they are `doc_sentences`.
 
     Args:
       folder: the checkpoint.
@@ -250,8 +251,11 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     max_tokens = _most_tokens(folder, embedder.max_tokens, encoder)
     # 4. The configuration that a run would have, so that everything else treats the model as one of its own.
     if term is None:
-        objective, examples = next((_TASKS[part] for part in _TASKS if part in parts), ("mlm", {}))
-        tasks = {objective: {"objective": {"kind": objective}} | examples}
+        objective, own = next((_TASKS[part] for part in _TASKS if part in parts), (MLM, _masked_lm(family)))
+        tasks = {objective: {"objective": {"kind": objective}} | own}
+        if objective == MLM and MLM in parts:
+            rate = family.masking_rate
+            notes.append(f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed")
     else:
         tasks = {term: task_heads.task_of(settings, term, head, outputs[term], encoder.max_positions)}
     if max_tokens and (term in _CUT_AT_MOST_TOKENS or (term is None and embedder.is_embedder)):
@@ -271,9 +275,15 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     known = (*family.parts, *({POOLER} - family.parts.keys()), *family.task_heads)
     parts_note = f"parts: encoder{''.join(f', {part}' for part in known if part in parts)}"
     notes = [parts_note, *notes, *notes_of_vocabulary, *family.notes(flat, tokenizer.pad_id)]
-    if POOLER not in parts:
+    if POOLER not in parts and encoder.block.has_pooler:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}), notes
+
+
+def _masked_lm(family: Family) -> dict[str, Any]:
+    """Return the task of a model without a head on pairs: masked tokens only, in examples of one text each."""
+    masking = {"kind": "tokens", "rate": family.masking_rate}
+    return {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}}
 
 
 def _with_one_segment(

@@ -80,10 +80,10 @@ class _MobileBert(Family):
             )
         return super().encoder_config(config).replace({"block.bottlenecked": _BOTTLENECKED[reads]})
 
-    def settings(self, encoder, architecture, pad_id):
+    def settings(self, encoder, architecture):
         reads = next(reads for reads, ours in _BOTTLENECKED.items() if ours == encoder.block.bottlenecked)
         bottlenecks = {"use_bottleneck_attention": reads[0], "key_query_shared_bottleneck": reads[1]}
-        return super().settings(encoder, architecture, pad_id) | bottlenecks
+        return super().settings(encoder, architecture) | bottlenecks
 
     def to_theirs(self, encoder, flat, pad_id):
         word_VE = np.array(flat[_WORD])  # a copy: the model of the caller keeps its row

@@ -8,7 +8,6 @@ Folders are written with the keys of transformers 4, which 5 reads as well.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +23,11 @@ from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
 _FIRST_NORM = "model.layers.0.attn_norm"
-# {tensor: its parts, in order}. A part's name in the table is `Wqkv.query.weight`.
-_JOINED = {"Wqkv": ("query", "key", "value"), "Wi": ("intermediate", "gate")}
-_WHOLE, _PART = re.compile(r"(.*\.(Wqkv|Wi))(\.\w+)"), re.compile(r"(.*\.(?:Wqkv|Wi))\.\w+(\.\w+)")
 # bertjax has biases in all of these or in none.
 _BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 # {kind of layer in transformers 5: key of its rotary base in transformers 4}
 _BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
+_UNSCALED = {"rope_type": "default", "type": "default", "factor": 1.0, "partial_rotary_factor": 1.0}
 _WINDOW = 128  # tokens to both sides together
 # Keys that do not change the function, some of them of the authors' own code.
 _HARMLESS = frozenset(
@@ -67,41 +64,36 @@ class _ModernBert(Family):
             )
         return encoder
 
-    def settings(self, encoder, architecture, pad_id):
-        settings = super().settings(encoder, architecture, pad_id)
-        # The defaults are ids of ModernBERT's own tokenizer.
-        symbols = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"))
-        return settings | symbols | dict.fromkeys(_BIASES, encoder.has_biases) | {
+    def settings(self, encoder, architecture):
+        settings = super().settings(encoder, architecture)
+        return settings | dict.fromkeys(_BIASES, encoder.has_biases) | {
             "local_attention": 2 * encoder.block.window or _WINDOW,
             "mlp_dropout": encoder.dropout,
             "classifier_activation": settings["hidden_activation"],
+            "classifier_pooling": MEAN,  # as published; a fine-tuned head has its own
+            # transformers has defaults for these. Text Embeddings Inference and candle require them.
+            "layer_norm_eps": encoder.norm_epsilon,
+            "initializer_cutoff_factor": 2.0,
         }  # fmt: skip
+
+    def symbols(self, tokenizer):
+        # The defaults are ids of ModernBERT's own tokenizer. Text Embeddings Inference requires whole numbers.
+        cls, sep = tokenizer.cls_id, tokenizer.sep_id
+        ids = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
+        return super().symbols(tokenizer) | ids
 
     def canonical(self, tensors, encoder_only=False):
         named = super().canonical(tensors, encoder_only)
         if unknown := sorted(name for name in named if name.startswith(_FIRST_NORM)):
             raise UserError(f"the checkpoint has {unknown[0]}; ModernBERT has no norm before its first attention")
-        divided = {}
-        for name, tensor in named.items():
-            if not (match := _WHOLE.fullmatch(name)):
-                divided[name] = tensor
-                continue
-            whole, joined, kind = match.groups()
-            own = np.split(tensor, len(_JOINED[joined]))
-            divided |= {f"{whole}.{part}{kind}": rows for part, rows in zip(_JOINED[joined], own, strict=True)}
         # Layers are stacked, so the first one has a row of the norm too, which nothing reads.
         for kind, value in (("weight", np.ones_like), ("bias", np.zeros_like)):
             if (norm := named.get(f"model.embeddings.norm.{kind}")) is not None:
-                divided[f"{_FIRST_NORM}.{kind}"] = value(norm)
-        return divided
+                named[f"{_FIRST_NORM}.{kind}"] = value(norm)
+        return named
 
     def published(self, tensors):
-        joined: dict[str, list[np.ndarray]] = {}
-        for name, tensor in tensors.items():
-            if not name.startswith(f"{_FIRST_NORM}."):
-                # In the table the parts come in their order.
-                joined.setdefault(_PART.sub(r"\1\2", name), []).append(tensor)
-        return {name: np.concatenate(parts) if len(parts) > 1 else parts[0] for name, parts in joined.items()}
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,17 +124,25 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the keys of transformers 4, and windows as bertjax counts them.
 
     Raises:
-      UserError: global and local layers do not alternate in one period, or rotations are scaled.
+      UserError: global and local layers do not alternate in one period, their number differs from that of the layers,
+        or rotations are scaled.
     """
     settings = dict(config)
     for kind, key in _BASES.items():
         rotary = (config.get("rope_parameters") or {}).get(kind) or {}
-        if scaled := {name: value for name, value in rotary.items() if name != "rope_theta" and value != "default"}:
+        neutral = {"rope_theta": rotary.get("rope_theta")} | _UNSCALED
+        if scaled := {name: value for name, value in rotary.items() if value not in (None, neutral.get(name))}:
             raise UserError(
                 f"config.json has rope_parameters with {quoted(scaled)}; bertjax's rotary positions are not scaled"
             )
         settings |= {key: rotary["rope_theta"]} if "rope_theta" in rotary else {}
+    if settings.get("local_rope_theta", 0) is None:  # local layers have the base of the global ones
+        settings["local_rope_theta"] = settings.get("global_rope_theta", FAMILY.defaults.block.rotary_base)
     if kinds := config.get("layer_types"):
+        if len(kinds) != (layers := config.get("num_hidden_layers", FAMILY.defaults.layers)):
+            raise UserError(
+                f"config.json has {len(kinds)} layer_types and num_hidden_layers={quoted(layers)}; get the file again"
+            )
         periods = [settings.get("global_attn_every_n_layers", 3), *range(1, len(kinds) + 1)]
         fitting = (every for every in periods if kinds == [_kind(number % every) for number in range(len(kinds))])
         if (every := next(fitting, None)) is None:
@@ -168,18 +168,12 @@ FAMILY = _ModernBert(
     table=(
         names.Name("model.embeddings.tok_embeddings.weight", "encoder/embeddings/word"),
         *names.norm("model.embeddings.norm", "encoder/embeddings/norm"),
-        *names.layers(
-            _LAYER,
-            query="attn.Wqkv.query",
-            key="attn.Wqkv.key",
-            value="attn.Wqkv.value",
-            attended="attn.Wo",
-            attention_norm="attn_norm",
-            intermediate="mlp.Wi.intermediate",
-            output="mlp.Wo",
-            output_norm="mlp_norm",
-        ),
-        *names.dense(f"{_LAYER}.mlp.Wi.gate", f"{_OURS}/gate"),
+        *names.joined(f"{_LAYER}.attn.Wqkv", *(f"{_OURS}/attention/{part}" for part in ("query", "key", "value"))),
+        *names.dense(f"{_LAYER}.attn.Wo", f"{_OURS}/attention/output"),
+        *names.norm(f"{_LAYER}.attn_norm", f"{_OURS}/attention_norm"),
+        *names.joined(f"{_LAYER}.mlp.Wi", f"{_OURS}/intermediate", f"{_OURS}/gate"),
+        *names.dense(f"{_LAYER}.mlp.Wo", f"{_OURS}/output"),
+        *names.norm(f"{_LAYER}.mlp_norm", f"{_OURS}/output_norm"),
         *names.norm("model.final_norm", "encoder/final_norm"),
     ),
     parts={MLM: names.masked_lm("head.dense", "head.norm", "decoder.bias")},
@@ -217,5 +211,6 @@ FAMILY = _ModernBert(
     ),
     fixed={"decoder_bias": True},
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    masking_rate=0.3,
     has_flax=False,
 )

@@ -19,17 +19,25 @@ class Name(NamedTuple):
       ours: flattened path of the param; layers are stacked on axis 0.
       transposed: theirs is [out, in], ours [in, out].
       shape: shape of theirs if it splits or joins our axes, with the elements in the same order.
+      part: (index, count) if theirs joins the rows of several params. They follow one another in the table.
     """
 
     theirs: str
     ours: str
     transposed: bool = False
     shape: tuple[int, ...] | None = None
+    part: tuple[int, int] = (0, 1)
 
 
 def dense(theirs: str, ours: str) -> tuple[Name, Name]:
     """Return the names of a dense layer (`torch.nn.Linear`)."""
     return Name(f"{theirs}.weight", f"{ours}/kernel", transposed=True), Name(f"{theirs}.bias", f"{ours}/bias")
+
+
+def joined(theirs: str, *ours: str) -> tuple[Name, ...]:
+    """Return the names of dense layers whose outputs one tensor computes, in this order."""
+    parts = enumerate(ours)
+    return tuple(name._replace(part=(place, len(ours))) for place, own in parts for name in dense(theirs, own))
 
 
 def norm(theirs: str, ours: str) -> tuple[Name, Name]:
@@ -127,8 +135,10 @@ def to_params(
     for name in names:
         shape = shapes[name.ours][1:] if name.ours in layers else shapes[name.ours]
         flat = shape[::-1] if name.transposed else shape
-        stack = [_checked(theirs, tensors[theirs], name.shape or flat) for theirs in _expanded(name, layers)]
-        stack = [tensor.reshape(flat) for tensor in stack]
+        place, count = name.part
+        expected = name.shape or (count * flat[0], *flat[1:])
+        stack = [_checked(theirs, tensors[theirs], expected) for theirs in _expanded(name, layers)]
+        stack = [np.split(tensor, count)[place].reshape(flat) for tensor in stack]
         stack = [tensor.T if name.transposed else tensor for tensor in stack]
         params[name.ours] = np.stack(stack) if name.ours in layers else np.array(stack[0])
     return params
@@ -149,14 +159,14 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
         raise UserError(
             f"the model has values that are not finite in {shorten(diverged)}; take an earlier checkpoint, RUN@STEP"
         )
-    tensors = {}
+    tensors: dict[str, list[np.ndarray]] = {}
     for name in names:
         param = np.asarray(params[name.ours])
         stacked = param if LAYER in name.theirs else param[None]  # a stack of one, so that both go through one loop
         for theirs, tensor in zip(_expanded(name, {name.ours: len(stacked)}), stacked, strict=True):
             tensor = tensor.T if name.transposed else tensor
-            tensors[theirs] = tensor.reshape(name.shape or tensor.shape)
-    return tensors
+            tensors.setdefault(theirs, []).append(tensor.reshape(name.shape or tensor.shape))
+    return {theirs: np.concatenate(parts) if len(parts) > 1 else parts[0] for theirs, parts in tensors.items()}
 
 
 def _expanded(name: Name, layers: Mapping[str, int]) -> list[str]:
@@ -173,7 +183,7 @@ def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.n
         )
     if tensor.dtype not in (np.float16, np.float32):
         raise UserError(f"the checkpoint's {theirs} holds {tensor.dtype}; save it as float32")
-    return tensor.astype(np.float32)
+    return tensor.astype(np.float32, copy=False)
 
 
 def unnamed(paths: Iterable[str]) -> str:

@@ -52,9 +52,9 @@ class _Roberta(Family):
         rows = encoder.max_positions - offset
         return encoder.replace({"embeddings.position_offset": offset, "max_positions": rows})
 
-    def settings(self, encoder, architecture, pad_id):
+    def settings(self, encoder, architecture):
         rows = encoder.max_positions + encoder.embeddings.position_offset
-        return super().settings(encoder, architecture, pad_id) | {"max_position_embeddings": rows}
+        return super().settings(encoder, architecture) | {"max_position_embeddings": rows}
 
     def to_theirs(self, encoder, flat, pad_id):
         # No token reads rows before our offset. Theirs starts at row pad_id + 1, so the surplus is dropped.

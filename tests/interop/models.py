@@ -99,7 +99,6 @@ TASKS = {
     "multiple_choice": {"objective": {"kind": "multiple_choice", "classes": ["0", "1"]}},
 }
 _EXAMPLES = {"multi_label": "label_sets", "tagging": "tagged", "span": "questions", "multiple_choice": "choices"}
-_MLM = {"mlm": {"objective": {"kind": "mlm"}}}
 
 
 def trained() -> Tokenizer:
@@ -114,12 +113,14 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     tasks = {term: TASKS[term] | {"examples": {"kind": _EXAMPLES.get(term, "labeled_text")}} for term in terms}
     if "span" in terms and "max_positions" not in OWN[kind]:
         tasks["span"]["examples"] |= {"max_question": 5, "stride": 10}
+    masking = {"kind": "tokens", "rate": 0.3 if kind == "modernbert" else 0.15}
+    mlm = {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}}
     own = {"norm_epsilon": 1e-6} | OWN[kind] | ({"direction": "left_to_right"} if "clm" in parts else {})
     config = from_dict(
         {
             "data": {"corpus": private_paths.EMBEDDED},  # files of transformers do not name the corpus
             "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,
-            "tasks": tasks or next((_TASKS[part] for part in _TASKS if part in parts), _MLM),
+            "tasks": tasks or next((_TASKS[part] for part in _TASKS if part in parts), {"mlm": mlm}),
             "stages": [{"seq_len": min(128, (SIZES | own)["max_positions"])}],
         }
     )

@@ -283,3 +283,40 @@ def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp
     with pytest.raises(UserError, match="no name for: heads/sop/classifier/bias, heads/sop/classifier/kernel;"):
         huggingface.write(tmp_path, export)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind, rate", [("modernbert", 0.3), ("roberta", 0.15), ("distilbert", 0.15), ("bert", 0.15)])
+def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
+    restored, notes = huggingface.read(tmp_path)
+    task = restored.settings["tasks"]["mlm"]
+    assert (task["examples"]["kind"], task["objective"]["masking"]["rate"]) == ("doc_sentences", rate)
+    assert f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed" in notes
+    # A block without a pooler gives the state of [CLS].
+    assert ("no pooler: pooled_BND is None" in notes) == (kind != "modernbert")
+
+
+def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tmp_path):
+    """Text Embeddings Inference and candle have no defaults for these, and refuse null."""
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    cls, sep = tokens.cls_id, tokens.sep_id
+    expected = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
+    expected["classifier_pooling"] = "mean"
+    expected |= {"pad_token_id": tokens.pad_id, "layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
+    assert {key: config.get(key) for key in expected} == expected
+    assert None not in config.values()
+
+
+@pytest.mark.parametrize("rows", [0, 47, 51])
+def test_joined_tensors_are_named_as_in_the_file(tokens, tmp_path, rows):
+    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    name = "model.layers.1.attn.Wqkv.weight"
+    whole = tensors.pop(name)
+    if rows:
+        tensors[name] = np.resize(whole, (rows, 16))
+    weights.write(tmp_path / "model.safetensors", tensors)
+    complaint = rf"checkpoint's {name} has shape \[{rows}, 16\], .* make it \[48, 16\]" if rows else f"lacks {name};"
+    with pytest.raises(UserError, match=complaint):
+        huggingface.read(tmp_path)

@@ -179,6 +179,17 @@ def test_keys_of_transformers_5():
     assert FAMILY.encoder_config(config_of()).block == PRESETS["modernbert_base"].block
 
 
+def test_neutral_settings_of_rotations():
+    plain = {"rope_type": "default", "rope_theta": 500.0}
+    neutral = plain | {"factor": 1.0, "partial_rotary_factor": 1.0}
+    blocks = [FAMILY.encoder_config(config_of(rope_parameters={"full_attention": x})).block for x in (plain, neutral)]
+    assert blocks[0] == blocks[1]
+    # transformers 4 reads null as the base of the global layers.
+    for base, settings in ((7.0, {"global_rope_theta": 7.0}), (160_000.0, {})):
+        block = FAMILY.encoder_config(config_of(local_rope_theta=None, **settings)).block
+        assert (block.rotary_base, block.local_rotary_base) == (base, base)
+
+
 @pytest.mark.parametrize(
     "settings, complaint",
     [
@@ -188,6 +199,14 @@ def test_keys_of_transformers_5():
         ({"hidden_activation": "silu"}, "config.json has hidden_activation='silu'; bertjax's ModernBERT computes 'gel"),
         ({"classifier_activation": "relu"}, "config.json has classifier_activation='relu'; bertjax's ModernBERT has t"),
         ({"layer_types": ["sliding_attention"] * 4}, "config.json has layer_types=.* has global layers in one period"),
+        (
+            {"layer_types": ["full_attention"] * 3},
+            "config.json has 3 layer_types and num_hidden_layers=4; get the file again",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default", "partial_rotary_factor": 0.5}}},
+            "config.json has rope_parameters with .*partial_rotary_factor.*; bertjax's rotary positions are not scaled",
+        ),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4.0}}},
             r"config.json has rope_parameters with .*yarn.*; bertjax's rotary positions are not scaled",
