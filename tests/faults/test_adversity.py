@@ -72,7 +72,7 @@ def test_a_batch_that_is_not_finite_costs_only_its_step(flags, tmp_path, monkeyp
     monkeypatch.setattr(loop, "put_batches", put_poisoned)
     runs.train_here([*flags, "--config.runtime.max_skipped=1"], tmp_path, lambda step: None)
     assert [r.getMessage() for r in caplog.records if "was skipped" in r.getMessage()] == [
-        "step 30 was skipped: its loss or gradient is not finite"
+        "step 30 was skipped: its loss, gradient or update is not finite"
     ]
     records = runs.records(tmp_path / "metrics.jsonl")
     assert [record["step"] for record in records if record["train/mlm_loss"] is None] == [30]

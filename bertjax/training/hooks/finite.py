@@ -16,9 +16,10 @@ class Finite(Hook):
         if metrics["skipped"] > run.runtime.max_skipped:
             losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
             raise NotFinite(
-                f"loss or gradient is not finite at step {step} ({losses}, gradient_norm={metrics['gradient_norm']}); "
+                f"loss, gradient or update is not finite at step {step} ({losses}, "
+                f"gradient_norm={metrics['gradient_norm']}); "
                 "nothing was saved after it; raise runtime.max_skipped, or lower optimizer.learning_rate in a new "
                 "workdir"
             )
         if metrics["skipped"] and processes.is_writer():
-            log.warning("step %d was skipped: its loss or gradient is not finite", step)
+            log.warning("step %d was skipped: its loss, gradient or update is not finite", step)

@@ -74,7 +74,7 @@ def test_a_run_that_fails_twice_ends_in_code_3(flags, tmp_path, capsys):
     too_fast = ["--config.optimizer.learning_rate=1e30", "--config.optimizer.warmup_steps=0", f"--workdir={tmp_path}"]
     assert runs.call(*flags, *too_fast) == 1
     assert runs.call(*flags, *too_fast) == 3
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: step 2 failed twice from checkpoint 0 (loss or")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: step 1 failed twice from checkpoint 0 (loss, ")
     assert runs.call(*flags, *too_fast, "--config.runtime.max_skipped=1") == 1, "step 3"
 
 
