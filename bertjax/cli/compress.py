@@ -209,10 +209,7 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
             f"{encoder.layers - 1} in ascending order"
         )
     if moved := cut.moved(encoder, cuts.layers):
-        raise UserError(
-            f"--layers={listed} moves layer {moved[1]} between places of local and global layers "
-            f"(model.block.global_every={encoder.block.global_every}); choose layers that keep the pattern"
-        )
+        raise UserError(f"--layers={listed} moves layers: {moved}; choose layers that keep the pattern")
     for flag, count, most, unit, mask in (
         ("--heads", cuts.heads, encoder.heads, "heads", HEAD_MASK),
         ("--mlp", cuts.mlp, encoder.feedforward, "feed-forward neurons", FEEDFORWARD_MASK),

@@ -60,19 +60,22 @@ def layers(params: dict, config: EncoderConfig, kept: Sequence[int]) -> tuple[di
     return params | {"layers": stacked}, dataclasses.replace(config, layers=len(kept))
 
 
-def moved(config: EncoderConfig, sources: Sequence[int]) -> tuple[int, int] | None:
-    """Return the first (place, layer) where a layer would change between local and global attention, or None.
+def moved(config: EncoderConfig, sources: Sequence[int]) -> str:
+    """Return how the first layer that cannot be moved to its new place differs from it; empty if all can.
 
-    Local or global attention depends on a layer's place (`Block.global_every`), not on its parameters. A layer that was
-    trained with one of them computes something else with the other.
+    Some properties of a layer, such as a window, depend on its place and not on its parameters (`Block.kind_at`). A
+    layer that was trained with one of them computes something else with another.
 
     Args:
       config: architecture, before or after.
       sources: the old number of the layer in each new place.
     """
-    every = config.block.global_every
-    pairs = enumerate(sources)
-    return next(((place, layer) for place, layer in pairs if (place % every == 0) != (layer % every == 0)), None)
+    kind_at = config.block.kind_at
+    differing = ((place, layer) for place, layer in enumerate(sources) if kind_at(place) != kind_at(layer))
+    if (pair := next(differing, None)) is None:
+        return ""
+    place, layer = pair
+    return f"layer {layer} is {kind_at(layer)}, and place {place} is for one that is {kind_at(place)}"
 
 
 def mixes(heads: dict, kept: Sequence[int]) -> dict:

@@ -22,7 +22,7 @@ class Embeddings(Kind, abc.ABC):
 
     Attributes:
       width: E, width of a word embedding; 0 for D.
-      segments: number of segments that are told apart; 0 for none.
+      segments: number of segment types; 0 for none.
       position_offset: unused rows at the start of the position table.
       task_types: rows in the task embedding table; 0 for none.
       has_position_table: whether positions come from a table, which bounds the example length.

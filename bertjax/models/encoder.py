@@ -88,7 +88,7 @@ class Encoder(nn.Module):
 
         def init(key: jax.Array) -> dict:
             layer = self.config.block.layer(self.config)
-            return layer.init(key, hidden_BTD, Visibility(zeros_BT), positions=positions)["params"]
+            return layer.init(key, hidden_BTD, Visibility(zeros_BT), None, None, positions, jnp.int32(0))["params"]
 
         return stack.create(self.config, jax.vmap(init), jax.random.split(key, self.config.layers))
 

@@ -28,12 +28,7 @@ def check_init_layers(init_from: str, init_layers: Sequence[int], model: Encoder
             f"model.layers={len(init_layers)}"
         )
     if moved := cut.moved(model, init_layers):
-        (place, layer), every = moved, model.block.global_every
-        wanted = f"a multiple of {every}" if place % every == 0 else f"a number that is not a multiple of {every}"
-        raise UserError(
-            f"{listed} puts layer {layer} of init_from in place {place}, and model.block.global_every={every} makes "
-            f"one of them local and the other global; list {wanted} in place {place}"
-        )
+        raise UserError(f"{listed} moves layers of init_from: {moved}; list a layer of the same kind for each place")
 
 
 def check_stages(model: EncoderConfig, stages: Sequence[Stage], depths: Sequence[int]) -> None:
@@ -75,7 +70,4 @@ def _check_growth(model: EncoderConfig, index: int, before: int, after: int) -> 
             f"set model.sharing_groups=1, or {whole}"
         )
     if moved := cut.moved(model, [*range(before), *range(before)]):
-        raise UserError(
-            f"{grows}, and model.block.global_every={model.block.global_every} makes one of layer {moved[1]} and its "
-            f"copy {moved[0]} local and the other global; set {whole}"
-        )
+        raise UserError(f"{grows}, and copies would compute something else: {moved}; set {whole}")

@@ -42,14 +42,18 @@ def check_encoder(config: EncoderConfig) -> None:
             hidden_BTD = jnp.zeros((_ROWS, _TOKENS, config.width), config.execution.dtype)
             some = Queries(hidden_BTD[:, :_QUERIES], zeros_BT[:, :_QUERIES])  # as in the last layer
             layer, positions = config.block.layer(config), config.block.positions(config, zeros_BT, zeros_BT)
-            arguments, number = (hidden_BTD, Visibility(zeros_BT), key), jnp.int32(0)
-            return [layer.init_with_output(key, *arguments, queries, positions, number)[0] for queries in (None, some)]
+            arguments, number = (hidden_BTD, Visibility(zeros_BT)), jnp.int32(0)
+            # With and without dropout, all tokens and some.
+            return [
+                layer.init_with_output(key, *arguments, *others, positions, number)[0]
+                for others in ((key, None), (key, some), (None, None))
+            ]
 
         setting = f"model.block.kind={kind!r}"
         with user_errors(setting):
             _check_arguments(setting, config.block.layer(config))
             config.block.products(config)
-            for states, count in zip(jax.eval_shape(apply, key), (_TOKENS, _QUERIES), strict=True):
+            for states, count in zip(jax.eval_shape(apply, key), (_TOKENS, _QUERIES, _TOKENS), strict=True):
                 _check_states(setting, config, states, (_ROWS, count, config.width))
 
 

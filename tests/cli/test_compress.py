@@ -197,8 +197,11 @@ def test_layers_keep_the_pattern_of_local_and_global_ones(source):
         embeddings=BertEmbeddings(segments=0, positions="none"),
     )
     compress._check(encoder, Cuts(layers=(0, 1, 2, 3)))
-    with pytest.raises(compress.UserError, match="moves layer 3 between places of local and global layers"):
+    with pytest.raises(compress.UserError, match="layer 3 is global, and place 1 is for one that is local; choose"):
         compress._check(encoder, Cuts(layers=(0, 3)))
+    # Layers 3 and 4 are global and local like 0 and 1, but layer 0 has no norm before attention.
+    with pytest.raises(compress.UserError, match="layer 3 is global, and place 0 is for one that is first"):
+        compress._check(encoder, Cuts(layers=(3, 4)))
 
 
 def test_a_mix_of_layers_keeps_the_weights_of_the_layers_that_stay(source):

@@ -38,17 +38,17 @@ MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples"
     [
         (
             {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 1, 3]},
-            "init_layers=[0, 1, 3] puts layer 3 of init_from in place 2, and model.block.global_every=2 makes one of "
-            "them local and the other global; list a multiple of 2 in place 2",
+            "init_layers=[0, 1, 3] moves layers of init_from: layer 3 is local, and place 2 is for one that is global; "
+            "list a layer of the same kind for each place",
         ),
         (
             {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 4, 2]},
-            "puts layer 4 of init_from in place 1, .*; list a number that is not a multiple of 2 in place 1",
+            "layer 4 is global, and place 1 is for one that is local; list a layer of the same kind for each place",
         ),
         (
             {"model": LOCAL, "stages": [{"layers": 3}, {}]},
-            "stages.1 stacks 3 layers to 6, and model.block.global_every=2 makes one of layer 0 and its copy 3 local "
-            "and the other global; set stages.0.layers=6",
+            "stages.1 stacks 3 layers to 6, and copies would compute something else: layer 0 is first (without a norm "
+            "before attention), and place 3 is for one that is local; set stages.0.layers=6",
         ),
         (
             {"model": {"layers": 8, "sharing": "attention", "sharing_groups": 2}, "stages": [{"layers": 4}, {}]},

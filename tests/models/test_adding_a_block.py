@@ -18,10 +18,12 @@ from bertjax.cli import compress, convert, extend, predict
 from bertjax.config import config_file
 from bertjax.config.opening import SavedModel
 from bertjax.models.bert import BertEmbeddings
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
+from bertjax.training.encoder_check import check_encoder
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches, runs
 
@@ -227,6 +229,11 @@ def test_wrong_settings_are_one_line(refused):
             "",
             r"has a layer that cannot be called with .*, number \(too many posit",
         ),
+        (
+            "[None] * 3 if key is None else split(key, 3)",
+            "split(key, 3)",
+            r"fails: .*broken.py:\d+ in __call__: .*; correct it$",  # an evaluation has no dropout
+        ),
         ("feedforward=3)", "feedforward=3 / 0)", r"fails: .*broken.py:\d+ in products: ZeroDivisionError: .*; correct"),
     ],
 )
@@ -238,3 +245,21 @@ def test_an_error_in_a_layer_is_one_line_before_a_corpus_is_prepared(refused, la
     sys.modules.pop("mylab.broken", None)
     line = refused("--config.model.block.kind=mylab.broken:LlamaBlock", "--config.model.embeddings.positions=none")
     assert re.search(f"^error: model.block.kind='mylab.broken:LlamaBlock' {message}", line), line
+
+
+def test_arguments_of_a_layer_need_no_defaults_and_may_have_other_names(lab):
+    code = CODES["mylab/llama.py"]
+    before = "hidden_BTD, visibility, key=None, queries=None, positions=None, number=0"
+    assert before in code
+    other = code.replace(before, "hidden_BTD, visibility, key, queries, rotations, number").replace(
+        "attention_key, positions)", "attention_key, rotations)"
+    )
+    (lab / "mylab" / "plain.py").write_text(other)
+    importlib.invalidate_caches()
+    sys.modules.pop("mylab.plain", None)
+    block = importlib.import_module("mylab.plain").LlamaBlock()
+    sizes = {"vocab_size": 16, "width": 8, "heads": 2, "feedforward": 16, "layers": 2, "max_positions": 8}
+    config = EncoderConfig(**sizes, block=block, embeddings=BertEmbeddings(positions="none"))
+    check_encoder(config)
+    tokens_BT = jnp.ones((1, 4), jnp.int32)
+    assert jax.eval_shape(lambda key: Encoder(config).init(key, tokens_BT), jax.random.key(0))["params"]["layers"]

@@ -198,7 +198,7 @@ def test_parameters_that_start_later_need_counts_of_their_own():
 
 
 def test_a_step_moves_against_the_gradient_and_decays_by_its_own_setting_only():
-    """optax's Lion decays by 1e-3 unless it is told otherwise, biases too."""
+    """By default, optax's Lion has a weight decay of 1e-3, also on biases."""
     params = {"heads": {"kernel": jnp.ones((3, 2)), "bias": jnp.full(2, 3.0)}}
     optimizer = make_optimizer(dataclasses.replace(PLAIN, kind="optax:lion"))
     gradient = {"heads": {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros(2)}}

@@ -104,6 +104,10 @@ class Block(Kind, abc.ABC):
         """Return the number of tokens that a token sees in a layer at most."""
         return math.inf
 
+    def kind_at(self, number: int) -> str:
+        """Return what a layer is because of its place, an adjective; layers of other kinds cannot take its place."""
+        return ""
+
     def width_parts(self, config: Any) -> int:
         """Return the number of equal parts of the width that a narrower encoder can have some of: by default heads."""
         return config.heads

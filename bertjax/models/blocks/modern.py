@@ -40,7 +40,7 @@ class ModernBlock(Block):
         global and the others are local; 1 if all layers are global.
       gated: multiply the activations in the feed-forward network with a second dense layer; with GELU this is GEGLU
         (Shazeer, 2020, arXiv 2002.05202).
-      biases: whether norms and dense layers have biases, besides the decoder and classifiers, which always do.
+      biases: whether norms and dense layers have biases; the decoder and classifiers always do.
     """
 
     kind: str = dataclasses.field(init=False, default="modern")
@@ -99,6 +99,11 @@ class ModernBlock(Block):
 
     def products(self, config):
         return products(config, feedforward=3 if self.gated else 2)
+
+    def kind_at(self, number):
+        if number == 0:
+            return "first (without a norm before attention)"
+        return "global" if number % self.global_every == 0 else "local"
 
     def most_visible(self, layer):
         # A local layer attends to a full window, also at example ends.

@@ -97,9 +97,8 @@ class Replacing(Wrapper):
         # A layer's place in the mixed model is that of its module's first layer.
         if moved := cut.moved(successor, range(0, predecessor.layers, size)):
             raise UserError(
-                f"objective.kind=replacing trains layer {moved[0]} of the successor in place {moved[1]} of the "
-                f"predecessor, and model.block.global_every={successor.block.global_every} makes one of them local "
-                "and the other global; choose a model.layers that keeps the pattern"
+                "objective.kind=replacing trains the successor's layers in places of the predecessor's modules: "
+                f"{moved}; choose a model.layers that keeps the pattern"
             )
         return dataclasses.replace(successor, layers=predecessor.layers)
 

@@ -140,7 +140,9 @@ def test_layers_keep_the_pattern_of_local_and_global_ones():
         return batches.ENCODER.replace(settings)
 
     assert bound(of(6, every=3)).predecessor_config(of(3, every=3)).layers == 6
-    with pytest.raises(UserError, match="trains layer 1 of the successor in place 2 of the predecessor"):
+    with pytest.raises(
+        UserError, match="layer 2 is global, and place 1 is for one that is local; choose a model.layers"
+    ):
         bound(of(6, every=2)).predecessor_config(of(3, every=2))
 
 
