@@ -51,6 +51,11 @@ MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples"
             "before attention), and place 3 is for one that is local; set stages.0.layers=6",
         ),
         (
+            {"model": LOCAL | {"layers": 4}, "stages": [{"layers": 2}, {}]},
+            "stages.1 stacks 2 layers to 4, and copies would compute something else: layer 0 is first (without a norm "
+            "before attention), and place 2 is for one that is global; set stages.0.layers=4",
+        ),
+        (
             {"model": {"layers": 8, "sharing": "attention", "sharing_groups": 2}, "stages": [{"layers": 4}, {}]},
             "stages.1 stacks 4 layers to 8, and model.sharing_groups=2 would give them the parameters of other groups; "
             "set model.sharing_groups=1, or stages.0.layers=8",
@@ -71,7 +76,6 @@ def test_layers_that_would_not_compute_what_they_were_trained_for(settings, mess
     "settings",
     [
         {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 3, 4]},
-        {"model": LOCAL | {"layers": 4}, "stages": [{"layers": 2}, {}]},
         {"model": LOCAL, "stages": [{}, {}]},
         {"model": {"layers": 8, "sharing": "attention"}, "stages": [{"layers": 4}, {}]},
         {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 4}, {}]},
