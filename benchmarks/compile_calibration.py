@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     for cell in (cell for cell in PUBLISHED if cell not in done):
         [forecast] = run(cell_config(cell), TOPOLOGY)
         print(report.as_text(forecast))
-        published = {"published_seconds": PUBLISHED[cell], "factor": PUBLISHED[cell] / forecast.floor.seconds}
+        published = {"published_seconds": PUBLISHED[cell], "factor": PUBLISHED[cell] / forecast.counts.floor.seconds}
         resumable.append(args.out, {"cell": cell} | published | report.as_dict(forecast))
     for line in resumable.finished(args.out):
         print(f"{line['cell']}: {line['published_seconds'] * 1e3:g} ms, {line['factor']:.3f} times the floor")

@@ -70,9 +70,9 @@ def compare_flops(preset: str) -> dict[str, Any]:
     """Return the FLOPs of a step of 8,192 tokens on one v5e chip: XLA's count and the model's."""
     [forecast] = run(cell_config(preset, 128, 64, dropout=0.0, unroll=True, remat="none"), "v5e:1x1")
     return {
-        "xla": forecast.xla_flops,
-        "matrices": forecast.executed_flops,
-        "model": forecast.model_flops,
+        "xla": forecast.counts.xla_flops,
+        "matrices": forecast.counts.executed_flops,
+        "model": forecast.step.model_flops,
     }
 
 
@@ -120,7 +120,7 @@ def markdown(cells: dict[str, dict]) -> str:
 
 
 def _row(cell: dict) -> str:
-    memory, floor = cell["memory"], cell["floor"]
+    memory, floor = cell["memory"], cell.get("floor")
     used = f"{report.gibibytes(memory['needed'])} of {report.gibibytes(memory['usable'])}"
     return " | ".join(
         [
@@ -139,7 +139,7 @@ def _row(cell: dict) -> str:
 def _collectives(cell: dict) -> str:
     """Return the megabytes of each kind of collective."""
     sent: dict[str, float] = {}
-    for row in cell["collectives"]:
+    for row in cell.get("collectives", ()):
         kind = row["kind"] + (" between slices" if row["between_slices"] else "")
         sent[kind] = sent.get(kind, 0.0) + row["bytes"] / 1e6
     return ", ".join(f"{kind} {megabytes:,.0f}" for kind, megabytes in sent.items() if megabytes >= 1)

@@ -15,7 +15,7 @@ CLASSES = [
     if isinstance(node, ast.ClassDef)
 ]
 # Settings of the machine are one class, whose fields are independent.
-MOST_FIELDS, MOST_ARGUMENTS, EXEMPT = 27, 7, "RuntimeConfig"
+MOST_FIELDS, MOST_ARGUMENTS, EXEMPT = 20, 7, "RuntimeConfig"
 
 
 def test_a_training_step():
@@ -23,9 +23,9 @@ def test_a_training_step():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout.splitlines()[-1])
-    assert numbers["files"] <= 34 and numbers["lines"] <= 3_890, numbers
+    assert numbers["files"] <= 34 and numbers["lines"] <= 3_880, numbers
     assert numbers["share"] >= 0.44, numbers
-    assert numbers["frames"] <= 21, numbers
+    assert numbers["frames"] <= 18, numbers
 
 
 def test_public_dataclasses_have_few_fields():

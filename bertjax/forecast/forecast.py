@@ -61,16 +61,15 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True)
-class Forecast:
-    """Forecast of one step; nothing in it was measured.
-
-    If the step does not fit, the attributes from `executed_flops` on are 0, empty or None.
+class CompiledStep:
+    """A training step as it was compiled.
 
     Attributes:
       topology: target chips.
       stage: index into `stages`.
       task: task name, if there are several.
       steps: steps in the stage.
+      steps_per_call: steps per dispatch.
       seq_len: T.
       batch: B, rows in the global batch.
       mesh: {axis: devices along it}.
@@ -82,25 +81,13 @@ class Forecast:
       micro_tokens: configured limit on the tokens in a micro-batch; 0 for no limit.
       parameters: model parameters, without vocabulary padding.
       model_flops: FLOPs per step over all devices, by formula: one full example per row, no recomputation.
-      memory: HBM use on one device.
-      compile_seconds: compile time on this machine.
-      executed_flops: matrix-product FLOPs per step over all devices.
-      vector_operations: elementwise operations and reductions per step over all devices.
-      xla_flops: XLA's own count per dispatch. It includes elementwise operations, omits kernels, and counts loop bodies
-        once.
-      collectives: collectives that one device runs in a dispatch of `steps_per_call` steps.
-      steps_per_call: steps per dispatch.
-      floor: lower bound on the step time.
-      traffic: bytes moved per step by each source line, largest first.
-      unknown_loops: loops with unknown trip count; their bodies are counted once.
-      unknown_kernels: kernel calls that were not counted.
-      libtpu: compiler version.
     """
 
     topology: Topology
     stage: int
     task: str
     steps: int
+    steps_per_call: int
     seq_len: int
     batch: int
     mesh: dict[str, int]
@@ -112,23 +99,56 @@ class Forecast:
     micro_tokens: int
     parameters: int
     model_flops: float
-    memory: Memory
-    compile_seconds: float
-    executed_flops: float = 0.0
-    vector_operations: float = 0.0
-    xla_flops: float = 0.0
-    collectives: tuple[Collective, ...] = ()
-    steps_per_call: int = 1
-    floor: Floor | None = None
-    traffic: tuple[Traffic, ...] = ()
-    unknown_loops: int = 0
-    unknown_kernels: int = 0
-    libtpu: str = ""
 
     @property
     def ideal_seconds(self) -> float:
         """Seconds that `model_flops` take at peak FLOP/s."""
         return self.model_flops / (self.topology.chips * self.topology.chip.flops)
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """Work of a compiled step, counted in its program.
+
+    Attributes:
+      executed_flops: matrix-product FLOPs per step over all devices.
+      vector_operations: elementwise operations and reductions per step over all devices.
+      xla_flops: XLA's own count per dispatch. It includes elementwise operations, omits kernels, and counts loop bodies
+        once.
+      collectives: collectives that one device runs in a dispatch.
+      floor: lower bound on the step time.
+      traffic: bytes moved per step by each source line, largest first.
+      unknown_loops: loops with unknown trip count; their bodies are counted once.
+      unknown_kernels: kernel calls that were not counted.
+    """
+
+    executed_flops: float
+    vector_operations: float
+    xla_flops: float
+    collectives: tuple[Collective, ...]
+    floor: Floor
+    traffic: tuple[Traffic, ...]
+    unknown_loops: int
+    unknown_kernels: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """Forecast of one step; nothing in it was measured.
+
+    Attributes:
+      step: what was compiled.
+      memory: HBM use on one device.
+      counts: the program's work; None if it does not fit, since there is no program then.
+      compile_seconds: compile time on this machine.
+      libtpu: compiler version.
+    """
+
+    step: CompiledStep
+    memory: Memory
+    counts: Counts | None
+    compile_seconds: float
+    libtpu: str
 
     @property
     def most_mfu(self) -> float | None:
@@ -137,20 +157,22 @@ class Forecast:
         Raises:
           AssertionError: it is above 1, so the formula counts operations that the program does not execute.
         """
-        if not self.floor or self.unknown_kernels or self.unknown_loops:
+        counts, step = self.counts, self.step
+        if counts is None or counts.unknown_kernels or counts.unknown_loops:
             return None
-        most = self.ideal_seconds / self.floor.seconds
+        most = step.ideal_seconds / counts.floor.seconds
         if most > 1.0 + _ROUNDING:
             raise AssertionError(
-                f"the floor of stage {self.stage} allows an MFU of {most:.3f}, above 1: the model's FLOPs "
-                f"({self.model_flops:.4g}) or the executed ones ({self.executed_flops:.4g}) are wrong; please report it"
+                f"the floor of stage {step.stage} allows an MFU of {most:.3f}, above 1: the model's FLOPs "
+                f"({step.model_flops:.4g}) or the executed ones ({counts.executed_flops:.4g}) are wrong; "
+                "please report it"
             )
         return most
 
     @property
     def calibrated_seconds(self) -> float:
         """Seconds per step if it is as efficient as a published one (`calibration`); also a forecast."""
-        return self.floor.seconds * calibration.factor(self.attention)
+        return self.counts.floor.seconds * calibration.factor(self.step.attention)
 
 
 def forecast_step(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
@@ -165,9 +187,9 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     Raises:
       RunFailed: the compiler fails for a reason other than memory.
     """
+    of_task = program.tasks[task or program.config.task_name]
     at, runtime, shards = program.config.stages[stage], program.config.runtime, program.layout.shards
     steps = min(runtime.steps_per_call, at.steps)
-    of_task = program.tasks[task or program.config.task_name]
     # Shapes, dtypes and shardings are enough to compile, so no parameter is ever allocated.
     arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
     usable = usable_memory(program.mesh.devices.flat[0])
@@ -185,11 +207,13 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         compiled, memory = None, _memory_of_failure(str(error), usable, _bytes_per_device(arguments))
     else:
         memory = _memory(compiled.memory_analysis(), usable)
-    forecast = Forecast(
+    seconds = time.monotonic() - started
+    step = CompiledStep(
         topology=topology,
         stage=stage,
         task=of_task.name if len(program.tasks) > 1 else "",
         steps=at.steps,
+        steps_per_call=steps,
         seq_len=at.seq_len,
         batch=at.batch,
         mesh=dict(program.mesh.shape),
@@ -201,32 +225,26 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         micro_tokens=runtime.micro_tokens,
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
         model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,
-        memory=memory,
-        compile_seconds=time.monotonic() - started,
-        steps_per_call=steps,
-        libtpu=libtpu_version(),
     )
-    if compiled is None:
-        return forecast
-    # The compiled text has one program per device (SPMD), so per-device counts are multiplied by the mesh size.
-    forecast = dataclasses.replace(forecast, xla_flops=compiled.cost_analysis()["flops"] * program.mesh.size)
-    return _with_work(forecast, hlo.parse(compiled.as_text()), pallas.kernels(traced.jaxpr.jaxpr), program.mesh)
+    counts = None if compiled is None else _counts(compiled, pallas.kernels(traced.jaxpr.jaxpr), step, program.mesh)
+    return Forecast(step, memory, counts, seconds, libtpu_version())
 
 
-def _with_work(forecast: Forecast, module: hlo.Module, kernels: dict[str, pallas.Work], mesh: Mesh) -> Forecast:
+def _counts(compiled: jax.stages.Compiled, kernels: dict[str, pallas.Work], step: CompiledStep, mesh: Mesh) -> Counts:
+    module = hlo.parse(compiled.as_text())
     all_collectives = collectives(module, tuple(mesh.devices.flat))
     # HLO shows a kernel as one opaque call; its FLOPs come from the traced jaxpr, its bytes from the call's operands.
     in_kernels = [(pallas.work_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
     flops = work.matrix_flops(module) + sum(one.flops * runs for one, runs in in_kernels if one)
     operations = vector.operations(module) + sum(one.operations * runs for one, runs in in_kernels if one)
-    moved = work.hbm_bytes(module)
-    steps = forecast.steps_per_call
-    return dataclasses.replace(
-        forecast,
+    moved, steps = work.hbm_bytes(module), step.steps_per_call
+    # The compiled text has one program per device (SPMD), so per-device counts are multiplied by the mesh size.
+    return Counts(
         executed_flops=flops * mesh.size / steps,
         vector_operations=operations * mesh.size / steps,
+        xla_flops=compiled.cost_analysis()["flops"] * mesh.size,
         collectives=tuple(all_collectives),
-        floor=roofline.floor(forecast.topology.chip, flops, operations, moved, all_collectives, steps),
+        floor=roofline.floor(step.topology.chip, flops, operations, moved, all_collectives, steps),
         traffic=tuple(dataclasses.replace(one, bytes=one.bytes / steps) for one in traffic.by_line(module)),
         unknown_loops=module.loops_of_unknown_length,
         unknown_kernels=sum(one is None for one, _ in in_kernels),

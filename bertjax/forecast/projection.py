@@ -119,7 +119,7 @@ def project(
     indices = tuple(range(len(config.stages)) if stages is None else stages)
     by_shape: dict[Hashable, dict[str, Forecast]] = {}
     for one in forecasts:
-        by_shape.setdefault(shape_of(config, one.stage), {})[one.task or config.task_name] = one
+        by_shape.setdefault(shape_of(config, one.step.stage), {})[one.step.task or config.task_name] = one
 
     def seconds_of(step_seconds: Callable[[Forecast], float]) -> float:
         """Return the duration of all steps, split among tasks by weight."""
@@ -135,13 +135,13 @@ def project(
         return total
 
     # MFU = ideal time / real time, so an assumed MFU turns the ideal time into a duration.
-    ideal = seconds_of(lambda one: one.ideal_seconds)
-    fits = all(one.floor for one in forecasts)
-    floor = seconds_of(lambda one: one.floor.seconds) if fits else None
+    ideal = seconds_of(lambda one: one.step.ideal_seconds)
+    fits = all(one.counts for one in forecasts)
+    floor = seconds_of(lambda one: one.counts.floor.seconds) if fits else None
     is_counted = all(one.most_mfu is not None for one in forecasts)
     return Projection(
         stages=indices,
-        chips=forecasts[0].topology.chips,
+        chips=forecasts[0].step.topology.chips,
         tokens=sum(config.stages[i].steps * config.stages[i].batch * config.stages[i].seq_len for i in indices),
         assumed_mfu=mfu,
         seconds=ideal / mfu,

@@ -16,29 +16,29 @@ _LINES = 10
 
 def as_text(forecast: Forecast) -> str:
     """Return the report on one forecast."""
-    at, memory = forecast, forecast.memory
+    at, memory, counts = forecast.step, forecast.memory, forecast.counts
     mesh = " x ".join(f"{axis}={size}" for axis, size in at.mesh.items())
     parts = f"{at.micro_batches} micro-batch" + ("es" if at.micro_batches > 1 else "")
     of_task = f"{at.task}: " if at.task else ""
     lines = [
-        f"FORECAST for {at.topology} ({at.topology.chips} chips) by libtpu {at.libtpu}; nothing ran on a TPU",
+        f"FORECAST for {at.topology} ({at.topology.chips} chips) by libtpu {forecast.libtpu}; nothing ran on a TPU",
         f"stage {at.stage}      {of_task}{at.steps:,} steps of {at.batch:,} rows x {at.seq_len} tokens, "
         f"{at.strategy} over {mesh}, remat {at.remat}, {parts}",
         f"parameters   {at.parameters:,}",
         f"fits         {_fits(forecast)}",
-        f"compiled in  {at.compile_seconds:.0f} s",
+        f"compiled in  {forecast.compile_seconds:.0f} s",
     ]
-    if not memory.fits:
+    if counts is None:
         return "\n".join([*lines, memory.table, _remedy(forecast)])
     lines.append(
-        f"FLOPs        model {at.model_flops:.4g} a step, executed {at.executed_flops:.4g} "
-        f"({at.executed_flops / at.model_flops:.3f} times)"
+        f"FLOPs        model {at.model_flops:.4g} a step, executed {counts.executed_flops:.4g} "
+        f"({counts.executed_flops / at.model_flops:.3f} times)"
     )
-    if at.unknown_loops:
-        lines.append(f"             {at.unknown_loops} loops of unknown length were counted once")
-    if at.unknown_kernels:
-        lines.append(f"             {at.unknown_kernels} calls of kernels were not counted")
-    floor, most_mfu = at.floor, at.most_mfu
+    if counts.unknown_loops:
+        lines.append(f"             {counts.unknown_loops} loops of unknown length were counted once")
+    if counts.unknown_kernels:
+        lines.append(f"             {counts.unknown_kernels} calls of kernels were not counted")
+    floor, most_mfu = counts.floor, forecast.most_mfu
     # Some chips have no published speed of the vector unit: a 0 would look like a measurement.
     known = [field.name for field in dataclasses.fields(floor) if field.name != "vector" or at.topology.chip.vector]
     busy = [f"{name} {_milliseconds(getattr(floor, name))}" for name in known]
@@ -48,12 +48,12 @@ def as_text(forecast: Forecast) -> str:
         f"             {_milliseconds(floor.seconds_without_overlap)} if only one resource works at a time",
         f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}"
         + (f": an MFU of at most {most_mfu:.0%}" if most_mfu else ""),
-        f"             if as efficient as {calibration.SOURCE}: {_milliseconds(at.calibrated_seconds)} (forecast: "
-        f"{calibration.factor(at.attention):.3g} times the floor)",
-        "collectives  of one device, a step" + ("" if at.collectives else ": none"),
-        *_collective_lines(at.collectives, at.steps_per_call),
+        f"             if as efficient as {calibration.SOURCE}: {_milliseconds(forecast.calibrated_seconds)} "
+        f"(forecast: {calibration.factor(at.attention):.3g} times the floor)",
+        "collectives  of one device, a step" + ("" if counts.collectives else ": none"),
+        *_collective_lines(counts.collectives, at.steps_per_call),
     ]
-    lines += _traffic_lines(at.traffic)
+    lines += _traffic_lines(counts.traffic)
     # A scan over layers writes and reads its carry and its stacked residuals in HBM, which unrolling can avoid.
     if floor.binds == "memory" and not at.unroll:
         lines.append("try          --config.runtime.unroll=True, which may move fewer bytes, and compiles longer")
@@ -62,39 +62,50 @@ def as_text(forecast: Forecast) -> str:
 
 def one_line(forecast: Forecast) -> str:
     """Summarize one forecast in a search by the settings that the search varies."""
-    at = forecast
-    floor = f"floor {_milliseconds(at.floor.seconds)}, bound by {at.floor.description}" if at.floor else "does not fit"
-    used = f"{gibibytes(at.memory.needed)} of {gibibytes(at.memory.usable)} GiB"
+    at, memory, floor = forecast.step, forecast.memory, forecast.counts and forecast.counts.floor
+    floor = f"floor {_milliseconds(floor.seconds)}, bound by {floor.description}" if floor else "does not fit"
+    used = f"{gibibytes(memory.needed)} of {gibibytes(memory.usable)} GiB"
     return f"{at.strategy}, remat {at.remat}, {at.micro_batches} micro-batches: {used}, {floor}"
 
 
 def flags(forecast: Forecast) -> list[str]:
     """Return the `bertjax train` flags that reproduce a forecast's settings."""
+    step = forecast.step
     settings = {
-        "strategy": forecast.strategy,
-        "remat": forecast.remat,
-        "micro_tokens": forecast.micro_tokens,
+        "strategy": step.strategy,
+        "remat": step.remat,
+        "micro_tokens": step.micro_tokens,
         "mesh.data": 0,  # all remaining devices, whatever the configuration sets
-        "mesh.fsdp": forecast.mesh["fsdp"],
+        "mesh.fsdp": step.mesh["fsdp"],
     }
     return [f"--config.runtime.{name}={value}" for name, value in settings.items()]
 
 
 def as_dict(forecast: Forecast) -> dict[str, Any]:
     """Return a forecast as JSON values; bytes, seconds and FLOPs are per step."""
-    plain = dataclasses.asdict(forecast)
-    plain["topology"] = {"name": str(forecast.topology), "chips": forecast.topology.chips}
-    plain["topology"]["chip"] = dataclasses.asdict(forecast.topology.chip)
-    plain["memory"] |= {"fits": forecast.memory.fits, "free": forecast.memory.free}
-    steps = forecast.steps_per_call
-    plain["collectives"] = [
+    step, memory, counts = forecast.step, forecast.memory, forecast.counts
+    chips = {"chips": step.topology.chips, "chip": dataclasses.asdict(step.topology.chip)}
+    plain = {
+        "predicted": True,
+        **dataclasses.asdict(step),
+        "topology": {"name": str(step.topology), **chips},
+        "memory": dataclasses.asdict(memory) | {"fits": memory.fits, "free": memory.free},
+        "compile_seconds": forecast.compile_seconds,
+        "libtpu": forecast.libtpu,
+    }
+    if counts is None:
+        return plain
+    floor, steps = counts.floor, step.steps_per_call
+    bounds = {"seconds": floor.seconds, "seconds_without_overlap": floor.seconds_without_overlap, "binds": floor.binds}
+    per_step = [
         dataclasses.asdict(row) | {"bytes": row.bytes / steps, "runs": row.runs / steps}
-        for row in table(forecast.collectives)
+        for row in table(counts.collectives)
     ]
-    if floor := forecast.floor:
-        plain["floor"] |= {"seconds": floor.seconds, "seconds_without_overlap": floor.seconds_without_overlap}
-        plain["floor"] |= {"binds": floor.binds, "calibrated_seconds": forecast.calibrated_seconds}
-    return {"predicted": True} | plain
+    return plain | {
+        **dataclasses.asdict(counts),
+        "collectives": per_step,
+        "floor": dataclasses.asdict(floor) | bounds | {"calibrated_seconds": forecast.calibrated_seconds},
+    }
 
 
 def gibibytes(count: float) -> str:
@@ -113,15 +124,16 @@ def _fits(forecast: Forecast) -> str:
 
 
 def _remedy(forecast: Forecast) -> str:
-    devices = forecast.mesh["data"] * forecast.mesh["fsdp"]
+    step = forecast.step
+    devices = step.mesh["data"] * step.mesh["fsdp"]
     remedies = []
-    rows = -(-forecast.batch // devices) // forecast.micro_batches
+    rows = -(-step.batch // devices) // step.micro_batches
     if rows > 1:
-        remedies.append(f"--config.runtime.micro_tokens={rows // 2 * forecast.seq_len}")
-    if forecast.remat != "full":
-        remedies.append(f"--config.runtime.remat={'dots' if forecast.remat == 'none' else 'full'}")
-    if forecast.strategy != "fsdp":
-        remedies.append(f"--config.runtime.strategy={'gathered' if forecast.strategy == 'replicated' else 'fsdp'}")
+        remedies.append(f"--config.runtime.micro_tokens={rows // 2 * step.seq_len}")
+    if step.remat != "full":
+        remedies.append(f"--config.runtime.remat={'dots' if step.remat == 'none' else 'full'}")
+    if step.strategy != "fsdp":
+        remedies.append(f"--config.runtime.strategy={'gathered' if step.strategy == 'replicated' else 'fsdp'}")
     remedies.append("a smaller batch or more chips")
     return f"try          {', '.join(remedies)}; --search tries them for you"
 

@@ -42,9 +42,9 @@ def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: in
         yield forecast
         # Stop at one row per micro-batch: a single row cannot be split.
         rows = filled_up(at.batch, program.layout.shards) // program.layout.shards
-        if forecast.memory.fits or forecast.micro_batches == rows:
+        if forecast.memory.fits or forecast.step.micro_batches == rows:
             return
-        parts = forecast.micro_batches * _further_parts(forecast.memory)
+        parts = forecast.step.micro_batches * _further_parts(forecast.memory)
         micro_tokens = max(1, rows // parts) * at.seq_len
 
 
@@ -65,5 +65,9 @@ def _with_runtime(config: Config, strategy: str, remat: str) -> Config:
 
 def best(forecasts: list[Forecast]) -> Forecast | None:
     """Return the fitting forecast with the lowest floor, or None; ties go to the lowest total resource use."""
-    fitting = [one for one in forecasts if one.memory.fits]
-    return min(fitting, key=lambda one: (one.floor.seconds, sum(dataclasses.astuple(one.floor))), default=None)
+
+    def cost(forecast: Forecast) -> tuple[float, float]:
+        floor = forecast.counts.floor
+        return floor.seconds, sum(dataclasses.astuple(floor))
+
+    return min((one for one in forecasts if one.counts), key=cost, default=None)

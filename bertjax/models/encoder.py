@@ -188,8 +188,7 @@ class Encoder(nn.Module):
     def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):
         """Run all layers and the final norm; the last layer runs only at `read_BQ`, if given."""
         own, shared = stack.divide(self.config, self.layers)
-        masks, numbers = taps.masks_of(self), jnp.arange(self.config.layers)
-        depths = _Depth(numbers, own, masks, jnp.stack(keys) if keys else None)
+        depths = _Depth(jnp.arange(self.config.layers), own, taps.masks_of(self), jnp.stack(keys) if keys else None)
         groups, (depths, shared) = stack.grouped(self.config, depths, shared)
         embedded_BTD, captured, last = hidden_BTD, [], None
         if groups is not None:
@@ -200,47 +199,40 @@ class Encoder(nn.Module):
         hidden, runs = hidden_BTD, taps.runs_of_layers(len(depths.number), taps.layers_of(self, read_BQ))
         for run, is_captured in runs:
             part = depths if len(runs) == 1 else jax.tree.map(lambda x, run=run: x[run], depths)
-            hidden, values = self._run(hidden, tokens, part, shared, captures if is_captured else ())
+            layer = self._layer(tokens, shared, captures if is_captured else ())
+            hidden, values = jax.lax.scan(layer, hidden, part, unroll=self._unrolled(len(part.number)))
             captured += [values] if is_captured else []
         if last is not None:
-            hidden, last = self._layer(hidden, tokens, last, shared, captures, read_BQ)
+            hidden, last = self._layer(tokens, shared, captures, read_BQ)(hidden, last)
         if captures:
             taps.store(self, embedded_BTD, captured, last)
         return self.final_norm(hidden) if self.config.block.has_final_norm else hidden
 
     def _run_groups(self, hidden_BTD, tokens, groups, captures):
-        """Scan groups of layers, see `_run`."""
+        """Run groups of layers, each with shared parameters of its own; return as `jax.lax.scan` of layers does."""
 
-        def body(hidden_BTD, group):
-            return self._run(hidden_BTD, tokens, *group, captures)
+        def run_group(hidden_BTD, group):
+            depths, shared = group
+            layer = self._layer(tokens, shared, captures)
+            return jax.lax.scan(layer, hidden_BTD, depths, unroll=self._unrolled(len(depths.number)))
 
-        unroll = self.config.sharing_groups - 1 if self.config.execution.unroll else 1
-        hidden_BTD, captured = jax.lax.scan(body, hidden_BTD, groups, unroll=unroll)
+        unroll = self._unrolled(self.config.sharing_groups - 1)
+        hidden_BTD, captured = jax.lax.scan(run_group, hidden_BTD, groups, unroll=unroll)
         return hidden_BTD, {name: values.reshape(-1, *values.shape[2:]) for name, values in captured.items()}
 
-    def _run(self, hidden_BTD, tokens, depths, shared, captures):
-        """Scan over layers; return the last hidden states and the captured values, stacked on the layer axis."""
+    def _unrolled(self, count: int) -> int:
+        """Return how many of `count` steps of a loop are unrolled."""
+        return max(count, 1) if self.config.execution.unroll else 1
 
-        def body(hidden_BTD, depth):
-            return self._layer(hidden_BTD, tokens, depth, shared, captures)
-
-        unroll = max(len(depths.number), 1) if self.config.execution.unroll else 1
-        return jax.lax.scan(body, hidden_BTD, depths, unroll=unroll)
-
-    def _layer(self, hidden_BTD, tokens, depth, shared, captures, read_BQ=None):
-        """Run one layer with its remat policy; return its output and captured values."""
-        layer = self.config.block.layer(self.config)
-        execution = self.config.execution
+    def _layer(self, tokens, shared, captures, read_BQ=None):
+        """Return the function (hidden states, `_Depth`) -> (output, captured values) of a layer, for `jax.lax.scan`."""
+        layer, execution = self.config.block.layer(self.config), self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
-        policy = POLICIES[execution.remat]
-        if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole
-            policy = save_all_but_gathered
 
-        def apply(hidden_BTD, tokens, depth, shared, read_BQ):
+        def apply(hidden_BTD, depth):
+            # FSDP gathers one layer's weights, just before use.
             params = depth.params | shared
-            if gather_layer is not None:
-                # FSDP: gather one layer's weights, just before use.
-                params = gather_layer(params)
+            params = params if gather_layer is None else gather_layer(params)
             queries, streams = None, tokens.streams
             if streams is not None:
                 queries = streams.queries(hidden_BTD, is_last=read_BQ is not None)
@@ -257,9 +249,12 @@ class Encoder(nn.Module):
             values = {"hidden": output} | taps.layer_values(state)
             return output, {name: values[name] for name in captures}
 
-        if policy is not None:
-            # XLA's CSE would merge recomputation with the forward pass and undo remat. In a loop it cannot: the
-            # backward pass is another loop, where a barrier would only make XLA copy saved values before use.
-            in_loop = read_BQ is None and not execution.unroll
-            apply = jax.checkpoint(apply, policy=policy, prevent_cse=not in_loop)
-        return apply(hidden_BTD, tokens, depth, shared, read_BQ)
+        policy = POLICIES[execution.remat]
+        if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole
+            policy = save_all_but_gathered
+        if policy is None:
+            return apply
+        # XLA's CSE would merge recomputation with the forward pass and undo remat. In a loop it cannot: the backward
+        # pass is another loop, where a barrier would only make XLA copy saved values before use.
+        in_loop = read_BQ is None and not execution.unroll
+        return jax.checkpoint(apply, policy=policy, prevent_cse=not in_loop)

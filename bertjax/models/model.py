@@ -97,16 +97,16 @@ class Model(nn.Module):
         """Run the encoder on a batch.
 
         Args:
-          batch: arrays that every objective's batch has, see `_encode`.
+          batch: arrays that every objective's batch has, see `_inputs_of`.
           key: dropout key; None disables dropout.
           read: int [B, K], positions whose hidden states are returned (the pooled [CLS] always is); None for all.
           rank_BT, memory_BT: prediction order and memory for XLNet, see `Encoder`.
         """
         # XLNet's query stream (rank_BT) exists only at the positions that are read, so it cannot compute all.
         if self.computes_all and read is not None and rank_BT is None:
-            encoded = _encode(self.encoder, batch, key, None)
+            encoded = self.encoder(**_inputs_of(batch), key=key)
             return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read[..., None], axis=1))
-        return _encode(self.encoder, batch, key, read, rank_BT=rank_BT, memory_BT=memory_BT)
+        return self.encoder(**_inputs_of(batch), read_BK=read, rank_BT=rank_BT, memory_BT=memory_BT, key=key)
 
     def encode_by_generator(
         self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None
@@ -114,7 +114,7 @@ class Model(nn.Module):
         """Run the generator on a batch; the arguments are the same as in `encode`."""
         if self.generator is None:
             raise ValueError("this model has no generator; build it with Model(..., generator=...)")
-        return _encode(self._generator.encoder, batch, key, read)
+        return self._generator.encoder(**_inputs_of(batch), read_BK=read, key=key)
 
     @property
     def reads_all_layers(self) -> bool:
@@ -131,14 +131,7 @@ class Model(nn.Module):
         return self.encoder.embeddings.word
 
 
-def _encode(encoder: Encoder, batch: Arrays, key: jax.Array | None, read_BK: jax.Array | None, **order) -> Encoded:
-    return encoder(
-        batch["tokens_BT"],
-        batch["segments_BT"],
-        batch["positions_BT"],
-        batch["examples_BT"],
-        batch["summary_positions_BN"],
-        read_BK=read_BK,
-        key=key,
-        **order,
-    )
+def _inputs_of(batch: Arrays) -> Arrays:
+    """Return the encoder's first arguments by name, all but the order in which XLNet predicts."""
+    names = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
+    return {name: batch[name] for name in names}

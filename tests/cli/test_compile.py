@@ -13,7 +13,7 @@ from bertjax.cli import compile
 from bertjax.config import config, config_file
 from bertjax.config.config import Config
 from bertjax.forecast import calibration, report, search, topologies
-from bertjax.forecast.forecast import Memory
+from bertjax.forecast.forecast import Forecast, Memory
 from bertjax.forecast.projection import duration, project
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime import command_line
@@ -55,29 +55,29 @@ def test_a_small_run_fits(forecast):
     memory = forecast.memory
     assert memory.fits and 0 < memory.needed < memory.usable
     assert memory.free == memory.usable - memory.needed
-    assert memory.arguments > 3 * 4 * forecast.parameters / 4  # weights and two moments on four chips
-    assert (forecast.topology.chips, forecast.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
+    assert memory.arguments > 3 * 4 * forecast.step.parameters / 4  # weights and two moments on four chips
+    assert (forecast.step.topology.chips, forecast.step.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
 
 
 def test_figures(forecast):
     program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
-    assert forecast.parameters == count_parameters(program.abstract_state["params"], program.encoder)
+    assert forecast.step.parameters == count_parameters(program.abstract_state["params"], program.encoder)
     batches = program.task.abstract_batches(program.config.stages[0], 1)
-    assert forecast.model_flops == of_stage(program.task, 0).executed(batches)
+    assert forecast.step.model_flops == of_stage(program.task, 0).executed(batches)
     padded = dataclasses.replace(program.encoder, vocab_size=program.encoder.padded_vocab_size)
     products = StepFlops(program.task.objective.flops_parts(padded)).executed(batches)
-    assert forecast.executed_flops == pytest.approx(products, rel=0.05)
-    floor = forecast.floor
-    assert floor.compute == pytest.approx(forecast.executed_flops / (4 * 197e12))
+    assert forecast.counts.executed_flops == pytest.approx(products, rel=0.05)
+    floor = forecast.counts.floor
+    assert floor.compute == pytest.approx(forecast.counts.executed_flops / (4 * 197e12))
     assert 0 < floor.synchronous <= floor.interconnect and floor.network == 0.0
-    assert 0 < floor.vector == pytest.approx(forecast.vector_operations / (4 * 4 * 8 * 128 * 1.5e9))
+    assert 0 < floor.vector == pytest.approx(forecast.counts.vector_operations / (4 * 4 * 8 * 128 * 1.5e9))
     busiest = max(floor.compute, floor.vector, floor.memory)
     assert floor.seconds == max(busiest + floor.synchronous, floor.interconnect)
 
 
 def test_collectives_of_gathered_weights(forecast):
     """Gathered once and scattered once, in bfloat16."""
-    kinds = {(row.kind, row.dtype) for row in forecast.collectives}
+    kinds = {(row.kind, row.dtype) for row in forecast.counts.collectives}
     assert ("all-gather", "bf16") in kinds
     assert {"reduce-scatter", "all-reduce"} & {kind for kind, dtype in kinds if dtype == "bf16"}
 
@@ -85,8 +85,8 @@ def test_collectives_of_gathered_weights(forecast):
 def test_json(forecast):
     plain = json.loads(json.dumps(report.as_dict(forecast)))
     assert plain["predicted"] is True and plain["memory"]["fits"] is True
-    assert plain["topology"]["name"] == "v5e:2x2" and plain["floor"]["binds"] == forecast.floor.binds
-    assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in forecast.collectives)
+    assert plain["topology"]["name"] == "v5e:2x2" and plain["floor"]["binds"] == forecast.counts.floor.binds
+    assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in forecast.counts.collectives)
 
 
 def test_the_text_states_that_nothing_was_measured(forecast):
@@ -98,7 +98,7 @@ def test_the_text_states_that_nothing_was_measured(forecast):
 def test_epochs_and_days(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
     projected = project([forecast], config, mfu=0.5, corpus_tokens=15_000 * 8 * 32 / 3)
-    seconds = 15_000 * forecast.model_flops / (4 * 197e12 * 0.5)
+    seconds = 15_000 * forecast.step.model_flops / (4 * 197e12 * 0.5)
     plain, text = projected.as_dict(), projected.as_text(whole=True)
     assert plain["epochs"] == pytest.approx(3) and plain["days"] == pytest.approx(seconds / 86_400)
     assert plain["chip_hours"] == pytest.approx(4 * seconds / 3600)
@@ -117,7 +117,7 @@ def test_durations(seconds, text):
 
 def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
-    most = forecast.ideal_seconds / forecast.floor.seconds
+    most = forecast.step.ideal_seconds / forecast.counts.floor.seconds
     below, above = (project([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
     assert "is above it" not in below and "is above it" in above
     assert f"at the floor, an MFU of {most:.0%}" in above
@@ -131,7 +131,7 @@ def test_the_published_step_scales_the_floor(forecast):
         assert compile_calibration.cell_config(cell).runtime.attention == attention
         assert lines[cell]["factor"] == lines[cell]["published_seconds"] / lines[cell]["floor"]["seconds"]
         assert calibration.factor(attention) == pytest.approx(lines[cell]["factor"], abs=5e-4)
-    seconds = forecast.floor.seconds * calibration.factor(forecast.attention)
+    seconds = forecast.counts.floor.seconds * calibration.factor(forecast.step.attention)
     assert f"if as efficient as GPT-speedrun-TPU's published v4-8 step: {seconds * 1e3:.3g} ms (forecast: " in (
         report.as_text(forecast)
     )
@@ -144,12 +144,13 @@ def test_the_published_step_scales_the_floor(forecast):
 
 def test_a_utilization_above_one_is_an_internal_error(forecast):
     """It is neither clamped nor printed; a program with parts that were not counted has none."""
-    wrong = dataclasses.replace(forecast, model_flops=1.1 * forecast.model_flops / forecast.most_mfu)
+    flops = 1.1 * forecast.step.model_flops / forecast.most_mfu
+    wrong = dataclasses.replace(forecast, step=dataclasses.replace(forecast.step, model_flops=flops))
     with pytest.raises(AssertionError, match=r"the floor of stage 0 allows an MFU of 1\.1.*, above 1"):
         report.as_text(wrong)
     with pytest.raises(AssertionError, match="above 1"):
         project([wrong], Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),)), mfu=0.4)
-    partly = dataclasses.replace(wrong, unknown_kernels=1)
+    partly = dataclasses.replace(wrong, counts=dataclasses.replace(wrong.counts, unknown_kernels=1))
     assert partly.most_mfu is None and "MFU of at most" not in report.as_text(partly)
 
 
@@ -231,17 +232,23 @@ def test_settings_that_do_not_fit(capsys):
     assert "--config.runtime.micro_tokens=128" in output and "--search" in output
 
 
+def with_floor(forecast: Forecast, **seconds: float) -> Forecast:
+    """Return a forecast whose floor has these bounds."""
+    floor = dataclasses.replace(forecast.counts.floor, **seconds)
+    return dataclasses.replace(forecast, counts=dataclasses.replace(forecast.counts, floor=floor))
+
+
 def test_unrolled_layers_are_named_if_memory_binds(forecast):
-    assert not forecast.unroll
+    assert not forecast.step.unroll
     for binds, unroll, is_named in (("memory", False, True), ("memory", True, False), ("compute", False, False)):
-        floor = dataclasses.replace(forecast.floor, **{binds: 1.0})
-        text = report.as_text(dataclasses.replace(forecast, floor=floor, unroll=unroll))
+        step = dataclasses.replace(forecast.step, unroll=unroll)
+        text = report.as_text(dataclasses.replace(with_floor(forecast, **{binds: 1.0}), step=step))
         assert ("--config.runtime.unroll=True" in text) is is_named
 
 
 def test_the_best_is_the_lowest_floor_that_fits(forecast):
-    slow = dataclasses.replace(forecast, floor=dataclasses.replace(forecast.floor, compute=1.0))
-    large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"))
+    slow = with_floor(forecast, compute=1.0)
+    large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"), counts=None)
     assert search.best([slow, large, forecast]) is forecast
     assert search.best([large]) is None
 
