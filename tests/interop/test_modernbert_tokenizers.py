@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.inspect import vocabulary
+from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import new_pieces
 from bertjax.interop import tokenizers
 from bertjax.runtime.errors import UserError
@@ -125,6 +126,12 @@ def test_the_letter_that_spells_a_space_in_byte_level_bpe_is_a_letter_elsewhere(
     """It is a letter of Maltese."""
     kind = vocabulary._kind(tokenizers.read(folder).tokenizer)
     assert vocabulary._form("\u0120ob", kind) == ("\u2581ob" if "modernbert" in folder.name else "\u0120ob")
+
+
+def test_tagged_words_have_the_pieces_of_running_text(folder):
+    words = ["The", "king,", "\uc655\uc740", "(went)", "home."]
+    [row] = Tagged().encode([{"words": words}], tokenizers.read(folder).tokenizer, 64, ()).ragged.token_lists()
+    assert row.tolist() == ids_of(folder, [" ".join(words)])[0]
 
 
 def test_masks_that_a_text_spells_out_are_text(folder):
