@@ -14,7 +14,7 @@ from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.encoder import Encoder
 from bertjax.runtime import untrusted
-from bertjax.runtime.errors import UserError, quoted, reason, shorten
+from bertjax.runtime.errors import Untrusted, UserError, quoted, reason, shorten
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
@@ -131,6 +131,8 @@ class SavedModel:
         """Name changed code in the error of an export that does not open: its own files may be fine."""
         try:
             yield
+        except Untrusted:
+            raise
         except UserError as error:
             modules = export.read_manifest(self.folder).get("modules", {})
             if not (changed := _changed(modules, modules)):

@@ -107,8 +107,8 @@ def complete(description: dict[str, Any], files: Declared, is_json: bool, refuse
             tokens.append({"id": number, **{flag: value for flag, value in token.items() if flag != "id"}})
             new_id = max(new_id, number + 1)
     description = description | {"added_tokens": sorted(tokens, key=lambda token: token["id"])}
-    pieces = {*vocab, *(token["content"] for token in tokens)}
-    bounds = {symbol: piece for symbol, piece in files.bounds.items() if piece in pieces}
+    added = {token["content"] for token in tokens}  # which a trimmed vocabulary keeps
+    bounds = {symbol: piece for symbol, piece in files.bounds.items() if piece in added}
     return _with_roles(description, files.roles | bounds, is_json)
 
 
