@@ -2,12 +2,16 @@
 
 import logging
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.config_file import load
 from bertjax.runtime.errors import UserError
+from bertjax.training.optim.by_path import by_multiplier, leaves_of
+from bertjax.training.program import Program
 from tests import runs
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
@@ -92,3 +96,22 @@ def test_encoders_without_a_position_table_read_any_length(tmp_path, caplog):
         [exported(tmp_path / "export", max_positions=32, block={"kind": "modern"}, embeddings={"positions": "none"})],
     )
     assert config.stages[0].seq_len == 384 == config.model.max_positions and not caplog.messages
+
+
+CLASSES = "tasks.classify.objective.classes=('a','b')"
+MODERN = {"block": {"kind": "modern"}, "embeddings": {"positions": "none", "segments": 0}}
+
+
+@pytest.mark.parametrize("recipe", ["classify.py", "classify.py:tags", "distill.py:soft"])
+@pytest.mark.parametrize("model, inherited", [({}, set()), (MODERN, {"transform", "norm"})], ids=["bert", "modern"])
+def test_only_parameters_that_start_from_random_values_have_the_rate_of_new_ones(tmp_path, recipe, model, inherited):
+    source = exported(tmp_path / "export", **model)
+    multipliers = load(f"{CONFIGS / recipe}", [source]).optimizer.multipliers
+    # A student has the heads of its classification.
+    same_heads = load(f"{CONFIGS / recipe.replace('distill.py:soft', 'classify.py')}", [source, CLASSES])
+    params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), Program(same_heads, vocab_size=100).param_shapes)
+    scaled, _ = by_multiplier(multipliers).update(params, None, params)
+    rates = {path: float(leaf.max()) for path, leaf in leaves_of(scaled).items()}
+    kept = {path.split("/")[2] for path, rate in rates.items() if path.startswith("heads/") and rate == 1.0}
+    assert kept == inherited and {rate for path, rate in rates.items() if path.startswith("encoder/")} == {1.0}
+    assert 20.0 in rates.values()

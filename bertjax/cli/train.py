@@ -180,7 +180,8 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
 def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
     """Return commands to try with a finished run."""
     root, copy, use, score, ship = str(files.path), [], [], [], []
-    page, source = [command("report", root)], f"--from={root}"
+    trust = ["--trust-code"] if config.foreign_kinds else []  # for commands that open the run itself
+    page, source = [command("report", root, *trust)], f"--from={root}"
     if storage.is_remote(files.root):  # the commands below read local files: copy the run first
         root, page, source = files.root.name, [], f"--from={files.root.name}/export"
         copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {files.export} {shlex.quote(root)}"]
@@ -196,12 +197,14 @@ def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
         samples = read_jsonl(files.samples)
         masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
         use = [masked] if is_masked else ["--do=embed", "The king is old."]
-    exported, trust = f"{root}/export", " --trust-code" if config.foreign_kinds else ""
+    # An export names less code: its learning rate schedule, for example, is not opened.
+    opened = configuration.from_dict(private_paths.read_from_export(configuration.to_dict(config)), trust_code=True)
+    exported, trust_export = f"{root}/export", ["--trust-code"] if opened.foreign_kinds else []
     scored = root
     if copy:  # only the export is copied, and it does not name the run's corpus
-        scored, score = exported, score or ["--corpus=TEXTS"]
-    lines = [command("evaluate", scored, *score), command("predict", exported, *use), *page, *ship]
-    return copy + [f"{line}{trust}" for line in lines]
+        scored, score, trust = exported, score or ["--corpus=TEXTS"], trust_export
+    evaluated, predicted = (scored, *score, *trust), (exported, *use, *trust_export)
+    return [*copy, command("evaluate", *evaluated), command("predict", *predicted), *page, *ship]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,8 +1,11 @@
 """Open a trained model by name: an export folder, a run, or one of its checkpoints."""
 
+import contextlib
 import functools
 import logging
 import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +14,7 @@ from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.encoder import Encoder
 from bertjax.runtime import untrusted
-from bertjax.runtime.errors import UserError, quoted, reason, shorten
+from bertjax.runtime.errors import Untrusted, UserError, quoted, reason, shorten
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
@@ -114,10 +117,30 @@ class SavedModel:
 
         if not self.is_export:
             return from_dict(settings, self._trust_code)
+        with self._naming_changes():
+            return from_dict(self._of_export(settings), self._trust_code)
+
+    def _of_export(self, settings: dict[str, Any]) -> dict[str, Any]:
         read = private_paths.read_from_export(settings)
         if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
             data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
-        return from_dict(read, self._trust_code)
+        return read
+
+    @contextlib.contextmanager
+    def _naming_changes(self) -> Iterator[None]:
+        """Name changed code in the error of an export that does not open: its own files may be fine."""
+        try:
+            yield
+        except Untrusted:
+            raise
+        except UserError as error:
+            modules = export.read_manifest(self.folder).get("modules", {})
+            if not (changed := _changed(modules, modules)):
+                raise
+            raise UserError(
+                f"{shorten(changed)} has changed since the model was trained, and {self.folder} does not open with it: "
+                f"restore that file ({error})"
+            ) from error
 
     def check_data(self, flag: str) -> None:
         """Check that the model can be scored on its own data: a run's data, or a corpus that comes with bertjax.
@@ -163,7 +186,8 @@ class SavedModel:
 
     def _read(self) -> Export:
         if self.is_export:
-            return export.read(self.folder)
+            with self._naming_changes():
+                return export.read(self.folder)
         self._check_is_run()
         # Imported here, because exports must open without Orbax.
         from bertjax.training.run.record import read_checkpoint
@@ -184,16 +208,26 @@ class SavedModel:
 def _warn_of_changes(model: Export) -> None:
     """Log a warning if a file of the encoder's code is not the one that the model was trained with."""
     encoder = model.encoder
-    kinds = [kind for kind in (encoder.embeddings.kind, encoder.block.kind, encoder.direction) if ":" in kind]
-    if not kinds:
-        return
+    kinds = (encoder.embeddings.kind, encoder.block.kind, encoder.direction)
+    for name in _changed([kind.partition(":")[0] for kind in kinds if ":" in kind], model.modules):
+        log.warning("%s has changed since the model was trained, so the model may compute something else", name)
+
+
+def _changed(names: Iterable[str], modules: Mapping[str, Any]) -> list[str]:
+    """Return which imported modules have another file than the model was trained with.
+
+    Args:
+      names: module names.
+      modules: `Export.modules`.
+    """
+    if not (imported := [name for name in names if name in sys.modules]):
+        return []
     # Imported here: it reads the versions of all libraries.
     from bertjax.training.run import foreign_code
 
-    for name, module in foreign_code.foreign_modules(kinds).items():
-        before = model.modules.get(name)
-        if isinstance(before, dict) and before.get("sha256") not in ("", None, module.sha256):
-            log.warning("%s has changed since the model was trained, so the model may compute something else", name)
+    now = foreign_code.foreign_modules(imported)
+    recorded = {name: before.get("sha256") for name, before in modules.items() if isinstance(before, dict)}
+    return [name for name, module in now.items() if recorded.get(name) not in ("", None, module.sha256)]
 
 
 def _is_of_transformers(folder: Path) -> bool:

@@ -12,11 +12,11 @@ from bertjax.data.tokenizer.layout import layout_of
 from bertjax.data.tokenizer.tokenizers_library import ROLES, roles_of
 from bertjax.runtime.errors import UserError, quoted
 
-# Keys of transformers' files: the symbol's name in BERT, or "" if examples do not use it. The order matters: symbols
-# that are missing from the vocabulary get their ids in this order.
+# {key of transformers' files: the symbol's name in BERT}. The order matters: symbols that are missing from the
+# vocabulary get their ids in this order.
 _ROLE_KEYS = {
-    "bos_token": "",
-    "eos_token": "",
+    "bos_token": "[BOS]",
+    "eos_token": "[EOS]",
     "unk_token": "[UNK]",
     "sep_token": "[SEP]",
     "pad_token": "[PAD]",
@@ -25,6 +25,7 @@ _ROLE_KEYS = {
 }
 # `additional_special_tokens` and its names in transformers 5: a list, or a mapping from a name to a token.
 _EXTRA_KEYS = ("additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens")
+_BOUNDS = ("[BOS]", "[EOS]")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -34,13 +35,15 @@ class Declared(NamedTuple):
     Attributes:
       roles: {name of a symbol in BERT: its piece}.
       added: {token: its flags, and its `id` if declared}. New tokens get their ids in this order.
-      bounds: `bos_token` and `eos_token`, which examples do not use. If the vocabulary lacks them, they get ids before
+      bounds: the same for [BOS] and [EOS], which examples do not use. If the vocabulary lacks them, they get ids before
         other new tokens; if there are none, they are left out, since a model may have no rows for them.
+      flags: {token: its flags in `added_tokens_decoder`}, which replace those of `tokenizer.json`.
     """
 
     roles: dict[str, str]
     added: dict[str, dict[str, Any]]
-    bounds: tuple[str, ...] = ()
+    bounds: dict[str, str]
+    flags: dict[str, dict[str, Any]]
 
 
 def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mapping[str, int]) -> Declared:
@@ -54,7 +57,7 @@ def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mappi
     decoder = settings.get("added_tokens_decoder")
     values = settings if decoder is not None else {**settings, **symbols}
     # A value is a piece or a mapping with flags; null means that the tokenizer has no such symbol.
-    roles = {key: _token(values[key])["content"] for key in _ROLE_KEYS if values.get(key)}
+    roles = {symbol: _token(values[key])["content"] for key, symbol in _ROLE_KEYS.items() if values.get(key)}
     extra = [_token(value) for key in _EXTRA_KEYS for value in _listed(values.get(key))]
     special = {*roles.values(), *(token["content"] for token in extra)}
     if decoder is not None:
@@ -65,11 +68,11 @@ def declared(settings: Mapping[str, Any], symbols: Mapping[str, Any], ids: Mappi
     # New ids are given in order, so the declared ones must come in order too.
     numbered = sorted(numbered, key=lambda entry: entry[0])
     added = {token["content"]: token | {"id": number} for number, token in numbered}
-    bounds = tuple(piece for key, piece in roles.items() if not _ROLE_KEYS[key])
-    roles = {_ROLE_KEYS[key]: piece for key, piece in roles.items() if _ROLE_KEYS[key]}
+    flags = {token["content"]: token for _, token in numbered if decoder is not None}
+    bounds = {symbol: roles.pop(symbol) for symbol in _BOUNDS if symbol in roles}
     for token in (*map(_token, roles.values()), *extra):
         added.setdefault(token["content"], token | {"special": True})
-    return Declared(roles, added, bounds)
+    return Declared(roles, added, bounds, flags)
 
 
 def complete(description: dict[str, Any], files: Declared, is_json: bool, refused: str) -> tuple[dict, list[str]]:
@@ -86,10 +89,10 @@ def complete(description: dict[str, Any], files: Declared, is_json: bool, refuse
     """
     model = description["model"]
     vocab = model["vocab"] if isinstance(model["vocab"], dict) else {p: i for i, (p, _) in enumerate(model["vocab"])}
-    known = {token["content"]: token["id"] for token in description.get("added_tokens") or []}
-    tokens, used = list(description.get("added_tokens") or []), {*vocab.values(), *known.values()}
-    new_id = max(used, default=-1) + 1
-    bounds = [piece for piece in dict.fromkeys(files.bounds) if piece not in vocab | known | files.added]
+    tokens = [token | files.flags.get(token["content"], {}) for token in description.get("added_tokens") or []]
+    known = {token["content"]: token["id"] for token in tokens}
+    new_id = max({*vocab.values(), *known.values()}, default=-1) + 1
+    bounds = [piece for piece in dict.fromkeys(files.bounds.values()) if piece not in vocab | known | files.added]
     for content, token in files.added.items():
         while bounds and "id" not in token and content not in vocab and content not in known:
             tokens.append({"id": new_id, **_flags(bounds.pop(0), is_special=True)})
@@ -104,7 +107,9 @@ def complete(description: dict[str, Any], files: Declared, is_json: bool, refuse
             tokens.append({"id": number, **{flag: value for flag, value in token.items() if flag != "id"}})
             new_id = max(new_id, number + 1)
     description = description | {"added_tokens": sorted(tokens, key=lambda token: token["id"])}
-    return _with_roles(description, files.roles, is_json)
+    added = {token["content"] for token in tokens}  # which a trimmed vocabulary keeps
+    bounds = {symbol: piece for symbol, piece in files.bounds.items() if piece in added}
+    return _with_roles(description, files.roles | bounds, is_json)
 
 
 def _with_roles(description: dict, roles: dict[str, str], is_json: bool) -> tuple[dict, list[str]]:
@@ -125,7 +130,7 @@ def _with_roles(description: dict, roles: dict[str, str], is_json: bool) -> tupl
         roles = roles | {"[UNK]": description["model"]["unk_token"]}
     # Only roles that the pieces' names do not give away are stored, so that ordinary files stay as they are.
     usual = roles_of(description | {"post_processor": None})
-    unusual = {symbol: piece for symbol, piece in roles.items() if usual[symbol] != piece}
+    unusual = {symbol: piece for symbol, piece in roles.items() if usual.get(symbol) != piece}
     return description | ({ROLES: unusual} if unusual else {}), notes
 
 

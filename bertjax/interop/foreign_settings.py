@@ -50,6 +50,8 @@ _CONFIG_REFUSED = {
     "is_causal": ((False,), "its tokens see only earlier ones"),
     "rope_scaling": ((), "its rotary positions are scaled"),
 }
+# Rates of dropout beside the one that a family reads; null means that one.
+_FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_prob")
 # {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
 _ALIASES = {
     "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
@@ -128,6 +130,23 @@ def notes_of_config(config: Mapping[str, Any], read: Iterable[str]) -> list[str]
       UserError: a setting changes the model's function in a way that bertjax does not compute.
     """
     return _notes("config.json", config, _CONFIG_HARMLESS.union(read), _CONFIG_REFUSED)
+
+
+def notes_of_dropout(config: Mapping[str, Any], key: str, rate: float) -> list[str]:
+    """Return a note if a folder has several rates of dropout outside of attention, since bertjax has one.
+
+    Args:
+      config: content of `config.json`.
+      key: name of the rate that bertjax reads.
+      rate: its value.
+    """
+    others = {name: config.get(name) for name in _FURTHER_DROPOUT}
+    if not (lost := [f"{name}={quoted(value)}" for name, value in others.items() if value not in (None, rate)]):
+        return []
+    return [
+        f"config.json has {' and '.join(lost)}; bertjax has one rate of dropout outside of attention and takes "
+        f"{key}={rate}: set model.dropout to train with another"
+    ]
 
 
 def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) -> list[str]:

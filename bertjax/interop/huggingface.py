@@ -217,6 +217,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     family = families.of_config(settings)
     notes = foreign_settings.notes_of_config(settings, family.settings_read)
     encoder = family.encoder_config(settings)
+    notes += foreign_settings.notes_of_dropout(settings, family.keys["dropout"], encoder.dropout)
     tokenizer, notes_of_tokenizer, has_segments = tokenizers.read(folder, embedder.lowercase)
     # 2. Tensors under canonical names, and the head that the class of the checkpoint has.
     tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.names_outside_layers)

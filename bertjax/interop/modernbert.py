@@ -69,6 +69,7 @@ class _ModernBert(Family):
         return settings | dict.fromkeys(_BIASES, encoder.has_biases) | {
             "local_attention": 2 * encoder.block.window or _WINDOW,
             "mlp_dropout": encoder.dropout,
+            "classifier_dropout": encoder.dropout,
             "classifier_activation": settings["hidden_activation"],
             "classifier_pooling": MEAN,  # as published; a fine-tuned head has its own
             # transformers has defaults for these. Text Embeddings Inference and candle require them.
@@ -125,11 +126,16 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       UserError: global and local layers do not alternate in one period, their number differs from that of the layers,
-        or rotations are scaled.
+        local layers see less than one token to either side, or rotations are scaled or not given for kinds of layers.
     """
-    settings = dict(config)
+    settings, rotations = dict(config), config.get("rope_parameters") or {}
+    if odd := {name: value for name, value in rotations.items() if name not in _BASES}:
+        raise UserError(
+            f"config.json has rope_parameters with {quoted(odd)}; ModernBERT has them for each kind of layer, under "
+            f"{' and '.join(_BASES)}"
+        )
     for kind, key in _BASES.items():
-        rotary = (config.get("rope_parameters") or {}).get(kind) or {}
+        rotary = rotations.get(kind) or {}
         neutral = {"rope_theta": rotary.get("rope_theta")} | _UNSCALED
         if scaled := {name: value for name, value in rotary.items() if value not in (None, neutral.get(name))}:
             raise UserError(
@@ -151,8 +157,15 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
                 "the first layer among them"
             )
         settings["global_attn_every_n_layers"] = every
-    window = settings.get("local_attention", _WINDOW) // 2
-    return settings | {"local_attention": window if settings.get("global_attn_every_n_layers", 3) > 1 else 0}
+    window = settings.get("local_attention", _WINDOW)
+    if settings.get("global_attn_every_n_layers", 3) == 1:
+        window = 0
+    elif not isinstance(window, int) or window < 2:  # transformers lets a token see local_attention // 2 to either side
+        raise UserError(
+            f"config.json has local_attention={quoted(window)}, with which a token of a local layer sees no other "
+            "one; bertjax needs 2 or more, or global_attn_every_n_layers=1 if no layer is local"
+        )
+    return settings | {"local_attention": window // 2}
 
 
 def _kind(place: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import MASKS
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError
 
@@ -61,7 +62,7 @@ def describe(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, 
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": ids[symbol], "content": symbol, **flags, "special": is_special}
+            {"id": ids[symbol], "content": symbol, **flags, "lstrip": symbol in MASKS, "special": is_special}
             for symbol, is_special in sorted(added.items(), key=lambda item: ids[item[0]])
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(model, family, settings)},

@@ -27,6 +27,7 @@ ADDED = "added_tokens.json"
 _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.txt"
 # This class runs a tokenizer.json as it is. `BertTokenizerFast` would override the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
+_BOUNDS = ("bos", "eos")  # symbols that a folder may declare and examples do not use
 
 
 class Found(NamedTuple):
@@ -69,7 +70,6 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
         "model_max_length": longest,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
-        **symbols,
     }
     files = {}
     if isinstance(tokenizer, SentencePieceTokenizer):
@@ -77,23 +77,20 @@ def write(folder: Path, tokenizer: Tokenizer, longest: int, segments: int = 2) -
         files[_SENTENCEPIECE] = tokenizer.model
     else:
         description = json.loads(tokenizer.model)
-        description.pop(ROLES, None)  # which are in `symbols`
+        roles = description.pop(ROLES, {})
+        symbols |= {f"{name}_token": roles[f"[{name.upper()}]"] for name in _BOUNDS if f"[{name.upper()}]" in roles}
         if description["model"]["type"] == "WordPiece":
             lines = (tokenizer.piece(i) + "\n" for i in range(tokenizer.vocab_size))
             files[VOCAB] = "".join(lines).encode()
             settings |= _bert_settings(description)
-        else:
-            # Without this key transformers sets the pre-tokenizer's add_prefix_space to False.
-            settings["add_prefix_space"] = (description["pre_tokenizer"] or {}).get("add_prefix_space", False)
-            # As RoBERTa's: the space before a mask belongs to the masked word, whose piece starts with it.
-            for symbol in description["added_tokens"]:
-                if symbol["id"] == tokenizer.mask_id:
-                    symbol["lstrip"] = True
+        elif "add_prefix_space" in (splitter := description["pre_tokenizer"] or {}):
+            # Without this key transformers sets the pre-tokenizer's to False.
+            settings["add_prefix_space"] = splitter["add_prefix_space"]
     cls, sep = ((tokenizer.piece(number), number) for number in (tokenizer.cls_id, tokenizer.sep_id))
     description["post_processor"] = template(cls, sep, int(segments > 1), tokenizer.cls_last, tokenizer.pair_separators)
     if tokenizer.cls_last:  # XLNet's classes pool the last column of a row, which must not be padding
         settings["padding_side"] = "left"
-    files |= {MODEL: _json(description, indent=None), CONFIG: _json(settings), SYMBOLS: _json(symbols)}
+    files |= {MODEL: _json(description, indent=None), CONFIG: _json(settings | symbols), SYMBOLS: _json(symbols)}
     for name, content in files.items():
         (folder / name).write_bytes(content)
     return sorted(files)
@@ -286,14 +283,11 @@ def _laid_out(description: dict, layout: Layout | None, separators: int, path: s
     cls_last = layout is not None and layout.cls_last
     description |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = tokenizer_json.from_json(_json(description, indent=None), path)
-    # Symbols swallow spaces around them in some published files. Their spelling is text here, and keeps its spaces.
-    for symbol in description.get("added_tokens", []):
-        if symbol["content"] in tokenizer.text_symbols:
-            symbol["lstrip"] = symbol["rstrip"] = False
     if cls_last or separators > 1:
         cls, sep = ((tokenizer.piece(number), number) for number in (tokenizer.cls_id, tokenizer.sep_id))
         description["post_processor"] = template(cls, sep, int(cls_last), cls_last, separators)
-    return tokenizer_json.from_json(_json(description, indent=None), path)
+        return tokenizer_json.from_json(_json(description, indent=None), path)
+    return tokenizer
 
 
 def _normalization(settings: dict) -> dict[str, bool]:

@@ -18,7 +18,7 @@ each word of a file in columns, as in CoNLL-2003. The task has the name `classif
 | batch | 16 examples on average: short texts share rows | twice as many updates as with 32 |
 | epochs | 4, and at least 300 updates | a file of 500 texts would have 125 updates |
 | learning rate | 5e-5 x 768 / width of the encoder | narrow encoders need higher rates |
-| rate of the new head | 20 times that of the encoder | it starts from random values |
+| rate of the new head | 20 times that of the encoder | it starts from random values; see `NEW` |
 | warm-up | a tenth of the updates | few updates are less stable without |
 | longest text | 128 tokens, a whole row | longer ones are cut, and their number is printed |
 
@@ -30,6 +30,9 @@ small model and a few texts.
 import ml_collections
 
 VARIANTS = ("", "cls", "multi_label", "regression", "tags", "smoke")
+# Parameters of heads that start from random values. ModernBERT's heads start with the dense layer and the norm of its
+# masked language model head, which keep the encoder's rate.
+NEW = "^heads/(?!.*/(transform|norm)/)"
 
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
@@ -50,7 +53,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,
-        "multipliers": [{"path": "^heads/", "factor": 20.0}],
+        "multipliers": [{"path": NEW, "factor": 20.0}],
     }
     config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}

@@ -53,6 +53,8 @@ Deviations: epochs, rates and batches are those of configs/finetune/classify.py 
 
 import ml_collections
 
+# Parameters that start from random values; see configs/finetune/classify.py.
+NEW = "^projections/|^heads/(?!.*/(transform|norm)/)"
 STATES = {"kind": "hidden", "compare": "normalized", "on": "summaries", "layer_map": "skip", "factor": 100.0}
 INTERNAL = {
     "maps": {"kind": "attention", "compare": "probabilities"},
@@ -100,7 +102,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {
         "learning_rate": None,
         "warmup_share": 0.1,
-        "multipliers": [{"path": "^(heads|projections)/", "factor": 20.0}],
+        "multipliers": [{"path": NEW, "factor": 20.0}],
     }
     config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}

@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.cli import evaluate
+from bertjax.cli import evaluate, train
 from bertjax.config import export
+from bertjax.config.config import from_dict
 from bertjax.interop import huggingface
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError
@@ -191,6 +192,25 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
     identity = json.loads((tmp_path / "config.json").read_text())["identity"]
     assert identity["frozen"] == fingerprints(Toy().frozen_params(saved.encoder))
     assert fingerprints(jax.device_get(Toy(teacher_seed=8).frozen_params(saved.encoder))) != identity["frozen"]
+
+
+@pytest.mark.parametrize(
+    "settings, trusting",
+    [
+        ({}, []),
+        # Also of a run that is classified: its export names no schedule, and conversions import no code.
+        ({"optimizer": {"schedule": {"kind": "tests.test_open_unions:Steps"}}}, ["evaluate", "report"]),
+        ({"model": {"embeddings": {"kind": "tests.test_open_unions:Scaled"}}}, ["evaluate", "predict", "report"]),
+    ],
+    ids=["bertjax", "schedule", "embeddings"],
+)
+def test_next_commands_trust_code_only_if_they_import_it(tmp_path, settings, trusting):
+    task = {"objective": {"kind": "classification", "classes": ["a", "b"]}, "examples": {"kind": "labeled_text"}}
+    config = from_dict({"tasks": {"toy": task}, "stages": [{"seq_len": 20}], **settings}, trust_code=True)
+    lines = train._next(config, Workdir.at(tmp_path), pad_id=0)
+    assert [line.split()[3] for line in lines if "--trust-code" in line] == trusting
+    assert [line.split()[3] for line in lines][:3] == ["evaluate", "predict", "report"]
+    assert ("--to=" in lines[-1]) == ("model" not in settings)
 
 
 @pytest.mark.slow

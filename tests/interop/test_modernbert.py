@@ -176,6 +176,7 @@ def test_keys_of_transformers_5():
     assert (block.global_every, block.window, block.rotary_base, block.local_rotary_base) == (2, 4, 500.0, 50.0)
     block = FAMILY.encoder_config(config_of(layer_types=["full_attention"] * 4)).block
     assert (block.global_every, block.window) == (1, 0)
+    assert FAMILY.encoder_config(config_of(layer_types=["full_attention"] * 4, local_attention=0)).block == block
     assert FAMILY.encoder_config(config_of()).block == PRESETS["modernbert_base"].block
 
 
@@ -211,6 +212,26 @@ def test_neutral_settings_of_rotations():
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4.0}}},
             r"config.json has rope_parameters with .*yarn.*; bertjax's rotary positions are not scaled",
         ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 500.0}},
+            r"config.json has rope_parameters with .*yarn.*; ModernBERT has them for each kind of layer, under full_at",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "full_attention": {"rope_type": "default"}}},
+            r"config.json has rope_parameters with {'rope_type': 'linear'}; ModernBERT has them for each kind of layer",
+        ),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear"}}},
+            r"config.json has rope_parameters with {'rope_type': 'linear'}; bertjax's rotary positions are not scaled",
+        ),
+        *(
+            (
+                {"local_attention": window},
+                f"config.json has local_attention={window}, with which a token of a local layer sees no other one; "
+                "bertjax needs 2 or more, or global_attn_every_n_layers=1 if no layer is local",
+            )
+            for window in (1, 0, -2, None, True)
+        ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "config.json has rope_scaling=.*positions are scaled"),
         ({"is_causal": True}, "config.json has is_causal=True: its tokens see only earlier ones"),
     ],
@@ -220,6 +241,28 @@ def test_settings_that_are_not_computed_are_refused(settings, complaint):
     with pytest.raises(UserError, match=f"^{complaint}"):
         foreign_settings.notes_of_config(config, FAMILY.settings_read)
         FAMILY.encoder_config(config)
+
+
+@pytest.mark.parametrize(
+    "settings, lost",
+    [
+        ({"embedding_dropout": 0.1, "mlp_dropout": 0.0, "classifier_dropout": 0.1}, "mlp_dropout=0.0"),
+        ({"mlp_dropout": 0.1, "classifier_dropout": 0.2}, "mlp_dropout=0.1 and classifier_dropout=0.2"),
+        ({"embedding_dropout": 0.1, "mlp_dropout": 0.1, "classifier_dropout": 0.1, "attention_dropout": 0.2}, ""),
+    ],
+)
+def test_rates_of_dropout_that_are_not_kept_are_noted(tmp_path, settings, lost):
+    make(tmp_path / "theirs", "ForMaskedLM", **settings)
+    ours, notes = huggingface.read(tmp_path / "theirs")
+    rate = settings.get("embedding_dropout", 0.0)
+    assert (ours.encoder.dropout, ours.encoder.attention_dropout) == (rate, settings.get("attention_dropout", 0.0))
+    expected = [
+        f"config.json has {lost}; bertjax has one rate of dropout outside of attention and takes "
+        f"embedding_dropout={rate}: set model.dropout to train with another"
+    ]
+    assert [note for note in notes if "_dropout" in note] == (expected if lost else [])
+    huggingface.write(tmp_path / "ours", ours)
+    assert not [note for note in huggingface.read(tmp_path / "ours")[1] if "_dropout" in note]
 
 
 def test_another_pooling_is_refused():

@@ -4,10 +4,14 @@ The vocabularies are of our own, the steps and symbols those of the published fi
 """
 
 import json
+import shutil
 
 import pytest
 
 from bertjax.data import tokenizer
+from bertjax.data.inspect import vocabulary
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.data.tokenizer import new_pieces
 from bertjax.interop import tokenizers
 from bertjax.runtime.errors import UserError
 from tests.interop import published
@@ -62,6 +66,34 @@ def test_ids_are_those_of_transformers_both_ways(folder, tmp_path):
     assert (pair == theirs) == (not is_gemma or transformers.__version__ >= "5")
 
 
+def symbols_of(folder) -> dict:
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    return {name: getattr(theirs, f"{name}_token") for name in (*_NAMES, "bos", "eos")}
+
+
+@pytest.mark.parametrize("flags", [{}, {"lstrip": True}, {"rstrip": True}], ids=["plain", "lstrip", "rstrip"])
+@pytest.mark.parametrize("declared_in", ["tokenizer.json", "tokenizer_config.json"])
+def test_symbols_and_their_flags_go_out_as_they_came_in(folder, tmp_path, flags, declared_in):
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    shutil.copytree(folder, theirs)
+    ours.mkdir()
+    description, settings = (json.loads((theirs / name).read_text()) for name in (tokenizers.MODEL, tokenizers.CONFIG))
+    [mask] = [token for token in description["added_tokens"] if token["content"] == settings["mask_token"]]
+    mask |= {"lstrip": False, "special": True}
+    if declared_in == tokenizers.CONFIG:  # its flags win
+        settings["added_tokens_decoder"] = {str(mask["id"]): {k: v for k, v in mask.items() if k != "id"} | flags}
+    else:
+        mask |= flags
+    (theirs / tokenizers.MODEL).write_text(json.dumps(description))
+    (theirs / tokenizers.CONFIG).write_text(json.dumps(settings))
+    read = tokenizers.read(theirs).tokenizer
+    tokenizers.write(ours, read, 128, segments=0)
+    assert symbols_of(ours) == symbols_of(theirs)
+    text = f"The {mask['content']} was"
+    assert ids_of(ours, [text]) == ids_of(theirs, [text])
+    assert tokenizers.read(ours).tokenizer == read
+
+
 def test_a_saved_one_loads_again_and_restores_texts(folder, tmp_path):
     ours = tokenizers.read(folder).tokenizer
     ours.save(tmp_path)
@@ -73,6 +105,33 @@ def test_a_saved_one_loads_again_and_restores_texts(folder, tmp_path):
     [(aligned, spans)] = ours.encode_with_offsets([text])
     assert aligned == ids and text[slice(*spans[-2])] + text[slice(*spans[-1])] in text
     assert len(ours.byte_ids) == 256
+
+
+@pytest.mark.parametrize("spaces", [0, 1, 2, 5])
+def test_texts_are_those_of_transformers_but_for_the_space_before_a_sentence(folder, spaces):
+    """Sentences of a corpus are encoded after a space, so `decode` leaves out one."""
+    ours, theirs = tokenizers.read(folder).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    texts = [" " * spaces + text for text in ("The king  was old. ", "왕은", "\U0001f600")]
+    for ids in ours.encode(texts) + ours.encode_inside(texts):
+        assert ours.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False).removeprefix(" ")
+
+
+def test_new_pieces_are_refused_by_the_name_of_the_kind(folder):
+    kind = "byte-level BPE" if "modernbert" in folder.name else "BPE with byte fallback"
+    with pytest.raises(UserError, match=f"need a WordPiece tokenizer, this one is {kind}"):
+        new_pieces.wordpiece(tokenizers.read(folder).tokenizer)
+
+
+def test_the_letter_that_spells_a_space_in_byte_level_bpe_is_a_letter_elsewhere(folder):
+    """It is a letter of Maltese."""
+    kind = vocabulary._kind(tokenizers.read(folder).tokenizer)
+    assert vocabulary._form("\u0120ob", kind) == ("\u2581ob" if "modernbert" in folder.name else "\u0120ob")
+
+
+def test_tagged_words_have_the_pieces_of_running_text(folder):
+    words = ["The", "king,", "\uc655\uc740", "(went)", "home."]
+    [row] = Tagged().encode([{"words": words}], tokenizers.read(folder).tokenizer, 64, ()).ragged.token_lists()
+    assert row.tolist() == ids_of(folder, [" ".join(words)])[0]
 
 
 def test_masks_that_a_text_spells_out_are_text(folder):

@@ -165,6 +165,28 @@ def test_a_changed_file_is_noticed(trained, lab, capsys, caplog):
     assert runs.call(*flags, f"--workdir={workdir}") == 0
 
 
+# {block: a parameter and a setting in its code}
+NAMES = {"llama": ('"attention_norm"', "rotary_base"), "distances": ('"bias"', "farthest")}
+
+
+@pytest.mark.parametrize("what", ["parameter", "setting"])
+def test_an_export_that_a_changed_file_does_not_open_is_not_called_damaged(trained, lab, what):
+    name, _, workdir = trained
+    path = lab / "mylab" / f"{name}.py"
+    code, old = path.read_text(), NAMES[name][what == "setting"]
+    forget()
+    try:
+        path.write_text(code.replace(old, old.replace("a", "_aa_")))
+        with pytest.raises(UserError) as caught:
+            bertjax.load(workdir / "export", trust_code=True)
+    finally:
+        path.write_text(code)
+        forget()
+    begins = f"mylab.{name} has changed since the model was trained, and {workdir / 'export'} does not open with it: "
+    assert str(caught.value).startswith(f"{begins}restore that file (") and "\n" not in str(caught.value)
+    bertjax.load(workdir / "export", trust_code=True)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_examples_are_apart_and_the_last_layer_computes_what_is_read(name):
     encoder, batch = Encoder(config_of(name)), batches.make(rows=2)

@@ -7,6 +7,7 @@ import numpy as np
 
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
@@ -104,9 +105,10 @@ def _forms(tokenizer: Tokenizer) -> tuple[dict[int, str], list[int]]:
 
 
 def _kind(tokenizer: Tokenizer) -> str:
-    """Return `WordPiece`, `BPE` (byte-level) or `Unigram`, which stands for every SentencePiece kind."""
+    """Return `WordPiece`, `BPE` (byte-level) or `Unigram`, which stands for all with SentencePiece's spelling."""
     is_json = tokenizer.MODEL_FILE.endswith(".json")
-    return tokenizer.description["model"]["type"] if is_json else "Unigram"
+    is_fallback = isinstance(tokenizer, ByteFallbackTokenizer)
+    return tokenizer.description["model"]["type"] if is_json and not is_fallback else "Unigram"
 
 
 def _pieces(tokenizer: Tokenizer, kind: str) -> dict[int, str]:

@@ -46,10 +46,10 @@ class Tagged(LabeledFormat):
     IOB2, parts of speech). A record to predict may also be {`text`: ...}, which is split into `units`.
 
     An example is `[CLS] sentence [SEP]`, or a window if the sentence is longer than a row. Words are tokenized as they
-    would be inside running text (`Tokenizer.encode_inside`). Token labels: `tag`, the class of the word that starts at
-    the token, `UNTAGGED` if the word has no tag, `NO_WORD` elsewhere; `word`, that word's index in its sentence, -1
-    elsewhere. Both are set in only one window, the one with the most context around the word. Only the first piece
-    represents a word, as in Devlin et al. (2019, 5.3).
+    are in running text: the first as at its start, the others by `Tokenizer.encode_inside`. Token labels: `tag`, the
+    class of the word that starts at the token, `UNTAGGED` if the word has no tag, `NO_WORD` elsewhere; `word`, that
+    word's index in its sentence, -1 elsewhere. Both are set in only one window, the one with the most context around
+    the word. Only the first piece represents a word, as in Devlin et al. (2019, 5.3).
 
     Attributes:
       word: column with the words, from 0, or negative to count from the end (-1).
@@ -298,9 +298,13 @@ class Tagged(LabeledFormat):
         encoded = tokenizer.encode_inside([word for word, _ in distinct], [spaced for _, spaced in distinct])
         # A word without pieces, such as a space, still needs a token that carries its tag.
         pieces = {place: ids or [tokenizer.unk_id] for place, ids in zip(distinct, encoded)}
+        # No space precedes the first word: published byte-level BPE has other pieces for it there.
+        firsts = list(dict.fromkeys(record["words"][0] for record in records))
+        at_start = dict(zip(firsts, tokenizer.encode([word.strip() for word in firsts])))
         texts, tags, words, record_of, cut = [], [], [], [], 0
         for number, record in enumerate(records):
-            word_ids = [pieces[place] for place in places[number]]
+            first, *others = places[number]
+            word_ids = [at_start[first[0]] or [tokenizer.unk_id], *map(pieces.get, others)]
             ids = list(itertools.chain.from_iterable(word_ids))
             # Only the first piece of each word carries its number.
             word = np.full(len(ids), -1, np.int32)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.data.tokenizer import tokenizers_library
+from bertjax.data.tokenizer import tokenizer_json, tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
@@ -89,4 +89,4 @@ def _describe(
         "vocab": vocab,
         "merges": merges,
     }
-    return tokenizers_library.describe(model, normalizers, splitter, BYTE_LEVEL, symbols)
+    return tokenizer_json.describe(model, normalizers, splitter, BYTE_LEVEL, symbols)

@@ -16,6 +16,7 @@ class ByteFallbackTokenizer(HuggingFaceTokenizer):
     """A BPE tokenizer whose characters without a piece become byte pieces, such as `<0xEA>`."""
 
     MODEL_FILE = "byte_fallback.json"
+    is_byte_level = False
 
     def _check_model(self, model: dict[str, Any]) -> None:
         if model["type"] != "BPE" or not model.get("byte_fallback"):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import mixed
 from bertjax.data.tokenizer.base import Tokenizer
+from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.runtime.errors import UserError, shorten
@@ -55,8 +56,9 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
         )
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
         return tokenizer
-    is_bpe = isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "BPE"
-    kind = "byte-level BPE" if is_bpe else "SentencePiece"
+    is_byte_level = isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level
+    of_characters = "BPE with byte fallback" if isinstance(tokenizer, ByteFallbackTokenizer) else "SentencePiece"
+    kind = "byte-level BPE" if is_byte_level else of_characters
     raise UserError(
         f"new pieces need a WordPiece tokenizer, this one is {kind}, whose pieces have scores or merges that a list "
         "does not give; train a tokenizer on the new corpus and pretrain with it instead"

@@ -1,10 +1,11 @@
-"""Reader for Hugging Face `tokenizer.json` files: WordPiece, Unigram, BPE of bytes and BPE with byte fallback."""
+"""Hugging Face `tokenizer.json` files, read and written: WordPiece, Unigram, BPE of bytes or with byte fallback."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
-from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, checked
+from bertjax.data.tokenizer.tokenizers_library import MASKS, HuggingFaceTokenizer, checked
 from bertjax.data.tokenizer.unigram import UnigramTokenizer
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError
@@ -49,3 +50,31 @@ def from_json(model: bytes, refused: str) -> HuggingFaceTokenizer:
         remedy = "bertjax reads WordPiece, BPE of bytes or with byte fallback, Unigram, and SentencePiece's .model"
         raise UserError(f"{refused} is another kind of tokenizer ({kind}); {remedy}")
     return checked(HuggingFaceTokenizer(model), refused)
+
+
+def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
+    """Write a `tokenizer.json` with bytes that do not depend on the library version.
+
+    Args:
+      model, pre_tokenizer, decoder: in the library's format, each with its `type`.
+      normalizers: applied in order.
+      symbols: special symbols; all are in `model["vocab"]`.
+    """
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    # As in RoBERTa, the space before a mask belongs to the masked word, whose piece starts with it.
+    swallowing = MASKS if model["type"] == "BPE" else ()
+    description = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": model["vocab"][symbol], "content": symbol, **flags, "lstrip": symbol in swallowing}
+            for symbol in symbols
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+    return json.dumps(description, ensure_ascii=False).encode()

@@ -28,6 +28,7 @@ EQUIVALENTS = {
     "[CLS]": ("<cls>", "<s>"),
     "[MASK]": ("<mask>",),
 }
+MASKS = ("[MASK]", *EQUIVALENTS["[MASK]"])
 # Key in our descriptions for each symbol's piece, by its name in BERT. The library does not know this key.
 ROLES = "roles"
 # Text-boundary symbols in other libraries, whatever their role in an example.
@@ -172,7 +173,8 @@ class HuggingFaceTokenizer(Tokenizer):
             raise ValueError(f"its unk_token={quoted(unknown)} is not a piece of its vocabulary")
 
     @property
-    def _is_byte_level(self) -> bool:
+    def is_byte_level(self) -> bool:
+        """Whether pieces spell bytes as letters, as GPT-2's do."""
         return self.description["model"]["type"] == "BPE"
 
     @property
@@ -197,7 +199,7 @@ class HuggingFaceTokenizer(Tokenizer):
     @functools.cached_property
     def byte_ids(self) -> frozenset[int]:
         """Ids for byte-level BPE's 256 single-byte pieces; empty for WordPiece."""
-        alphabet = library().pre_tokenizers.ByteLevel.alphabet() if self._is_byte_level else ()
+        alphabet = library().pre_tokenizers.ByteLevel.alphabet() if self.is_byte_level else ()
         return frozenset(self._ids[byte] for byte in alphabet if byte in self._ids)
 
     @functools.cached_property
@@ -206,7 +208,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
         In scripts without spaces every piece starts a word; otherwise a word would be a whole clause.
         """
-        if self._is_byte_level:
+        if self.is_byte_level:
             continuing = (i for piece, i in self._ids.items() if not self._starts_word(piece))
         else:
             prefix = self.description["model"]["continuing_subword_prefix"]
@@ -234,10 +236,10 @@ class HuggingFaceTokenizer(Tokenizer):
         return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
 
     def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
-        return self.encode([f" {text}" if text else "" for text in texts] if self._is_byte_level else texts)
+        return self.encode([f" {text}" if text else "" for text in texts] if self.is_byte_level else texts)
 
     def _encode_continued(self, text: str) -> list[int]:
-        if self._is_byte_level:
+        if self.is_byte_level:
             return self._without_prefix_space.encode([text])[0]
         letter = "a"  # placed before the text, it shows how much text belongs to the same word
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
@@ -275,7 +277,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def piece(self, token_id: int) -> str:
         piece = self._processor.id_to_token(int(token_id)) or ""
-        if not self._is_byte_level:
+        if not self.is_byte_level:
             return piece
         text = self._processor.decoder.decode([piece])
         # A piece with part of a character has no text; its byte letters are shown instead.
@@ -285,7 +287,7 @@ class HuggingFaceTokenizer(Tokenizer):
         # The library would skip [UNK] as well, but a reader must see where text was lost.
         silent = self.special_ids - {self.unk_id}
         text = self._processor.decode([i for i in ids if i not in silent], skip_special_tokens=False)
-        return text.removeprefix(" ") if self._is_byte_level else text
+        return text.removeprefix(" ") if self.is_byte_level else text
 
     def _special_id(self, symbol: str) -> int:
         return self._ids[self.roles[symbol]]
@@ -310,31 +312,6 @@ def roles_of(description: dict[str, Any]) -> dict[str, str]:
         names = (declared.get(symbol), symbol, *others)
         roles[symbol] = next((name for name in names if name in pieces), names[-1])
     return roles
-
-
-def describe(model: dict, normalizers: list[dict], pre_tokenizer: dict, decoder: dict, symbols: Iterable[str]) -> bytes:
-    """Write a `tokenizer.json` with bytes that do not depend on the library version.
-
-    Args:
-      model, pre_tokenizer, decoder: in the library's format, each with its `type`.
-      normalizers: applied in order.
-      symbols: special symbols; all are in `model["vocab"]`.
-    """
-    ordinary = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    description = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [
-            {"id": model["vocab"][symbol], "content": symbol, **ordinary, "special": True} for symbol in symbols
-        ],
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": None,
-        "decoder": decoder,
-        "model": model,
-    }
-    return json.dumps(description, ensure_ascii=False).encode()
 
 
 def train(sentences: Iterable[str], description: bytes, trainer, vocab_size: int) -> dict[str, Any]:

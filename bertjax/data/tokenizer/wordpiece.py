@@ -8,7 +8,7 @@ import collections
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.data.tokenizer import tokenizers_library
+from bertjax.data.tokenizer import tokenizer_json, tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
 from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
@@ -113,4 +113,4 @@ def _describe(vocab: dict[str, int], normalizers: list[dict], symbols: Iterable[
         "vocab": vocab,
     }
     decoder = {"type": "WordPiece", "prefix": PREFIX, "cleanup": False}
-    return tokenizers_library.describe(model, normalizers, {"type": "BertPreTokenizer"}, decoder, symbols)
+    return tokenizer_json.describe(model, normalizers, {"type": "BertPreTokenizer"}, decoder, symbols)
