@@ -30,7 +30,7 @@ from bertjax.objectives.distill.losses import TEACHER_LOSSES
 from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
 from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
-from bertjax.training import depths
+from bertjax.training import stage_encoders
 from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.optim.config import OptimizerConfig
@@ -84,7 +84,8 @@ class Config:
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         self._check_numbers()
-        depths.check_init_layers(self.init_from, self.init_layers, self.model, self.layers_at(0))
+        depth = self.stages[0].layers or self.model.layers
+        stage_encoders.check_init_layers(self.init_from, self.init_layers, self.model, depth)
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
@@ -98,8 +99,8 @@ class Config:
                 f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
-        depths.check_stages(self.model, self.stages, [self.layers_at(index) for index in range(len(self.stages))])
-        self._check_tasks()
+        stage_encoders.check_stages(self.model, self.stages)
+        self._check_tasks(depth)
         # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
@@ -137,7 +138,7 @@ class Config:
                 f"stages.{len(self.stages) - 1}.steps"
             )
 
-    def _check_tasks(self) -> None:
+    def _check_tasks(self, depth: int) -> None:
         if not self.tasks:
             raise UserError("tasks is empty; give at least one, with an objective and examples")
         labeled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabeledFormat)]
@@ -156,10 +157,10 @@ class Config:
                     f"objective.kind={task.kind} compares all its examples with each "
                     "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
-            if getattr(unwrapped(task.objective), "reads", "") == MIX and self.layers_at(0) != self.model.layers:
+            if getattr(unwrapped(task.objective), "reads", "") == MIX and depth != self.model.layers:
                 raise UserError(
                     f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
-                    f"stages.0.layers={self.layers_at(0)} starts with fewer than model.layers={self.model.layers}; set "
+                    f"stages.0.layers={depth} starts with fewer than model.layers={self.model.layers}; set "
                     f"tasks.{name}.objective.reads=last, or leave stages.N.layers out"
                 )
             rates = self.model.dropout, self.model.attention_dropout
@@ -232,9 +233,9 @@ class Config:
         except UserError as error:
             raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
 
-    def layers_at(self, stage: int) -> int:
-        """Return the encoder depth in a stage."""
-        return self.stages[stage].layers or self.model.layers
+    def model_at(self, stage: int) -> EncoderConfig:
+        """Return the architecture in a stage."""
+        return stage_encoders.encoder_at(self.model, self.stages[stage])
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:
