@@ -84,8 +84,7 @@ class Config:
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         self._check_numbers()
-        depth = self.stages[0].layers or self.model.layers
-        stage_encoders.check_init_layers(self.init_from, self.init_layers, self.model, depth)
+        stage_encoders.check_init_layers(self.init_from, self.init_layers, self.model, self.stages[0])
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
@@ -100,7 +99,7 @@ class Config:
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
         stage_encoders.check_stages(self.model, self.stages)
-        self._check_tasks(depth)
+        self._check_tasks()
         # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
@@ -138,7 +137,7 @@ class Config:
                 f"stages.{len(self.stages) - 1}.steps"
             )
 
-    def _check_tasks(self, depth: int) -> None:
+    def _check_tasks(self) -> None:
         if not self.tasks:
             raise UserError("tasks is empty; give at least one, with an objective and examples")
         labeled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabeledFormat)]
@@ -154,21 +153,20 @@ class Config:
             if task.objective.traits.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
-                    f"objective.kind={task.kind} compares all its examples with each "
-                    "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
+                    f"objective.kind={task.kind} compares all its examples with each other; set "
+                    "runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
-            if getattr(unwrapped(task.objective), "reads", "") == MIX and depth != self.model.layers:
+            if getattr(unwrapped(task.objective), "reads", "") == MIX and self.model_at(0).layers != self.model.layers:
                 raise UserError(
                     f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
-                    f"stages.0.layers={depth} starts with fewer than model.layers={self.model.layers}; set "
-                    f"tasks.{name}.objective.reads=last, or leave stages.N.layers out"
+                    f"stages.0.layers={self.stages[0].layers} starts with fewer than model.layers={self.model.layers}; "
+                    f"set tasks.{name}.objective.reads=last, or leave stages.N.layers out"
                 )
             rates = self.model.dropout, self.model.attention_dropout
             if task.objective.traits.needs_dropout and not any(map(drops, rates)):
                 raise UserError(
                     f"model.dropout={rates[0]} and model.attention_dropout={rates[1]} drop nothing and make both views "
-                    "of a text equal, which "
-                    f"objective.kind={task.kind} compares; set model.dropout=0.1"
+                    f"of a text equal, which objective.kind={task.kind} compares; set model.dropout=0.1"
                 )
         for name, task in self.tasks.items():
             if task.task_type >= max(1, task_types := self.model.embeddings.task_types):

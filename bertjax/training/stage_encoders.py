@@ -22,21 +22,21 @@ def encoder_at(model: EncoderConfig, stage: Stage) -> EncoderConfig:
     return model.replace({"layers": stage.layers or model.layers, **bases})
 
 
-def check_init_layers(init_from: str, init_layers: Sequence[int], model: EncoderConfig, depth: int) -> None:
+def check_init_layers(init_from: str, init_layers: Sequence[int], model: EncoderConfig, stage: Stage) -> None:
     """Raise UserError if `init_layers` cannot be the first layers of a run.
 
     Args:
       init_from: the setting.
       init_layers: the setting, layers of the source.
       model: architecture of the run.
-      depth: number of layers in the first stage.
+      stage: the first stage.
     """
     if not init_layers:
         return
     listed = f"init_layers={list(init_layers)}"
     if not init_from:
         raise UserError(f"{listed} selects layers of init_from, which is empty; set init_from, or init_layers=[]")
-    if len(init_layers) != depth:
+    if len(init_layers) != (depth := stage.layers or model.layers):
         raise UserError(
             f"{listed} has {len(init_layers)} entries and the run starts with {depth} layers; list {depth}, or set "
             f"model.layers={len(init_layers)}"
