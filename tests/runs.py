@@ -118,11 +118,12 @@ def _share(first: Any, program: Any) -> Any:
     """Give a program the cached properties of another one with the same compiled parts."""
     is_cached = {name for name, value in vars(type(program)).items() if isinstance(value, functools.cached_property)}
     made = {name: value for name, value in vars(first).items() if name in is_cached}
-    if "_by_depth" in made:
-        made["_by_depth"] = {
-            depth: program if own is first else _share(own, dataclasses.replace(program, layers=depth))
-            for depth, own in first._by_depth.items()
-        }
+    if "_by_stage" in made:
+        copies = {id(first): program}
+        for own in first._by_stage:
+            if id(own) not in copies:
+                copies[id(own)] = _share(own, dataclasses.replace(program, model=own.model))
+        made["_by_stage"] = [copies[id(own)] for own in first._by_stage]
     vars(program).update(made)
     return program
 

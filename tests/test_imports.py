@@ -34,17 +34,17 @@ ALLOWED = {
     "training.quantization": "runtime models",
     "training.model_params": "training.optim training.lora training.pruning training.quantization",
     "training.stages": "data training.schedules training.config training.optim",
-    "training.depths": "runtime models training.config",
+    "training.stage_encoders": "runtime models training.config",
     "config.row_lengths": "runtime config.typed data models training.config",
     "config.task": "runtime data objectives",
     "config.config": "runtime config.registry config.typed data models objectives training.schedules "
     "training.config training.optim training.lora training.pruning training.quantization training.stages "
-    "training.depths config.row_lengths config.task",
+    "training.stage_encoders config.row_lengths config.task",
     "training.parallel": "runtime data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
-    "training.lora training.pruning training.quantization training.model_params training.stages config.config "
-    "training.param_paths training.parallel training.state",
+    "training.lora training.pruning training.quantization training.model_params training.stages "
+    "training.stage_encoders config.config training.param_paths training.parallel training.state",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "

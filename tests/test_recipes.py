@@ -77,7 +77,7 @@ PUBLISHED = {
         **{
             "data.tokenizer.vocab_size": 50_368,
             "tasks.mlm.objective.masking.rate": 0.3,
-            "model.block.rotary_base": 1e4,
+            **{"stages.0.rotary_base": 1e4, "model.block.rotary_base": 1.6e5, "model.block.local_rotary_base": 1e4},
         },
     },
     "roberta_base": {
@@ -106,11 +106,14 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "segments"),
-    [("modernbert", "model.embeddings.positions=learned", 0), ("ib_bert", "model.embeddings.kind=bert", 2)],
+    ("name", "changes", "segments"),
+    [
+        ("modernbert", ["model.embeddings.positions=learned", "stages.0.rotary_base=0"], 0),
+        ("ib_bert", ["model.embeddings.kind=bert"], 2),
+    ],
 )
-def test_a_flag_replaces_the_block_of_a_small_variant(name, change, segments):
-    config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", change])
+def test_a_flag_replaces_the_block_of_a_small_variant(name, changes, segments):
+    config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", *changes])
     assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings(segments=segments))
 
 

@@ -102,8 +102,8 @@ def score(
     # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(config, runtime=runtime)
-    # If the encoder grows during training, a checkpoint may have fewer layers than the finished model.
-    program = Program(config, model.tokenizer.vocab_size, layers=model.encoder.layers)
+    # A checkpoint of an early stage may have fewer layers than the finished model, or another rotary base.
+    program = Program(config, model.tokenizer.vocab_size, model=model.encoder)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
     # Heads that the objectives read and the model does not have.
     if missing := set.difference(*map(set, heads)):

@@ -30,7 +30,7 @@ from bertjax.objectives.distill.losses import TEACHER_LOSSES
 from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
 from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
-from bertjax.training import depths
+from bertjax.training import stage_encoders
 from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.optim.config import OptimizerConfig
@@ -84,7 +84,7 @@ class Config:
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         self._check_numbers()
-        depths.check_init_layers(self.init_from, self.init_layers, self.model, self.layers_at(0))
+        stage_encoders.check_init_layers(self.init_from, self.init_layers, self.model, self.stages[0])
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
@@ -98,7 +98,7 @@ class Config:
                 f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
-        depths.check_stages(self.model, self.stages, [self.layers_at(index) for index in range(len(self.stages))])
+        stage_encoders.check_stages(self.model, self.stages)
         self._check_tasks()
         # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
@@ -153,21 +153,20 @@ class Config:
             if task.objective.traits.needs_global_batch and self.runtime.micro_tokens:
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
-                    f"objective.kind={task.kind} compares all its examples with each "
-                    "other; set runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
+                    f"objective.kind={task.kind} compares all its examples with each other; set "
+                    "runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
-            if getattr(unwrapped(task.objective), "reads", "") == MIX and self.layers_at(0) != self.model.layers:
+            if getattr(unwrapped(task.objective), "reads", "") == MIX and self.model_at(0).layers != self.model.layers:
                 raise UserError(
                     f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
-                    f"stages.0.layers={self.layers_at(0)} starts with fewer than model.layers={self.model.layers}; set "
-                    f"tasks.{name}.objective.reads=last, or leave stages.N.layers out"
+                    f"stages.0.layers={self.stages[0].layers} starts with fewer than model.layers={self.model.layers}; "
+                    f"set tasks.{name}.objective.reads=last, or leave stages.N.layers out"
                 )
             rates = self.model.dropout, self.model.attention_dropout
             if task.objective.traits.needs_dropout and not any(map(drops, rates)):
                 raise UserError(
                     f"model.dropout={rates[0]} and model.attention_dropout={rates[1]} drop nothing and make both views "
-                    "of a text equal, which "
-                    f"objective.kind={task.kind} compares; set model.dropout=0.1"
+                    f"of a text equal, which objective.kind={task.kind} compares; set model.dropout=0.1"
                 )
         for name, task in self.tasks.items():
             if task.task_type >= max(1, task_types := self.model.embeddings.task_types):
@@ -232,9 +231,9 @@ class Config:
         except UserError as error:
             raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
 
-    def layers_at(self, stage: int) -> int:
-        """Return the encoder depth in a stage."""
-        return self.stages[stage].layers or self.model.layers
+    def model_at(self, stage: int) -> EncoderConfig:
+        """Return the architecture in a stage."""
+        return stage_encoders.encoder_at(self.model, self.stages[stage])
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ _POOLER = "pooler/"
 _ROOTS = ("encoder", "heads", "generator")
 # `bertjax.objectives.distill.distilled.PROJECTIONS`
 _PROJECTIONS = "projections"
+# Settings of a stage that trains the whole model (`bertjax.training.config.Stage`).
+WHOLE_MODEL = {"layers": 0, "rotary_base": 0.0, "local_rotary_base": 0.0}
 # Upper bound for every size of an encoder; JAX indexes in int32.
 _LARGEST = 2**30
 
@@ -215,13 +217,13 @@ def write_manifest(
 def with_encoder(model: Export, encoder: EncoderConfig, params: dict) -> Export:
     """Return a model with another encoder, in its settings too.
 
-    In a growing run, settings have the depth of the last stage. They are set to the model's own depth in all stages,
-    with which a continued run starts.
+    Settings of a run describe the encoder of its last stage. Those of a model from an earlier one get its own encoder
+    in all stages, with which a continued run starts.
     """
-    before = model.settings["model"]
-    settings = model.settings | {"model": before | encoder.architecture()}
-    if encoder.layers != before.get("layers", encoder.layers):
-        stages = [stage | {"layers": 0, "frozen_layers": 0} for stage in settings.get("stages", [])]
+    before, after = model.settings["model"], encoder.architecture()
+    settings = model.settings | {"model": before | after}
+    if any(before.get(name, after[name]) != after[name] for name in ("layers", "block")):
+        stages = [stage | WHOLE_MODEL | {"frozen_layers": 0} for stage in settings.get("stages", [])]
         settings |= {"stages": stages, "init_layers": []}
     return model._replace(settings=settings, encoder=encoder, params=params)
 

@@ -245,8 +245,10 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
     if task not in tasks:
         raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
     stages = [stage for stage in settings.get("stages", []) if not stage.get("tasks") or task in stage["tasks"]]
-    # Stages must not name the tasks that are left out: the checks of `Config` would refuse them.
-    return settings | {"tasks": {task: tasks[task]}, "stages": [stage | {"tasks": []} for stage in stages]}
+    # The checks of `Config` would refuse stages that name tasks that are left out. They would also refuse a last stage
+    # without the whole model, and the last one of this task may be an early one of the run.
+    stages = [stage | export.WHOLE_MODEL | {"tasks": []} for stage in stages]
+    return settings | {"tasks": {task: tasks[task]}, "stages": stages}
 
 
 def _is_labeled(task: dict[str, Any]) -> bool:

@@ -94,9 +94,9 @@ def duration(seconds: float) -> str:
 
 
 def shape_of(config: Config, stage: int) -> Hashable:
-    """Return a key for the cost of a step; stages with equal keys run the same compiled step."""
+    """Return a key for the cost of a step; stages with equal keys have steps of equal cost."""
     at = config.stages[stage]
-    return dataclasses.replace(at.shape, tasks=at.among(config.tasks), layers=config.layers_at(stage))
+    return dataclasses.replace(at.shape, tasks=at.among(config.tasks), layers=at.layers or config.model.layers)
 
 
 def project(

@@ -7,13 +7,21 @@ from bertjax.models.config_checks import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
 from bertjax.training.param_paths import check_pattern
 
-# Stage fields that affect neither the compiled step nor its cost. All other fields do, see `Stage.shape`.
-NO_EFFECT_ON_COST = ("steps", "epochs", "flops", "min_steps", "examples", "learning_rate", "warmup_steps")
+# Stage fields with the name of a setting of the block, which they override.
+ROTARY_BASES = ("rotary_base", "local_rotary_base")
+# Stage fields that do not affect the cost of a step. All other fields do, see `Stage.shape`.
+NO_EFFECT_ON_COST = (
+    *("steps", "epochs", "flops", "min_steps", "examples", "learning_rate", "warmup_steps"),
+    *ROTARY_BASES,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
     """Consecutive steps with fixed shapes. Step count, schedule and optimizer state continue in the next stage.
+
+    `layers` and the rotary bases change the encoder of early stages. Evaluations, checkpoints and what reads them use
+    the encoder of the stage that trained the last step. The last stage trains `model`, which is what is exported.
 
     Attributes:
       steps: 1,000,000 by default; None until `epochs` or `flops` is resolved against the data.
@@ -30,6 +38,9 @@ class Stage:
       frozen: regular expressions; parameters with a matching path, and their moments, do not change in this stage.
       frozen_layers: how many of the lowest layers to freeze in this stage, with the embeddings; 0 for none.
       masking_rate: overrides `objective.masking.rate` in training, not in evaluations; 0 for no override.
+      rotary_base: overrides `model.block.rotary_base`; 0 for no override. A model that is trained on short rows with a
+        small base reads longer ones if a late stage raises it (Warner et al., 2024, arXiv 2412.13663, section 2.2).
+      local_rotary_base: overrides `model.block.local_rotary_base`; 0 for no override.
     """
 
     steps: int | None = None
@@ -46,6 +57,8 @@ class Stage:
     frozen: tuple[str, ...] = ()
     frozen_layers: int = 0
     masking_rate: float = 0.0
+    rotary_base: float = 0.0
+    local_rotary_base: float = 0.0
 
     def __post_init__(self):
         # These defaults are not in the fields: None tells an open setting from a chosen one.
@@ -97,6 +110,7 @@ class Stage:
             "layers",
             "frozen_layers",
             "masking_rate",
+            *ROTARY_BASES,
         )
         for field in numbers:
             if not getattr(self, field) >= 0:  # unlike `< 0`, this also rejects NaN

@@ -88,8 +88,9 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
 def read(program: Program, tokenizer: Tokenizer) -> Source:
     """Return the weights of `init_from` that the run also has.
 
-    The encoder must be the same, with three exceptions: layers that `init_layers` leaves out, a segment table that the
-    new encoder lacks, and rounding of activations that it adds. Heads that are missing or have another shape or other
+    The encoder must be the same, with four exceptions: layers that `init_layers` leaves out, a segment table that the
+    new encoder lacks, rounding of activations that it adds, and other settings of rotary or relative positions, which
+    are logged. Heads that are missing or have another shape or other
     classes (`class_heads`) are initialized from scratch, with a warning. So is a pooler that is missing, as in a
     checkpoint with only an MLM head, or has another activation.
 
@@ -120,6 +121,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         raise UserError(f"init_from={name} has another encoder ({listed}); use the same settings of model")
     if settings := _other_settings(model.encoder, program):
         raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
+    if settings := _other_positions(model.encoder, program.encoder):
+        log.info("init_from=%s was trained with %s", name, " and ".join(settings))
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
     # Heads that only the source has are left out without a warning: a new task does not need them.
@@ -221,13 +224,29 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
         *_FREE,
         *(["layers"] if program.config.init_layers else []),
         *([] if ours.embeddings.segments else ["embeddings.segments"]),
-        *([] if ours.embeddings.has_position_table else ["max_positions"]),
+        *_position_settings(ours),
         *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
     }
     return [
         f"model.{name}={theirs} (not {own})"
         for name, (theirs, own) in source.differences(ours).items()
         if name not in free
+    ]
+
+
+def _position_settings(encoder: EncoderConfig) -> list[str]:
+    """Return settings of positions that no parameter depends on; a run may read its source with other ones."""
+    length = [] if encoder.embeddings.has_position_table else ["max_positions"]
+    return [*length, *(f"block.{name}" for name in encoder.block.position_settings)]
+
+
+def _other_positions(source: EncoderConfig, ours: EncoderConfig) -> list[str]:
+    """Return how the source reads positions in another way than the run does in its first stage."""
+    differences = source.differences(ours)
+    return [
+        f"model.{name}={differences[name][0]} (this run has {differences[name][1]})"
+        for name in _position_settings(ours)
+        if name in differences
     ]
 
 

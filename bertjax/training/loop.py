@@ -67,7 +67,7 @@ def _chunks(run: Run) -> Iterator[int]:
         with run.log.spending("data_wait"):
             local = [next(batches) for _ in range(first, end)]
         global_batches = put_batches(local, run.program.mesh)
-        _grow(run)
+        _change_encoder(run)
         spec = run.timetable.at(first)
         task = run.program.at(spec.stage).tasks[spec.task]
         run.log.dispatched(run.flops_at(first).executed(global_batches))
@@ -85,16 +85,19 @@ def _chunks(run: Run) -> Iterator[int]:
     batches.close()
 
 
-def _grow(run: Run) -> None:
-    """Grow the encoder if the next step trains a deeper one than the step before.
+def _change_encoder(run: Run) -> None:
+    """Log how the encoder of the next step differs from that of the step before, and grow it if it is deeper.
 
     Growing waits for that step, so the checkpoint and evaluation at the end of a stage have the depth it trained.
     """
-    program = run.program.at(run.timetable.at(run.step).stage)
-    if program is not run.current_program:
+    program, before = run.program.at(run.timetable.at(run.step).stage), run.current_program
+    if program is before:
+        return
+    if program.encoder.layers > before.encoder.layers:
         resets = program.config.optimizer.grow_moments == "reset"
         run.state = grow(run.state, program.abstract_state, program.optimizer.init if resets else None)
-        log.info("from step %d on the encoder has %d layers", run.step, program.encoder.layers)
+    for name, (old, new) in before.encoder.differences(program.encoder).items():
+        log.info("from step %d on the encoder has %s=%g instead of %g", run.step, name, new, old)
 
 
 def _close(run: Run, error: BaseException | None) -> None:

@@ -60,28 +60,27 @@ class Program:
       config: the configuration.
       vocab_size: V, the tokenizer's vocabulary size, without padding.
       devices: devices for the mesh; `jax.devices()` by default.
-      layers: encoder depth, if it differs from the configured one (progressive stacking); 0 for the configured one.
+      model: architecture, if it differs from the configured one, as in early stages; None for the configured one.
     """
 
     config: Config
     vocab_size: int
     devices: tuple[jax.Device, ...] = ()
-    layers: int = 0
+    model: EncoderConfig | None = None
 
     def __post_init__(self):
-        # Idempotent: programs of other depths (`_by_depth`) share the opened teachers.
+        # Idempotent: programs of other stages (`_by_stage`) share the opened teachers.
         object.__setattr__(self, "config", open_teachers(self.config))
 
     def at(self, stage: int) -> "Program":
-        """Return the same run with the encoder depth of a stage."""
-        return self._by_depth[self.config.layers_at(stage)]
+        """Return the same run with the encoder of a stage; stages with equal encoders share what is compiled."""
+        return self._by_stage[stage]
 
     @functools.cached_property
-    def _by_depth(self) -> dict[int, "Program"]:
-        depths = {self.config.layers_at(stage) for stage in range(len(self.config.stages))}
-        return {
-            depth: self if depth == self.encoder.layers else dataclasses.replace(self, layers=depth) for depth in depths
-        }
+    def _by_stage(self) -> list["Program"]:
+        models = [self.config.model_at(stage) for stage in range(len(self.config.stages))]
+        programs = {self.model or self.config.model: self}
+        return [programs.setdefault(model, dataclasses.replace(self, model=model)) for model in models]
 
     @property
     def backend(self) -> str:
@@ -94,8 +93,8 @@ class Program:
 
     @functools.cached_property
     def encoder(self) -> EncoderConfig:
-        encoder = self.config.encoder(self.vocab_size, self.backend)
-        encoder = dataclasses.replace(encoder, layers=self.layers or encoder.layers)
+        own = self.config.encoder(self.vocab_size, self.backend)
+        encoder = dataclasses.replace(self.model or own, vocab_size=self.vocab_size, execution=own.execution)
         runtime, kind = self.config.runtime, self._devices[0].device_kind
         attention = choose_attention(runtime.attention, encoder, self.backend, kind, runtime.mesh.tensor)
         return dataclasses.replace(encoder, execution=dataclasses.replace(encoder.execution, attention=attention))

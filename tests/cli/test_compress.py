@@ -224,7 +224,22 @@ def test_the_settings_have_the_depth_of_a_shallow_stage(source, tmp_path):
     export.write(tmp_path / "small", smaller)
     settings = SavedModel(tmp_path / "small").config
     assert (settings.model.layers, settings.model.feedforward) == (2, 7)
-    assert [settings.layers_at(stage) for stage in range(2)] == [2, 2]
+    assert [settings.model_at(stage).layers for stage in range(2)] == [2, 2]
+
+
+def test_the_settings_have_the_rotary_base_of_an_early_stage(tmp_path):
+    model = models.make(frozenset({"mlm"}), models.trained(), "modernbert")
+    bases = {name: getattr(model.encoder.block, name) for name in ("rotary_base", "local_rotary_base")}
+    last = {"rotary_base": 9e4, "local_rotary_base": 8e4}
+    model.settings["stages"] = [stage | bases for stage in model.settings["stages"]]
+    model.settings["stages"] += [stage | last for stage in model.settings["stages"]]
+    model.settings["model"]["block"] |= last
+    from_dict(model.settings)  # the settings of the run, from whose first stage the model is
+    smaller, _ = compress.compressed(model, Cuts(layers=(0, 1)))
+    export.write(tmp_path / "small", smaller)
+    config = from_dict(SavedModel(tmp_path / "small").settings)
+    assert [config.model_at(stage) for stage in range(2)] == [config.model] * 2
+    assert config.model.block == export.read(tmp_path / "small").encoder.block == model.encoder.block
 
 
 def test_settings_by_layer_are_those_of_the_layers_that_stay(source, tmp_path):

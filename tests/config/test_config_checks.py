@@ -72,6 +72,33 @@ def test_layers_that_would_not_compute_what_they_were_trained_for(settings, mess
         from_dict(settings)
 
 
+ROTARY = {"block": {"kind": "modern", "window": 0, "global_every": 1}, "embeddings": {"positions": "none"}}
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "message"),
+    [
+        (
+            {},
+            [{"rotary_base": 1e4}, {}],
+            "stages.0.rotary_base=10000 has no effect on model.block.kind=bert, which reads positions without it; set "
+            "stages.0.rotary_base=0",
+        ),
+        (
+            ROTARY,
+            [{"local_rotary_base": 1e4}, {}],
+            "stages.0.local_rotary_base=10000 has no effect on model.block.kind=modern",
+        ),
+        (LOCAL, [{}, {"rotary_base": 1e4}], "stages.1.rotary_base=10000 must equal model.block.rotary_base=160000: "),
+        (LOCAL, [{"rotary_base": 0.5}, {}], "stages.0.rotary_base=0.5 must be above 1; 10000 is usual"),
+        (LOCAL, [{"rotary_base": -1.0}, {}], "stages.0.rotary_base=-1.0 must not be negative"),
+    ],
+)
+def test_rotary_bases_that_a_stage_cannot_have(model, stages, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_dict({"model": model, "stages": stages})
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -161,6 +161,30 @@ def test_settings_that_shapes_do_not_show_are_compared_too(flags, undisturbed, t
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+def test_a_source_is_read_with_other_rotary_bases_and_a_longer_row(tmp_path, caplog):
+    """Both are logged; a setting of the same block that is not about positions is refused."""
+    tokens = models.trained()
+    made = models.make(frozenset({"mlm"}), tokens, "modernbert")
+    export.write(tmp_path / "mlm", made)
+    longer, before = made.encoder.max_positions + 8, made.encoder.block.rotary_base
+
+    def read(**block) -> init_from.Source:
+        model = made.encoder.architecture()
+        task = {"objective": {"kind": "mlm"}, "examples": {"kind": "doc_sentences"}}
+        settings = {"model": model | {"block": model["block"] | block}, "tasks": {"mlm": task}}
+        config = from_dict(settings | {"stages": [{"seq_len": longer}], "init_from": str(tmp_path / "mlm")})
+        return init_from.read(Program(config, tokens.vocab_size), tokens)
+
+    with caplog.at_level("INFO", logger="bertjax"):
+        assert read(rotary_base=before).fingerprint == read(rotary_base=2.0 * before).fingerprint
+    length = f"model.max_positions={longer - 8} (this run has {longer})"
+    base = f"model.block.rotary_base={before} (this run has {2.0 * before})"
+    start = f"init_from={tmp_path / 'mlm'} was trained with {length}"
+    assert [record.getMessage() for record in caplog.records] == [start, f"{start} and {base}"]
+    with pytest.raises(UserError, match=r"computes another function with these weights; set model.block.window="):
+        read(window=made.encoder.block.window + 1)
+
+
 def test_of_another_block_only_the_kind_is_listed():
     mobile = batches.ENCODER.replace({"block": MobileBertBlock(inner_width=32)})
     program = types.SimpleNamespace(encoder=batches.ENCODER, config=types.SimpleNamespace(init_layers=()))

@@ -48,6 +48,7 @@ class Block(Kind, abc.ABC):
       captures: per-layer values that can be captured, a subset of `bertjax.models.taps.NAMES`.
       masks: per-layer masks that can be applied, as described in `bertjax.models.taps`.
       fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
+      position_settings: settings that only change how positions are read; `init_from` and stages may differ in them.
       global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
       feedforwards: number of feed-forward networks per layer.
       norm: makes a norm of layers or embeddings from the config and `name`; None for layer norms.
@@ -62,6 +63,7 @@ class Block(Kind, abc.ABC):
     captures: ClassVar[tuple[str, ...]] = NAMES
     masks: ClassVar[tuple[str, ...]] = (*MASKS, LAYER_MASK, CONTEXT_OFFSET)
     fixed_heads: ClassVar[tuple[str, ...]] = ()
+    position_settings: ClassVar[tuple[str, ...]] = ()
     global_every: ClassVar[int] = 1
     feedforwards: ClassVar[int] = 1
     norm: ClassVar[Callable[..., nn.Module] | None] = None

@@ -55,6 +55,10 @@ class ModernBlock(Block):
     has_pooler = False
 
     @property
+    def position_settings(self):
+        return ("rotary_base", "local_rotary_base") if self.window else ("rotary_base",)
+
+    @property
     def has_biases(self):
         return self.biases
 
@@ -89,7 +93,7 @@ class ModernBlock(Block):
 
     def positions(self, config, positions_BT, segments_BT):
         """Return the rotations in global layers and, if there are local layers, in those."""
-        bases = (self.rotary_base, self.local_rotary_base) if self.window else (self.rotary_base,)
+        bases = [getattr(self, name) for name in self.position_settings]
         return tuple(rotary_at(positions_BT, config.head_channels, base) for base in bases)
 
     def output_stddev(self, config):

@@ -103,7 +103,7 @@ class Run:
 
     @property
     def current_program(self) -> Program:
-        """The program, with the depth that trained the last step (progressive stacking)."""
+        """The program of the stage that trained the last step."""
         return self.program.at(self.timetable.at(max(self.step - 1, 0)).stage)
 
     def flops_at(self, step: int) -> StepFlops:

@@ -2,6 +2,7 @@
 
 import math
 
+from bertjax.models.config import EncoderConfig
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.hooks.base import Hook, Run
 
@@ -10,7 +11,7 @@ class Evaluate(Hook):
     """Evaluates every `eval.every` steps and at the end, and records the scores that rank checkpoints."""
 
     def __init__(self):
-        self._evaluators: dict[int, Evaluator] = {}  # by depth
+        self._evaluators: dict[EncoderConfig, Evaluator] = {}  # stages may have other encoders
 
     def on_ready(self, run: Run) -> None:
         if run.owes_evaluation:
@@ -47,7 +48,7 @@ class Evaluate(Hook):
             # batch, so they stop at the same one.
             run.check_stop()
 
-        if (depth := program.encoder.layers) not in self._evaluators:
-            self._evaluators[depth] = Evaluator(program, run.feeds, between_batches)
+        if (encoder := program.encoder) not in self._evaluators:
+            self._evaluators[encoder] = Evaluator(program, run.feeds, between_batches)
         with run.log.spending("evaluation"), run.session.watchdog.state("evaluating"):
-            return self._evaluators[depth](program.merged(run.state))
+            return self._evaluators[encoder](program.merged(run.state))

@@ -25,6 +25,7 @@ from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.runtime.errors import printable, shorten
 from bertjax.training import stage_flops
+from bertjax.training.config import ROTARY_BASES
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.param_paths import path_of
@@ -186,9 +187,10 @@ def stage_line(index: int, program: Program) -> str:
     held = [f"{stage.frozen_layers} lowest layers"] if stage.frozen_layers else []
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
     masked = f", masking rate {stage.masking_rate:g}" if stage.masking_rate else ""
+    bases = (f", {name.replace('_', ' ')} {base:g}" for name in ROTARY_BASES if (base := getattr(stage, name)))
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows{padding} of {stage.seq_len} tokens"
     operations = f", {stage_flops.per_step(program, index):.3g} FLOPs a step"
-    return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{frozen}"
+    return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{''.join(bases)}{frozen}"
 
 
 # If more text than this is lost, the output suggests a remedy.

@@ -30,6 +30,7 @@ from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, RestoredCheckpoint
 from bertjax.training.run.foreign_code import ForeignModule
 from bertjax.training.run.workdir import Workdir, has_finished, local_folder, read_json, read_jsonl, write_json
+from bertjax.training.stage_encoders import encoder_at
 from bertjax.training.stages import stage_at
 
 FORMAT_VERSION = 1
@@ -293,7 +294,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
     return Export(
         settings=_tuned(settings, workdir, number),
-        encoder=dataclasses.replace(encoder, layers=stages[stage].layers or encoder.layers),
+        encoder=encoder_at(encoder, stages[stage]),
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},

@@ -1,28 +1,42 @@
-"""Checks of layers that start a run (`init_layers`) or that a stage adds to the encoder (progressive stacking)."""
+"""The encoder of each stage, which may be shallower than the model or read positions with another rotary base.
+
+Checks of layers that start a run (`init_layers`) or that a stage adds (progressive stacking) are here too.
+"""
 
 from collections.abc import Sequence
 
 from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import Stage
+from bertjax.training.config import ROTARY_BASES, Stage
 
 
-def check_init_layers(init_from: str, init_layers: Sequence[int], model: EncoderConfig, depth: int) -> None:
+def encoder_at(model: EncoderConfig, stage: Stage) -> EncoderConfig:
+    """Return the encoder that a stage trains.
+
+    Args:
+      model: architecture at the end of the run.
+      stage: the stage, whose settings `check_stages` has accepted.
+    """
+    bases = {f"block.{name}": base for name in ROTARY_BASES if (base := getattr(stage, name))}
+    return model.replace({"layers": stage.layers or model.layers, **bases})
+
+
+def check_init_layers(init_from: str, init_layers: Sequence[int], model: EncoderConfig, stage: Stage) -> None:
     """Raise UserError if `init_layers` cannot be the first layers of a run.
 
     Args:
       init_from: the setting.
       init_layers: the setting, layers of the source.
       model: architecture of the run.
-      depth: number of layers in the first stage.
+      stage: the first stage.
     """
     if not init_layers:
         return
     listed = f"init_layers={list(init_layers)}"
     if not init_from:
         raise UserError(f"{listed} selects layers of init_from, which is empty; set init_from, or init_layers=[]")
-    if len(init_layers) != depth:
+    if len(init_layers) != (depth := stage.layers or model.layers):
         raise UserError(
             f"{listed} has {len(init_layers)} entries and the run starts with {depth} layers; list {depth}, or set "
             f"model.layers={len(init_layers)}"
@@ -31,14 +45,14 @@ def check_init_layers(init_from: str, init_layers: Sequence[int], model: Encoder
         raise UserError(f"{listed} moves layers of init_from: {moved}; list a layer of the same kind for each place")
 
 
-def check_stages(model: EncoderConfig, stages: Sequence[Stage], depths: Sequence[int]) -> None:
-    """Raise UserError if the stages do not lead to the whole model by stacking copies of all layers.
+def check_stages(model: EncoderConfig, stages: Sequence[Stage]) -> None:
+    """Raise UserError if the stages do not lead to the model, by stacking copies of all layers or another rotary base.
 
     Args:
       model: architecture at the end of the run.
       stages: stages of the run.
-      depths: number of layers in each stage.
     """
+    depths = [stage.layers or model.layers for stage in stages]
     for index, (stage, depth) in enumerate(zip(stages, depths)):
         if stage.frozen_layers > depth:
             raise UserError(
@@ -58,6 +72,32 @@ def check_stages(model: EncoderConfig, stages: Sequence[Stage], depths: Sequence
             f"stages.{len(depths) - 1}.layers={depths[-1]} must equal model.layers={model.layers}: the last "
             "stage trains the whole model"
         )
+    for index, stage in enumerate(stages):
+        _check_bases(model, index, stage, is_last=index == len(stages) - 1)
+
+
+def _check_bases(model: EncoderConfig, index: int, stage: Stage, is_last: bool) -> None:
+    """Raise UserError if a stage has a rotary base that the block does not read, or that is not the model's in the end.
+
+    Args:
+      index: number of the stage, for the message.
+    """
+    for name in ROTARY_BASES:
+        if not (base := getattr(stage, name)):
+            continue
+        setting = f"stages.{index}.{name}"
+        if name not in model.block.position_settings:
+            raise UserError(
+                f"{setting}={base:g} has no effect on model.block.kind={model.block.kind}, which reads positions "
+                f"without it; set {setting}=0"
+            )
+        if base <= 1.0:
+            raise UserError(f"{setting}={base:g} must be above 1; 10000 is usual")
+        if is_last and base != (own := getattr(model.block, name)):
+            raise UserError(
+                f"{setting}={base:g} must equal model.block.{name}={own:g}: the last stage trains the model that is "
+                f"exported; set {setting}=0, or model.block.{name}={base:g}"
+            )
 
 
 def _check_growth(model: EncoderConfig, index: int, before: int, after: int) -> None:
