@@ -1,9 +1,11 @@
 """Evaluate held-out rows every few steps."""
 
+import dataclasses
 import math
 
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.hooks.base import Hook, Run
+from bertjax.training.optim.ema import averaged
 
 
 class Evaluate(Hook):
@@ -49,5 +51,9 @@ class Evaluate(Hook):
 
         if (depth := program.encoder.layers) not in self._evaluators:
             self._evaluators[depth] = Evaluator(program, run.feeds, between_batches)
+        evaluate = self._evaluators[depth]
         with run.log.spending("evaluation"), run.session.watchdog.state("evaluating"):
-            return self._evaluators[depth](program.merged(run.state))
+            evaluation = evaluate(program.merged(run.state))
+            if not (decay := program.config.optimizer.ema_decay):
+                return evaluation
+            return dataclasses.replace(evaluation, ema=evaluate(program.merged(averaged(decay, run.state))))

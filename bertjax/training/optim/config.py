@@ -56,7 +56,9 @@ class OptimizerConfig:
       multipliers: further learning rate factors; the first one with a matching path applies.
       frozen: regular expressions; parameters with a matching path never change and have no moments.
       grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all
-        moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh).
+        moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh). `ema_decay`'s average is copied or restarts alike.
+      ema_decay: decay rate of a moving average of the parameters (`bertjax.training.optim.ema`), which is evaluated and
+        exported beside them, such as 0.999; 0 for none. It takes as much memory as the parameters.
     """
 
     kind: str = "adamw"
@@ -76,6 +78,7 @@ class OptimizerConfig:
     multipliers: tuple[Multiplier, ...] = ()
     frozen: tuple[str, ...] = ()
     grow_moments: str = "copy"
+    ema_decay: float = 0.0
 
     def __post_init__(self):
         if self.kind not in OPTIMIZERS and not self.is_outside:
@@ -94,8 +97,8 @@ class OptimizerConfig:
                 raise UserError(f"optimizer.{field}={value} must be above 0")
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
-        for field in ("b1", "b2", "warmup_share"):
-            # A moment with decay rate 1 would stay 0; a warm-up over all steps would leave none for the decay.
+        for field in ("b1", "b2", "warmup_share", "ema_decay"):
+            # An average with decay rate 1 would never change; a warm-up over all steps would leave none for the decay.
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
         for field in ("warmup_steps", "weight_decay", "clip_norm", "layer_decay_offset"):
