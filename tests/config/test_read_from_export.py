@@ -91,7 +91,7 @@ optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_deca
 optimizer.multipliers.*.by_layer optimizer.multipliers.*.factor optimizer.multipliers.*.path
 optimizer.arguments optimizer.ema_decay optimizer.schedule.decay optimizer.schedule.decay_steps
 optimizer.schedule.floor
-optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps
+optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps optimizer.warmup_tokens
 optimizer.weight_decay
 pruning.end_share pruning.kind pruning.remaining pruning.start_share
 quantization.bits quantization.layer_bits

@@ -1,7 +1,7 @@
 """A moving average of the params, kept in the optimizer's state and evaluated and exported beside the params.
 
-Averages over the last steps score better than the last step while the learning rate is high (Polyak & Juditsky, 1992;
-for language models Kaddour, 2022, arXiv 2209.14981). A schedule that decays to 0 leaves less to gain.
+Late in training with a high learning rate, the average over the last steps scores better than the last step (Polyak &
+Juditsky, 1992; for language models Kaddour, 2022, arXiv 2209.14981). After a decay to 0 there is less to gain.
 """
 
 import functools
