@@ -9,12 +9,14 @@ import re
 import shlex
 from pathlib import Path
 
+import ml_collections
 import pytest
 
 from bertjax.config import config_file
 from bertjax.config.config import from_dict, to_dict
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.distill.replacing import Replacing
+from bertjax.training.stages import warmup_steps
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +124,19 @@ def test_shown_code_imports_what_exists():
             name = name.partition(" as ")[0]
             found = importlib.import_module(module)
             assert hasattr(found, name) or importlib.import_module(f"{module}.{name}"), f"{module} has no {name}"
+
+
+def test_shown_settings_are_a_configuration():
+    page = (ROOT / "docs" / "guides" / "pretraining.md").read_text()
+    blocks = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "config." in code]
+    configs = [ml_collections.ConfigDict() for _ in blocks]
+    for code, config in zip(blocks, configs, strict=True):
+        exec(code, {"config": config})
+        from_dict(config.to_dict())
+    [ramp] = [config for config in configs if "warmup_tokens" in config.get("optimizer", {})]
+    stages = from_dict(ramp.to_dict()).stages
+    assert sum(stage.steps * stage.batch * stage.seq_len for stage in stages[:-1]) == pytest.approx(50e9, rel=1e-4)
+    assert warmup_steps(stages, from_dict(ramp.to_dict()).optimizer) == round(3e9 / (768 * 512))
 
 
 def test_a_list_of_texts_is_shown_as_a_shell_needs_it():

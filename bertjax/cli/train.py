@@ -29,6 +29,7 @@ from bertjax.training.hooks.default import default_hooks
 from bertjax.training.hooks.log import open_log
 from bertjax.training.hooks.profiling import parse_steps
 from bertjax.training.hooks.user import user_hooks
+from bertjax.training.optim.ema import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore
@@ -115,15 +116,23 @@ def run(
 
 def _export(current: Run, name: str) -> dict[str, Any]:
     """Write the model and the results of a finished run, and return its figures."""
-    program, evaluation, figures = current.program, current.evaluation, current.figures(current.evaluation)
-    params = export.exported(program.merged(current.state))
-    params = multihost_utils.process_allgather(params, tiled=True)
+    program, evaluation, files = current.program, current.evaluation, current.session.files
+    models = {files.export: _model(current, program.merged(current.state), evaluation)}
+    if evaluation.ema:
+        average = averaged(program.config.optimizer.ema_decay, current.state)
+        models[files.export_ema] = _model(current, program.merged(average), evaluation.ema)
+    current.session.verify_lock()
+    processes.on_writer(lambda: _write_results(files, models, name, program.config, evaluation))
+    return models[files.export].numbers
+
+
+def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
+    """Return the model with these params, and with the figures of their evaluation."""
+    program, figures = current.program, current.figures(evaluation)
+    params = multihost_utils.process_allgather(export.exported(params), tiled=True)
     settings = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
     modules = foreign_code.plain(foreign_code.foreign_modules(program.config.foreign_kinds))
-    model = export.Export(settings, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
-    current.session.verify_lock()
-    processes.on_writer(lambda: _write_results(current.session.files, model, name, program.config, evaluation))
-    return figures
+    return export.Export(settings, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
@@ -159,13 +168,17 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     return summary, spread
 
 
-def _write_results(files: Workdir, model: export.Export, name: str, config: Config, evaluation: Evaluation) -> None:
-    with local_folder(files.export) as folder:
-        export.write(folder, model)
-        try:
-            huggingface.write(folder / "hf", model)
-        except UserError as error:  # transformers has no class for this objective's heads
-            print(f"{files.export / 'hf'} is not written: {error}")
+def _write_results(
+    files: Workdir, models: dict[epath.Path, export.Export], name: str, config: Config, evaluation: Evaluation
+) -> None:
+    for path, model in models.items():
+        with local_folder(path) as folder:
+            export.write(folder, model)
+            try:
+                huggingface.write(folder / "hf", model)
+            except UserError as error:  # transformers has no class for this objective's heads
+                print(f"{path / 'hf'} is not written: {error}")
+    model = models[files.export]
     write_scores(files.scores, evaluation.all_scores)
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
@@ -177,14 +190,18 @@ def _write_results(files: Workdir, model: export.Export, name: str, config: Conf
     write_json(files.summary, {"finished": True, **model.numbers})  # last: this marks the run as finished
 
 
-def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
-    """Return commands to try with a finished run."""
+def _next(config: Config, files: Workdir, export_folder: epath.Path, pad_id: int) -> list[str]:
+    """Return commands to try with a finished run and the better one of its exports."""
     root, copy, use, score, ship = str(files.path), [], [], [], []
     trust = ["--trust-code"] if config.foreign_kinds else []  # for commands that open the run itself
-    page, source = [command("report", root, *trust)], f"--from={root}"
+    page = [command("report", root, *trust)]
     if storage.is_remote(files.root):  # the commands below read local files: copy the run first
-        root, page, source = files.root.name, [], f"--from={files.root.name}/export"
-        copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {files.export} {shlex.quote(root)}"]
+        root, page = files.root.name, []
+        copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {export_folder} {shlex.quote(root)}"]
+    exported = f"{root}/{export_folder.name}"
+    # Only the export is copied, and a run stands for its last weights.
+    needs_export = copy or export_folder != files.export
+    source = f"--from={exported if needs_export else root}"
     if isinstance(config.task.examples, LabeledFormat):
         is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
         use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
@@ -199,9 +216,9 @@ def _next(config: Config, files: Workdir, pad_id: int) -> list[str]:
         use = [masked] if is_masked else ["--do=embed", "The king is old."]
     # An export names less code: its learning rate schedule, for example, is not opened.
     opened = configuration.from_dict(private_paths.read_from_export(configuration.to_dict(config)), trust_code=True)
-    exported, trust_export = f"{root}/export", ["--trust-code"] if opened.foreign_kinds else []
+    trust_export = ["--trust-code"] if opened.foreign_kinds else []
     scored = root
-    if copy:  # only the export is copied, and it does not name the run's corpus
+    if needs_export:  # it does not name the run's corpus
         scored, score, trust = exported, score or ["--corpus=TEXTS"], trust_export
     evaluated, predicted = (scored, *score, *trust), (exported, *use, *trust_export)
     return [*copy, command("evaluate", *evaluated), command("predict", *predicted), *page, *ship]
@@ -349,6 +366,13 @@ def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Conf
         better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
     ):
         print(f"best      {better}")
-    print(f"encoder   {root / 'export'}\ncurves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    for index, line in enumerate(_next(config, Workdir.at(root), summary.pad_id)):
+    files = Workdir.at(root)
+    exported = files.export
+    print(f"encoder   {root / 'export'}")
+    if "eval_ema" in summary.figures:
+        score, is_better = best.average_scores(config, summary.figures)
+        exported = files.export_ema if is_better else files.export
+        print(f"average   {root / 'export_ema'} has {score}: {'better' if is_better else 'not better'}")
+    print(f"curves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
+    for index, line in enumerate(_next(config, files, exported, summary.pad_id)):
         say(f"{'' if index else 'next':<10}{line}")

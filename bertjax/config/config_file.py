@@ -30,7 +30,7 @@ _RECIPES = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "
 # the recipe's choice, so that `--config.stages.0.steps=500` also works if the recipe sets epochs.
 _ALTERNATIVES = {
     r"stages\.\d+": (("steps", "epochs", "flops"), ("batch", "examples")),
-    r"optimizer": (("warmup_steps", "warmup_share"),),
+    r"optimizer": (("warmup_steps", "warmup_share", "warmup_tokens"),),
 }
 # Settings for preparing data on this machine; they do not change a run's result or its default workdir.
 _HERE = ("data.store", "data.cache_dir", "data.workers")

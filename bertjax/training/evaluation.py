@@ -79,6 +79,7 @@ class Evaluation:
         better. Infinity if no held-out row has this metric.
       scores: metrics per example (labeled files) or per batch (text), named like `metrics`.
       further: {name: evaluation} for additional held-out sets.
+      ema: the same for the moving average of the params; None without `optimizer.ema_decay`.
     """
 
     metrics: dict[str, float]
@@ -88,6 +89,7 @@ class Evaluation:
     rank: float
     scores: dict[str, Scores] = dataclasses.field(default_factory=dict)
     further: dict[str, "Evaluation"] = dataclasses.field(default_factory=dict)
+    ema: "Evaluation | None" = None
 
     @property
     def by_set(self) -> dict[str, "Evaluation"]:

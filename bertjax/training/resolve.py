@@ -29,13 +29,14 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.run.record import RunRecord
+from bertjax.training.stages import warmup_steps
 
 
 def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
     """Open the data of a run in every process, and resolve its configuration.
 
     With labeled examples, class names come from the files. Epochs become steps, examples become rows per batch, and a
-    warm-up share becomes warm-up steps. Evaluation intervals and task weights are filled in if they are unset.
+    warm-up in shares or tokens becomes steps. Evaluation intervals and task weights are filled in if they are unset.
 
     Args:
       before: record of the run if it resumes.
@@ -218,8 +219,7 @@ def resolve(feeds: Feeds) -> Feeds:
     config = dataclasses.replace(config, tasks=tasks, stages=tuple(stages))
     # A FLOPs budget needs the batch and the task weights, so it is converted last.
     stages = [_with_steps(config, index, feeds.store.tokenizer.vocab_size) for index in range(len(stages))]
-    steps = sum(stage.steps for stage in stages)
-    optimizer = dataclasses.replace(config.optimizer, warmup_steps=config.optimizer.warmup(steps))
+    optimizer = dataclasses.replace(config.optimizer, warmup_steps=warmup_steps(stages, config.optimizer))
     if optimizer.learning_rate is None:
         optimizer = dataclasses.replace(optimizer, learning_rate=fine_tuning_rate(config.model.width))
     evaluation = config.eval

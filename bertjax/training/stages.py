@@ -123,6 +123,19 @@ def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
     raise IndexError(f"step is {step} steps after the last one of the run")
 
 
+def warmup_steps(stages: Sequence[Stage], optimizer: OptimizerConfig) -> int:
+    """Return the number of warm-up steps of a run, which are set in steps, as a share of all steps, or in tokens."""
+    if optimizer.warmup_share:
+        return int(optimizer.warmup_share * sum(stage.steps for stage in stages))
+    if not optimizer.warmup_tokens:
+        return optimizer.warmup_steps
+    steps, tokens = 0.0, optimizer.warmup_tokens
+    for stage in stages:  # batches may grow during the warm-up
+        within = min(stage.steps, tokens / (stage.batch * stage.seq_len))
+        steps, tokens = steps + within, tokens - within * stage.batch * stage.seq_len
+    return round(steps)
+
+
 def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[WarmupSegment, ...]:
     """Return the learning rate segments: one from step 0, and one from each later stage that sets a new peak.
 
@@ -133,12 +146,13 @@ def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tupl
     starts = [0, *(index for index, stage in enumerate(stages) if index and stage.learning_rate)]
     segments = []
     for start, end in zip(starts, [*starts[1:], len(stages)]):
-        peak, warmup_steps, where = stages[start].learning_rate, stages[start].warmup_steps, f"stages.{start}"
+        peak, warmup, where = stages[start].learning_rate, stages[start].warmup_steps, f"stages.{start}"
         if not start:  # the first stage has its peak and warm-up in `optimizer`
-            peak, warmup_steps = optimizer.learning_rate, optimizer.warmup(sum(stage.steps for stage in stages))
-            share = optimizer.warmup_share
-            where = f"optimizer.warmup_share={share}: optimizer" if share else "optimizer"
+            peak, warmup, where = optimizer.learning_rate, warmup_steps(stages, optimizer), "optimizer"
+            for name in ("warmup_share", "warmup_tokens"):
+                if value := getattr(optimizer, name):
+                    where = f"optimizer.{name}={value:g}: optimizer"
         first, steps = (sum(stage.steps for stage in part) for part in (stages[:start], stages[start:end]))
-        optimizer.schedule.check(warmup_steps, steps, f"{where}.warmup_steps")
-        segments.append(WarmupSegment(first, steps, peak, warmup_steps))
+        optimizer.schedule.check(warmup, steps, f"{where}.warmup_steps")
+        segments.append(WarmupSegment(first, steps, peak, warmup))
     return tuple(segments)

@@ -225,6 +225,10 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "optimizer.layer_decay_offset=2 has no effect without optimizer.layer_decay; set both, such as "
             "layer_decay=0.8",
         ),
+        (
+            {"optimizer": {"warmup_share": 0.1, "warmup_tokens": 3e9}},
+            "optimizer.warmup_share=0.1 and optimizer.warmup_tokens=3e+09 both set the warm-up; leave one out",
+        ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
         ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),

@@ -99,6 +99,7 @@ def test_steps_and_rows_of_flags_replace_epochs_and_examples_of_the_file(tmp_pat
         ({"warmup_share": 0.1}, "warmup_steps=0", (0, 0.0)),
         ({"warmup_steps": 9}, "warmup_share=0.2", (OptimizerConfig.warmup_steps, 0.2)),
         ({"warmup_steps": 9}, "warmup_share=0.0", (9, 0.0)),
+        ({"warmup_share": 0.1}, "warmup_tokens=3e9", (OptimizerConfig.warmup_steps, 0.0)),
     ],
 )
 def test_the_warm_up_of_a_flag_replaces_that_of_the_file(tmp_path, recipe, flag, expected):

@@ -89,8 +89,9 @@ lora.alpha lora.kernels lora.rank
 optimizer.b1 optimizer.b2 optimizer.bias_correction optimizer.clip_norm optimizer.epsilon optimizer.frozen
 optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_decay_offset optimizer.learning_rate
 optimizer.multipliers.*.by_layer optimizer.multipliers.*.factor optimizer.multipliers.*.path
-optimizer.arguments optimizer.schedule.decay optimizer.schedule.decay_steps optimizer.schedule.floor
-optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps
+optimizer.arguments optimizer.ema_decay optimizer.schedule.decay optimizer.schedule.decay_steps
+optimizer.schedule.floor
+optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps optimizer.warmup_tokens
 optimizer.weight_decay
 pruning.end_share pruning.kind pruning.remaining pruning.start_share
 quantization.bits quantization.layer_bits

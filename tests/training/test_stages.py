@@ -1,6 +1,7 @@
 """Stages: steps, turns of tasks, dispatches, and micro-batches."""
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.schedules import WarmupSegment
-from bertjax.training.stages import StepSpec, Timetable, warmup_segments
+from bertjax.training.stages import StepSpec, Timetable, warmup_segments, warmup_steps
 from tests import runs
 
 # Batch warm-up, longer rows, then the first length again: shorter than any real run, so that every edge can be seen.
@@ -137,6 +138,25 @@ def test_a_warm_up_may_be_a_share_of_all_steps():
     message = "^optimizer.warmup_share=0.6: optimizer.warmup_steps=36 must be below the 30 steps"
     with pytest.raises(UserError, match=message):
         warmup_segments(restarted, OptimizerConfig(warmup_share=0.6))
+
+
+@pytest.mark.parametrize("tokens, steps", [(64, 2), (320, 10), (384, 11), (1.6e3, 30), (1e9, 30)])
+def test_a_warm_up_in_tokens_counts_those_of_each_stage(tokens, steps):
+    """32 tokens in each of the first 10 steps, 64 in each of the next 20; no warm-up is longer than the run."""
+    optimizer = OptimizerConfig(learning_rate=2.0, warmup_tokens=tokens)
+    ramp = [Stage(10, 8, 4), Stage(20, 8, 8)]
+    assert warmup_steps(ramp, optimizer) == steps
+    if steps < 30:
+        assert warmup_segments(ramp, optimizer) == (WarmupSegment(0, 30, 2.0, steps),)
+    else:
+        message = f"^optimizer.warmup_tokens={re.escape(f'{tokens:g}')}: optimizer.warmup_steps=30 must be below the 30"
+        with pytest.raises(UserError, match=message):
+            warmup_segments(ramp, optimizer)
+
+
+def test_three_billion_tokens_of_modernbert():
+    stage = Stage(100_000, 1024, 1024)
+    assert warmup_steps([stage], OptimizerConfig(warmup_tokens=3e9)) == 2861
 
 
 def test_each_segment_is_longer_than_its_warm_up():

@@ -1,10 +1,12 @@
 """Evaluate held-out rows every few steps."""
 
+import dataclasses
 import math
 
 from bertjax.models.config import EncoderConfig
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.hooks.base import Hook, Run
+from bertjax.training.optim.ema import averaged
 
 
 class Evaluate(Hook):
@@ -50,5 +52,9 @@ class Evaluate(Hook):
 
         if (encoder := program.encoder) not in self._evaluators:
             self._evaluators[encoder] = Evaluator(program, run.feeds, between_batches)
+        evaluate = self._evaluators[encoder]
         with run.log.spending("evaluation"), run.session.watchdog.state("evaluating"):
-            return self._evaluators[encoder](program.merged(run.state))
+            evaluation = evaluate(program.merged(run.state))
+            if not (decay := program.config.optimizer.ema_decay):
+                return evaluation
+            return dataclasses.replace(evaluation, ema=evaluate(program.merged(averaged(decay, run.state))))

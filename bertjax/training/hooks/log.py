@@ -39,10 +39,8 @@ class Log(Hook):
         self._waiting = (step, dict(self._recent))
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
-        metrics_of = {name: part.metrics for name, part in evaluation.by_set.items()}
-        self._write(
-            run, {f"{name}/{key}": value for name, values in metrics_of.items() for key, value in values.items()}
-        )
+        metrics = _named("eval", evaluation) | (_named("eval_ema", evaluation.ema) if evaluation.ema else {})
+        self._write(run, metrics)
         run.log.write_samples(run.step, [dataclasses.asdict(sample) for sample in evaluation.samples])
 
     def on_save(self, run: Run, meta: dict[str, Any]) -> None:
@@ -61,6 +59,11 @@ class Log(Hook):
                 run.log.write(step, metrics, evaluation)
                 self._recent = {}
             self._waiting = None
+
+
+def _named(prefix: str, evaluation: Evaluation) -> dict[str, float]:
+    sets = evaluation.by_set.items()
+    return {f"{prefix}/{name}/{key}": value for name, part in sets for key, value in part.metrics.items()}
 
 
 def open_log(start: Start, restored: Restored) -> MetricsLog:

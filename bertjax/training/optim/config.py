@@ -41,6 +41,7 @@ class OptimizerConfig:
         (`bertjax.training.resolve.fine_tuning_rate`).
       warmup_steps: steps until the peak.
       warmup_share: warm-up as a share of all steps, in place of `warmup_steps`.
+      warmup_tokens: warm-up in tokens of the batches, padding included, in place of `warmup_steps`.
       schedule: learning rate schedule, chosen by `kind` (`bertjax.training.schedules`).
       b1: first-moment decay rate.
       b2: second-moment decay rate.
@@ -56,7 +57,9 @@ class OptimizerConfig:
       multipliers: further learning rate factors; the first one with a matching path applies.
       frozen: regular expressions; parameters with a matching path never change and have no moments.
       grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all
-        moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh).
+        moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh). `ema_decay`'s average is copied or restarts alike.
+      ema_decay: decay rate of a moving average of the parameters (`bertjax.training.optim.ema`), which is evaluated and
+        exported beside them, such as 0.999; 0 for none. It takes as much memory as the parameters.
     """
 
     kind: str = "adamw"
@@ -64,6 +67,7 @@ class OptimizerConfig:
     learning_rate: float | None = 1e-4
     warmup_steps: int = 10_000
     warmup_share: float = 0.0
+    warmup_tokens: float = 0.0
     schedule: Schedule = Linear()
     b1: float = 0.9
     b2: float = 0.999
@@ -76,6 +80,7 @@ class OptimizerConfig:
     multipliers: tuple[Multiplier, ...] = ()
     frozen: tuple[str, ...] = ()
     grow_moments: str = "copy"
+    ema_decay: float = 0.0
 
     def __post_init__(self):
         if self.kind not in OPTIMIZERS and not self.is_outside:
@@ -94,11 +99,16 @@ class OptimizerConfig:
                 raise UserError(f"optimizer.{field}={value} must be above 0")
         if not 0.0 < self.layer_decay <= 1.0:
             raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
-        for field in ("b1", "b2", "warmup_share"):
-            # A moment with decay rate 1 would stay 0; a warm-up over all steps would leave none for the decay.
+        for field in ("b1", "b2", "warmup_share", "ema_decay"):
+            # An average with decay rate 1 would never change; a warm-up over all steps would leave none for the decay.
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
-        for field in ("warmup_steps", "weight_decay", "clip_norm", "layer_decay_offset"):
+        if self.warmup_share and self.warmup_tokens:
+            raise UserError(
+                f"optimizer.warmup_share={self.warmup_share} and optimizer.warmup_tokens={self.warmup_tokens:g} both "
+                "set the warm-up; leave one out"
+            )
+        for field in ("warmup_steps", "warmup_tokens", "weight_decay", "clip_norm", "layer_decay_offset"):
             if not getattr(self, field) >= 0:
                 raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
         if self.layer_decay == 1.0 and self.layer_decay_offset != 1:
@@ -133,7 +143,3 @@ class OptimizerConfig:
         for name in ("learning_rate", "weight_decay"):
             if name in self.arguments:
                 raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")
-
-    def warmup(self, steps: int) -> int:
-        """Return the number of warm-up steps in a run with `steps` steps."""
-        return int(self.warmup_share * steps) if self.warmup_share else self.warmup_steps

@@ -8,6 +8,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.optim.adam import by_update_size, scale_by_adam
 from bertjax.training.optim.by_path import IS_STACKED, by_depth, by_multiplier, stateless
 from bertjax.training.optim.config import OptimizerConfig
+from bertjax.training.optim.ema import average_params
 from bertjax.training.optim.freezing import freeze
 from bertjax.training.optim.muon import scale_by_muon
 from bertjax.training.optim.outside import outside_optimizer
@@ -33,18 +34,20 @@ def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> opt
       UserError: an optimizer from outside cannot be made, or counts its steps for all parameters together although some
         start later.
     """
-    steps = [
-        _scale(config, counts_by_leaf),
-        optax.add_decayed_weights(config.weight_decay, mask=decay_mask),  # after Adam: decoupled, not L2
-    ]
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
+    steps = [_scale(config, counts_by_leaf), decay]  # decay after Adam: decoupled, not L2
     if config.kind == "stable_adamw":
         steps = [by_update_size(optax.chain(*steps), config.b2, config.epsilon)]
     if config.clip_norm:
         steps.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.kind == "lamb":
-        steps.append(_by_trust_ratio())
+        steps.append(
+            stateless(lambda params: None, lambda path, update, param: update * trust_ratio(path, param, update))
+        )
     if config.multipliers:
         steps.append(by_multiplier(config.multipliers, "trained parameter" if config.frozen else "parameter"))
+    if config.ema_decay:  # inside of `freeze`, so that frozen parameters have no average
+        steps.append(average_params(config.ema_decay))
     chain = optax.chain(*steps)
     if config.frozen:
         chain = freeze(config.frozen, chain)
@@ -80,7 +83,3 @@ def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
     param_norm, update_norm = (jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=axes is not None)) for x in (param, update))
     is_defined = (param_norm > 0.0) & (update_norm > 0.0)
     return jnp.where(is_defined, param_norm / jnp.where(update_norm > 0.0, update_norm, 1.0), 1.0)
-
-
-def _by_trust_ratio() -> optax.GradientTransformation:
-    return stateless(lambda params: None, lambda path, update, param: update * trust_ratio(path, param, update))

@@ -1,6 +1,7 @@
-"""Find a kept checkpoint that scores better than a finished run's export, which has the last step's weights."""
+"""Find weights that score better than a finished run's export, which has those of the last step."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from bertjax.config.config import Config
 from bertjax.training.evaluation import HELDOUT
@@ -18,8 +19,8 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
       config: configuration of the run.
       metrics: metrics from the last evaluation.
     """
-    name = config.qualified(config.task_name, config.task.objective.best_metric)
-    sign, last = (1 if is_lower_better(name) else -1), metrics.get(name)
+    name, sign = _best_metric(config)
+    last = metrics.get(name)
     kept = files.saved_steps()
     key = f"eval/{HELDOUT}/{name}"
     scores = {record["step"]: record[key] for record in read_jsonl(files.metrics, "step") if key in record}
@@ -37,3 +38,23 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     if sign * scores[best] >= sign * last:
         return ""
     return f"{files.root}@{best} has {name} {scores[best]:.4f}; the export is the last step, with {last:.4f}"
+
+
+def average_scores(config: Config, figures: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return a text with the score of the moving average beside the last step's, and whether the average is better.
+
+    Args:
+      config: configuration of the run, with `optimizer.ema_decay`.
+      figures: its figures, as in `summary.json`.
+    """
+    name, sign = _best_metric(config)
+    average, last = (figures[part].get(name) for part in ("eval_ema", "eval"))
+    if average is None or last is None:
+        return f"no {name}", False
+    return f"{name} {average:.4f}, and {last:.4f} in export", sign * average < sign * last
+
+
+def _best_metric(config: Config) -> tuple[str, int]:
+    """Return the metric that ranks checkpoints, and 1 if lower is better, else -1."""
+    name = config.qualified(config.task_name, config.task.objective.best_metric)
+    return name, 1 if is_lower_better(name) else -1

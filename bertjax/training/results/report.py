@@ -55,8 +55,11 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
 
 def show_samples(step: int, evaluation: Evaluation) -> str:
     """Format an evaluation as text: metrics, and masked sentences with the best guesses."""
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.all_metrics.items())
-    lines = [f"step {step}, held out: {metrics}"]
+    parts = {"held out": evaluation} | ({"held out, moving average": evaluation.ema} if evaluation.ema else {})
+    lines = [
+        f"step {step}, {label}: " + ", ".join(f"{name} {value:.4f}" for name, value in part.all_metrics.items())
+        for label, part in parts.items()
+    ]
     for sample in evaluation.samples:
         lines.append(f"  {printable(sample.text)}")
         for answer, guesses in zip(sample.answers, sample.guesses, strict=True):
@@ -85,6 +88,7 @@ def summary_of(
     return {
         "parameters": parameters,
         "eval": evaluation.all_metrics,
+        **({"eval_ema": evaluation.ema.all_metrics} if evaluation.ema else {}),
         "baseline": evaluation.all_baselines,
         "tokens": totals.tokens,
         "steps": steps,
@@ -96,11 +100,14 @@ def summary_of(
 
 def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
     """Print `summary_of` as a table."""
-    evaluation, baseline = summary["eval"], summary["baseline"]
-    rows = [(name, _number(value), *_baselines(name, baseline)) for name, value in evaluation.items()]
+    evaluation, average, baseline = summary["eval"], summary.get("eval_ema", {}), summary["baseline"]
+    rows = [
+        (name, _number(value), _number(average.get(name)), *_baselines(name, baseline))
+        for name, value in evaluation.items()
+    ]
     table = Table(title="held out, the same for model and baselines")
-    titles = "", "model", "unigram", "most frequent"
-    # Leave out columns without any baseline.
+    titles = "", "model", "moving average", "unigram", "most frequent"
+    # Leave out columns without any number.
     shown = [index for index in range(len(titles)) if index < 2 or any(row[index] for row in rows)]
     for index in shown:
         table.add_column(titles[index], justify="right" if index else "left")

@@ -143,15 +143,14 @@ class MetricsLog:
         Args:
           step: number of steps done.
           metrics: training metrics.
-          evaluation: metrics of an evaluation after the step, named `<set>/<metric>`.
+          evaluation: metrics of an evaluation after the step, named `eval/<set>/<metric>`, and `eval_ema/...`.
         """
         if not self._writer.active:
             return
         totals = self.totals
         # Counts of a single step are of no use; their totals follow.
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
-        values |= {f"eval/{name}": value for name, value in (evaluation or {}).items()}
-        values |= {
+        values |= (evaluation or {}) | {
             "tokens": totals.tokens,
             "rows": totals.rows,
             "flops": totals.flops,

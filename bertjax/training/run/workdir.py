@@ -138,6 +138,11 @@ class Workdir:
         return self.root / "export"
 
     @property
+    def export_ema(self) -> epath.Path:
+        """Export of the moving average of the weights; only with `optimizer.ema_decay`."""
+        return self.root / "export_ema"
+
+    @property
     def summary(self) -> epath.Path:
         return self.root / "summary.json"
 

@@ -30,7 +30,7 @@ def test_the_writer_writes_the_summary_and_later_draws_the_curves(workdir, monke
     results = NewestResults(workdir)
     with LogWriter() as writer:
         log = MetricsLog(workdir, Totals(), 0, writer)
-        log.write(10, STEP, {"heldout/mlm_loss": 6.0})
+        log.write(10, STEP, {"eval/heldout/mlm_loss": 6.0})
         results.add({"steps": 10, "eval": {"mlm_loss": float("nan")}})
         log.close()
     results.write(everything=False)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bertjax.config.config import from_dict
-from bertjax.training.results.best import better_checkpoint
+from bertjax.training.results.best import average_scores, better_checkpoint
 from bertjax.training.run.workdir import Workdir
 
 TASK = {"objective": {"kind": "classification", "classes": ["no", "yes"]}, "examples": {"kind": "labeled_text"}}
@@ -49,3 +49,11 @@ def test_a_loss_is_best_when_it_is_lowest_and_a_task_has_its_name(tmp_path):
     config = from_dict({"tasks": {name: {"objective": {"kind": "mlm"}} for name in ("first", "second")}})
     line = better_checkpoint(files, config, {"first/mlm_loss": 3.5, "second/mlm_loss": 1.0})
     assert line.startswith(f"{tmp_path}@10 has first/mlm_loss 2.5000")
+
+
+@pytest.mark.parametrize("last, average, is_better", [(3.0, 2.5, True), (2.5, 3.0, False), (2.5, 2.5, False)])
+def test_the_moving_average_is_compared_with_the_last_weights(last, average, is_better):
+    config = from_dict({"tasks": {"mlm": {"objective": {"kind": "mlm"}}}})
+    figures = {"eval": {"mlm_loss": last}, "eval_ema": {"mlm_loss": average}}
+    assert average_scores(config, figures) == (f"mlm_loss {average:.4f}, and {last:.4f} in export", is_better)
+    assert average_scores(config, figures | {"eval_ema": {}}) == ("no mlm_loss", False)

@@ -59,9 +59,9 @@ def test_samples_mark_right_guesses():
     ]
 
 
-def summary() -> dict:
+def summary(evaluation: Evaluation = EVALUATION) -> dict:
     totals = Totals(tokens=6000.0, seconds=120.0, compile_seconds=20.0)
-    return summary_of(EVALUATION, totals, 40, goodput_of(totals, wall_seconds=200.0), 1000)
+    return summary_of(evaluation, totals, 40, goodput_of(totals, wall_seconds=200.0), 1000)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,13 @@ def test_the_table_has_baselines_beside_the_metrics():
     assert "0.5000" in rows["nsp_accuracy"] and "0.4375" in rows["nsp_accuracy"]
     assert "40 steps, 6,000 tokens in 2.0 min (50 tokens/s, everything included)" in " ".join(text.split())
     assert "step 100 s, data wait 0 s, compile 20 s" in text and "; 50.0% of 200 s are steps (the goodput)" in text
+
+
+def test_the_table_and_the_samples_have_the_moving_average_beside_the_model():
+    evaluation = dataclasses.replace(EVALUATION, ema=dataclasses.replace(EVALUATION, metrics={"mlm_loss": 4.25}))
+    [row] = [line for line in printed(summary(evaluation)).splitlines() if "mlm_loss" in line]
+    assert row.replace("│", " ").split() == ["mlm_loss", "4.5000", "4.2500", "6.2500"]
+    assert show_samples(7, evaluation).splitlines()[1] == "step 7, held out, moving average: mlm_loss 4.2500"
 
 
 def test_a_table_of_a_bare_evaluation_has_no_caption():

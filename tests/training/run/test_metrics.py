@@ -43,7 +43,7 @@ def test_keys_of_an_entry(workdir, writer):
     log = MetricsLog(workdir, Totals(), 0, writer)
     log.count(STEP, 1e9)
     log.count(STEP, 1e9)
-    log.write(2, STEP, {"heldout/mlm_loss": 6.0})
+    log.write(2, STEP, {"eval/heldout/mlm_loss": 6.0})
     log.close()
     [record] = read_jsonl(workdir.metrics)
     assert record.keys() == {
