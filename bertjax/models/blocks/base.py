@@ -1,8 +1,7 @@
 """Base class of blocks. A block is one layer type of the encoder as data: it makes its Flax module and checks itself.
 
-Settings that mean something for one layer type only are fields of its block, so that no other layer type has to refuse
-them. Sizes that all layer types share (`layers`, `width`, `dropout`, ...) are fields of `EncoderConfig`. Layer types
-share functions and modules, such as attention and norms, not a class with a branch for each of them.
+Settings of one layer type are fields of its block; sizes that all share (`layers`, `width`, ...) are fields of
+`EncoderConfig`. Layer types share functions and modules, such as attention, not a class with a branch for each of them.
 """
 
 import abc
@@ -81,9 +80,8 @@ class Block(Kind, abc.ABC):
     def layer(self, config: Any) -> nn.Module:
         """Return one layer.
 
-        It is called with hidden_BTD, a `Visibility`, a dropout key (None for no dropout), `Queries` (None for all
-        tokens), the result of `positions` and its number (int32 [], 0 for the first layer), and returns the new hidden
-        states of the queries, [B, Q, D].
+        It is called with hidden_BTD, a `Visibility`, a dropout key or None, `Queries` (None for all tokens), the result
+        of `positions` and its number (int32 [], from 0). It returns the new hidden states of the queries, [B, Q, D].
         """
 
     @abc.abstractmethod
