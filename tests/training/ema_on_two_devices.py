@@ -9,6 +9,12 @@ from bertjax.training.optim.ema import averaged
 from tests.training.test_ema import DECAY, program_of, trained
 
 
+def share_of(params: dict) -> float:
+    """Return the share of a kernel that the first device holds."""
+    kernel = params["encoder"]["layers"]["intermediate"]["kernel"]
+    return kernel.addressable_shards[0].data.size / kernel.size
+
+
 def main() -> None:
     layouts = {"one": {"data": 1, "fsdp": 1}, "two": {"data": 1, "fsdp": 2}}
     averages, shares = {}, {}
@@ -16,9 +22,9 @@ def main() -> None:
         devices = jax.devices()[: mesh["fsdp"]]
         program = program_of(devices=devices, runtime={"mesh": mesh, "strategy": "fsdp"})
         states, _ = trained(program)
-        averages[name] = jax.device_get(averaged(DECAY, states[-1])["params"])
-        kernel = states[-1]["opt_state"][-1].ema["encoder"]["layers"]["intermediate"]["kernel"]
-        shares[name] = kernel.addressable_shards[0].data.size / kernel.size
+        average = averaged(DECAY, states[-1])["params"]
+        averages[name] = jax.device_get(average)
+        shares[name] = [share_of(params) for params in (states[-1]["opt_state"][-1].ema, average)]
     differences = jax.tree.map(lambda one, two: float(np.max(np.abs(one - two))), averages["one"], averages["two"])
     print(json.dumps({"difference": max(jax.tree.leaves(differences)), "shares": shares}))
 

@@ -115,7 +115,7 @@ def test_growing_copies_it_with_the_layers_or_starts_it_again():
 def test_two_devices_have_that_of_one_half_each():
     result = runs.on_devices(2, "tests.training.ema_on_two_devices")
     assert result["difference"] < 1e-5
-    assert result["shares"] == {"one": 1.0, "two": 0.5}
+    assert result["shares"] == {"one": [1.0, 1.0], "two": [0.5, 0.5]}  # in the state, and when it is read
 
 
 def test_decay_rates_that_average_nothing_are_refused():
