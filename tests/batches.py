@@ -3,10 +3,12 @@
 import numpy as np
 
 from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
+from bertjax.models.word_embeddings import WordEmbeddings
 
 ENCODER = EncoderConfig(
     vocab_size=100, layers=3, width=16, heads=2, feedforward=32, max_positions=16, dropout=0.0, attention_dropout=0.0
@@ -14,6 +16,7 @@ ENCODER = EncoderConfig(
 # Settings of other layer types.
 ROTARY = {"block": ModernBlock(window=0, global_every=1), "embeddings": BertEmbeddings(positions="none")}
 LOCAL = {"block": ModernBlock(window=2, global_every=2), "embeddings": BertEmbeddings(positions="none")}
+GROUPED = {"block": LlamaBlock(key_value_heads=1), "embeddings": WordEmbeddings()}
 RELATIVE = {"block": XLNetBlock(), "embeddings": XLNetEmbeddings()}
 LSTM = {"block": LSTMBlock(), "embeddings": BertEmbeddings(positions="none")}
 

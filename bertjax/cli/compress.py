@@ -210,6 +210,11 @@ def _check(encoder: EncoderConfig, cuts: Cuts) -> None:
         )
     if moved := cut.moved(encoder, cuts.layers):
         raise UserError(f"--layers={listed} moves layers: {moved}; choose layers that keep the pattern")
+    if cuts.heads:
+        try:
+            cut.check_heads(encoder)
+        except ValueError as error:
+            raise UserError(f"--heads={cuts.heads} does not fit: {error}; cut --mlp or --layers") from None
     for flag, count, most, unit, mask in (
         ("--heads", cuts.heads, encoder.heads, "heads", HEAD_MASK),
         ("--mlp", cuts.mlp, encoder.feedforward, "feed-forward neurons", FEEDFORWARD_MASK),

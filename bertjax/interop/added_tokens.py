@@ -130,7 +130,8 @@ def _with_roles(description: dict, roles: dict[str, str], is_json: bool) -> tupl
         roles = roles | {"[UNK]": description["model"]["unk_token"]}
     # Only roles that the pieces' names do not give away are stored, so that ordinary files stay as they are.
     usual = roles_of(description | {"post_processor": None})
-    unusual = {symbol: piece for symbol, piece in roles.items() if usual.get(symbol) != piece}
+    # Sorted: what is declared and what the template adds must give the same bytes.
+    unusual = {symbol: piece for symbol, piece in sorted(roles.items()) if usual.get(symbol) != piece}
     return description | ({ROLES: unusual} if unusual else {}), notes
 
 

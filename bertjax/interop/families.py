@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.interop import albert, bert, distilbert, electra, mobilebert, modernbert, roberta, xlnet
+from bertjax.interop import albert, bert, distilbert, electra, eurobert, mobilebert, modernbert, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
@@ -18,6 +18,7 @@ FAMILIES: tuple[Family, ...] = (
     xlnet.FAMILY,
     mobilebert.FAMILY,
     modernbert.FAMILY,
+    eurobert.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -16,11 +16,12 @@ import numpy as np
 
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
-from bertjax.interop.task_heads import TaskHead
+from bertjax.interop.task_heads import ON_TOKENS, TaskHead
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.heads import PairHead, masked_lm_head
 from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
+from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.runtime.errors import UserError
 
 # Parts of a model besides its encoder: the pooler, and pretraining heads under the names of their loss terms.
@@ -106,8 +107,8 @@ class Family:
             key, hidden_BTD = jax.random.key(0), jnp.zeros((1, 1, encoder.width))
             word_VE = jnp.zeros((encoder.padded_vocab_size, encoder.embedded_width))
             made = {
-                MLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
-                CLM: lambda: MaskedLMHead(encoder).init(key, hidden_BTD, word_VE),
+                MLM: lambda: masked_lm_head(encoder)(encoder).init(key, hidden_BTD, word_VE),
+                CLM: lambda: masked_lm_head(encoder)(encoder).init(key, hidden_BTD, word_VE),
                 NSP: lambda: PairHead(encoder).init(key, hidden_BTD),
                 SOP: lambda: PairHead(encoder).init(key, hidden_BTD),
                 RTD: lambda: DetectionHead(encoder).init(key, hidden_BTD),
@@ -115,7 +116,7 @@ class Family:
             }
             heads = {part: made[part]()["params"] for part in self.parts if part != POOLER}
             for term, count in outputs.items():
-                head = label_head(encoder, count)
+                head = label_head(encoder, count, on_tokens=term in ON_TOKENS)
                 heads[term] = head.kind(encoder, **head.options).init(key, hidden_BTD)["params"]
             return {"heads": heads}
 

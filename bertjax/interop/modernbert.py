@@ -15,6 +15,7 @@ import numpy as np
 
 from bertjax.interop import names
 from bertjax.interop.family import ACTIVATIONS, MLM, Family
+from bertjax.interop.rotary_settings import base_of
 from bertjax.interop.task_heads import CHOICES, CLS, MEAN, SEQUENCE, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -27,7 +28,6 @@ _FIRST_NORM = "model.layers.0.attn_norm"
 _BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 # {kind of layer in transformers 5: key of its rotary base in transformers 4}
 _BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-_UNSCALED = {"rope_type": "default", "type": "default", "factor": 1.0, "partial_rotary_factor": 1.0}
 _WINDOW = 128  # tokens to both sides together
 # Keys that do not change the function, some of them of the authors' own code.
 _HARMLESS = frozenset(
@@ -108,13 +108,6 @@ class _LabelHead(TaskHead):
             *names.dense(self.logits, f"heads/{term}/classifier"),
         )
 
-    def check(self, config):
-        super().check(config)
-        if (pooling := config.get(self.pooling, CLS)) not in (CLS, MEAN):
-            raise UserError(
-                f"config.json has {self.pooling}={quoted(pooling)}; bertjax's ModernBERT has {CLS} and {MEAN}"
-            )
-
 
 def _is_optional(name: names.Name) -> bool:
     """Return whether a tensor is a bias of layers, norms or the first layer of a head."""
@@ -135,13 +128,7 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
             f"{' and '.join(_BASES)}"
         )
     for kind, key in _BASES.items():
-        rotary = rotations.get(kind) or {}
-        neutral = {"rope_theta": rotary.get("rope_theta")} | _UNSCALED
-        if scaled := {name: value for name, value in rotary.items() if value not in (None, neutral.get(name))}:
-            raise UserError(
-                f"config.json has rope_parameters with {quoted(scaled)}; bertjax's rotary positions are not scaled"
-            )
-        settings |= {key: rotary["rope_theta"]} if "rope_theta" in rotary else {}
+        settings |= base_of(rotations.get(kind), key)
     if settings.get("local_rope_theta", 0) is None:  # local layers have the base of the global ones
         settings["local_rope_theta"] = settings.get("global_rope_theta", FAMILY.defaults.block.rotary_base)
     if kinds := config.get("layer_types"):
@@ -172,7 +159,7 @@ def _kind(place: int) -> str:
     return "sliding_attention" if place else "full_attention"
 
 
-_SEQUENCE = _LabelHead(SEQUENCE, "classifier", pooling="classifier_pooling")
+_SEQUENCE = _LabelHead(SEQUENCE, "classifier", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN})
 _HEADS = task_heads(_SEQUENCE, choice=dataclasses.replace(_SEQUENCE, suffix=CHOICES))
 FAMILY = _ModernBert(
     title="ModernBERT",

@@ -18,6 +18,7 @@ from bertjax.config.export import Export
 from bertjax.interop import huggingface
 from bertjax.interop.onnx_rows import inputs_of, rows
 from bertjax.interop.outputs import Reading, reading_of, values
+from bertjax.interop.tokenizers import load_json
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.runtime.errors import RunFailed, UserError
 
@@ -44,7 +45,8 @@ def write(path: Path, export: Export) -> list[str]:
       Notes about the file, one line each.
 
     Raises:
-      UserError: a package is missing, the model has another head, MODEL.onnx.data exists, or see `huggingface.write`.
+      UserError: a package is missing or too old, the model has another head, MODEL.onnx.data exists, or see
+        `huggingface.write`.
       RunFailed: onnxruntime and bertjax compute different values.
     """
     check_installed()
@@ -102,7 +104,12 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
 
     from bertjax.interop.torch_model import TorchModel
 
-    kind = transformers.AutoConfig.from_pretrained(source).model_type
+    kind = load_json(source / huggingface.CONFIG)["model_type"]
+    if kind not in transformers.CONFIG_MAPPING:
+        raise UserError(
+            f"transformers {transformers.__version__} has no class of {kind}, which ONNX is exported from; "
+            "pip install --upgrade transformers"
+        )
     # Without this, BERT-like classes would add an untrained pooler. Other families do not accept the argument.
     choices = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
     # Eager attention traces to one graph for any number of rows and tokens.

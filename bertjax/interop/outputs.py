@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from flax import linen as nn
 
 from bertjax.config.config import from_dict
 from bertjax.config.export import Export
@@ -14,9 +15,10 @@ from bertjax.interop import names, sentence_transformers, task_heads
 from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead, PairHead, VocabularyHead
+from bertjax.models.heads import PairHead, masked_lm_head
 from bertjax.models.label_heads import DetectionHead
 from bertjax.models.pooling import l2_normalize, mean_of_examples
+from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.runtime.errors import UserError
 
 HIDDEN, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
@@ -24,20 +26,22 @@ LOGITS, START, END = "logits", "start_logits", "end_logits"
 
 
 class _Pretrained(NamedTuple):
-    """A pretraining head: the output that it reads, and its module."""
+    """A pretraining head: the output that it reads, and what makes its module."""
 
     source: str
-    module: type
+    module: Callable[[EncoderConfig], nn.Module]
 
 
 _PRETRAINED = {
-    MLM: _Pretrained(HIDDEN, MaskedLMHead),
+    MLM: _Pretrained(HIDDEN, lambda config: masked_lm_head(config)(config)),
     PLM: _Pretrained(HIDDEN, VocabularyHead),
     RTD: _Pretrained(HIDDEN, DetectionHead),
     NSP: _Pretrained(POOLED, PairHead),
     SOP: _Pretrained(POOLED, PairHead),
 }
 _READS_VOCABULARY = (MLM, PLM)
+# {`objective.pooling`: the output that the head reads}
+_SOURCES = {task_heads.CLS: POOLED, task_heads.MEAN: SENTENCE, task_heads.LATE: HIDDEN}
 # Arrays of a core batch, in the argument order of `Encoder.__call__`.
 _ENCODED = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
@@ -49,11 +53,13 @@ class Head(NamedTuple):
       head: name of the head that computes it.
       source: the output that the head reads.
       column: index of a single logit, whose axis is dropped; None for all logits.
+      is_late: whether the output is the mean over the logits of all tokens.
     """
 
     head: str
     source: str
     column: int | None = None
+    is_late: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +92,9 @@ class Reading:
 
     def is_per_token(self, output: str) -> bool:
         """Whether an output has shape [B, T, ...]; its values at padding are meaningless."""
-        return (self.heads[output].source if output in self.heads else output) == HIDDEN
+        if output not in self.heads:
+            return output == HIDDEN
+        return self.heads[output].source == HIDDEN and not self.heads[output].is_late
 
 
 def reading_of(export: Export) -> Reading:
@@ -142,7 +150,7 @@ def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) ->
     if reading.has_mean:
         mean_BD = mean_of_examples(encoded.hidden, batch["examples_BT"], slots=1)[:, 0]
         outputs[SENTENCE] = l2_normalize(mean_BD) if reading.is_normalized else mean_BD
-    for name, (head, source, _) in reading.heads.items():
+    for name, (head, source, *_) in reading.heads.items():
         word = (encoder["embeddings"]["word"],) if head in _READS_VOCABULARY else ()
         # The padding of the vocabulary has logits as well, which are cut off.
         logits = _PRETRAINED[head].module(config).apply({"params": heads[head]}, outputs[source], *word)
@@ -167,6 +175,7 @@ def _fine_tuned(export: Export, term: str) -> Reading:
     objective = task_heads.objective_of(export.settings, term)
     if term == task_heads.SPAN:
         return Reading((START, END), {START: Head(term, HIDDEN, 0), END: Head(term, HIDDEN, 1)})
-    is_mean = objective.get("pooling", task_heads.CLS) != task_heads.CLS
-    source = HIDDEN if term == task_heads.TAGGING else SENTENCE if is_mean else POOLED
-    return Reading((LOGITS,), {LOGITS: Head(term, source)})
+    if term == task_heads.TAGGING:
+        return Reading((LOGITS,), {LOGITS: Head(term, HIDDEN)})
+    source = _SOURCES[objective.get("pooling", task_heads.CLS)]
+    return Reading((LOGITS,), {LOGITS: Head(term, source, is_late=source == HIDDEN)})

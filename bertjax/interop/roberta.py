@@ -27,7 +27,8 @@ class _Roberta(Family):
 
     def refusals(self, encoder, pad_id):
         theirs = {"embeddings.segments": encoder.embeddings.segments or 1}
-        lines = super().refusals(_without_offset(encoder).replace(theirs), pad_id)
+        has_tables = encoder.embeddings.kind == self.defaults.embeddings.kind
+        lines = super().refusals(_without_offset(encoder).replace(theirs if has_tables else {}), pad_id)
         if (offset := encoder.embeddings.position_offset) <= pad_id:
             lines.append(
                 f"the model has model.embeddings.position_offset={offset} and {pad_id} as the id of its padding, and "

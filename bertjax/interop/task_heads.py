@@ -34,7 +34,8 @@ _TRAINED_BY = {
     CHOICE: ("multiple_choice", {"kind": "choices"}),
 }
 TERMS = tuple(_TRAINED_BY)
-CLS, MEAN = "cls", "mean"  # `objective.pooling`; most classes of transformers compute the first only
+ON_TOKENS = TAGGING, SPAN  # heads that read the state of each token
+CLS, MEAN, LATE = "cls", "mean", "late"  # `objective.pooling`; most classes of transformers compute the first only
 # Values of `problem_type`, by which transformers chooses the loss and a pipeline the activation of its scores.
 _PROBLEMS = {
     CLASSIFICATION: "single_label_classification",
@@ -69,6 +70,7 @@ class TaskHead:
       pooler: the same for the dense layer before it; empty if the head reads every token's state.
       settings: {key of `config.json`: (the value that bertjax computes, the default in transformers)}.
       pooling: key of `config.json` for `objective.pooling`; empty if the class has only `cls`.
+      poolings: {value of that key: value of `objective.pooling`}; the first one is the default in transformers.
     """
 
     suffix: str
@@ -76,6 +78,7 @@ class TaskHead:
     pooler: str = ""
     settings: Mapping[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     pooling: str = ""
+    poolings: Mapping[str, str] = dataclasses.field(default_factory=lambda: {CLS: CLS})
 
     def names(self, term: str) -> tuple[Name, ...]:
         """Return the name table of the head and its pooler."""
@@ -89,6 +92,21 @@ class TaskHead:
                 raise UserError(
                     f"config.json has {key}={quoted(other)}, and bertjax's head computes {value!r} only; {ENCODER_ONLY}"
                 )
+        self.pooling_of(config)
+
+    def pooling_of(self, config: Mapping[str, Any]) -> str:
+        """Return `objective.pooling` of a `config.json`.
+
+        Raises:
+          UserError: bertjax has no such pooling.
+        """
+        theirs = config.get(self.pooling, next(iter(self.poolings)))
+        if theirs not in self.poolings:
+            raise UserError(
+                f"config.json has {self.pooling}={quoted(theirs)}, and bertjax's head computes "
+                f"{' and '.join(self.poolings)} only; {ENCODER_ONLY}"
+            )
+        return self.poolings[theirs]
 
 
 def task_heads(sequence: TaskHead, choice: TaskHead, questions: str = QUESTIONS) -> Mapping[str, TaskHead]:
@@ -123,13 +141,15 @@ def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -
     objective = objective_of(export_settings, term)
     settings = {key: value for key, (value, _) in head.settings.items()}
     pooling = objective.get("pooling", CLS)
-    if head.pooling:
-        settings[head.pooling] = pooling
-    elif pooling != CLS:
+    theirs = {ours: value for value, ours in head.poolings.items()}
+    if pooling not in theirs:
         raise UserError(
             f"the head {term} was trained with objective.pooling={pooling!r}, and the classes of transformers compute "
-            f"{CLS!r} only; fine-tune with objective.pooling={CLS}, convert to ONNX, or {ENCODER_ONLY}"
+            f"{' and '.join(map(repr, theirs))} only; fine-tune with objective.pooling={CLS}, convert to ONNX, or "
+            f"{ENCODER_ONLY}"
         )
+    if head.pooling:
+        settings[head.pooling] = theirs[pooling]
     labels = ["LABEL_0"] if term == REGRESSION else objective.get("classes", [])
     activation = objective.get("activation", "identity")
     if term == SPAN:
@@ -225,8 +245,8 @@ def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, 
     if outputs != expected:
         raise UserError(f"the head of {term} has {outputs} logits, and bertjax computes {expected}; add --encoder-only")
     objective = {"kind": kind}
-    if head.pooling and term not in (TAGGING, SPAN):
-        objective["pooling"] = config.get(head.pooling, CLS)
+    if head.pooling and term not in ON_TOKENS:
+        objective["pooling"] = head.pooling_of(config)
     if term in _NAMED:
         if len(labels) != outputs or len(set(labels)) != outputs:
             raise UserError(

@@ -28,6 +28,7 @@ _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.
 # This class runs a tokenizer.json as it is. `BertTokenizerFast` would override the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
 _BOUNDS = ("bos", "eos")  # symbols that a folder may declare and examples do not use
+_USED = ("unk", "sep", "pad", "cls", "mask")  # symbols that examples use
 
 
 class Found(NamedTuple):
@@ -302,7 +303,8 @@ def _normalization(settings: dict) -> dict[str, bool]:
 
 
 def _symbols(tokenizer: Tokenizer) -> dict[str, str]:
-    names = ("unk", "sep", "pad", "cls", "mask")
+    # Llama's tokenizers have no [UNK], for which bertjax takes their padding.
+    names = ("sep", "pad", "cls", "mask") if tokenizer.unk_id == tokenizer.pad_id else _USED
     return {f"{name}_token": tokenizer.piece(getattr(tokenizer, f"{name}_id")) for name in names}
 
 

@@ -60,12 +60,12 @@ class TorchModel(torch.nn.Module):
         if self.reading.has_pooler:
             state_BD = self._cls(hidden_BTD, named["attention_mask"])
             outputs[POOLED] = state_BD if self.pooler is None else self.pooler_activation(self.pooler(state_BD))
-        if self.reading.has_mean:  # of the tokens that are not padding, special tokens included
-            mask_BT1 = mask_BT[..., None].to(hidden_BTD.dtype)
-            mean_BD = (hidden_BTD * mask_BT1).sum(1) / mask_BT1.sum(1)
+        if self.reading.has_mean:
+            mean_BD = _mean(hidden_BTD, mask_BT)
             outputs[SENTENCE] = functional.normalize(mean_BD) if self.reading.is_normalized else mean_BD
-        for name, (head, source, column) in self.reading.heads.items():
+        for name, (head, source, column, is_late) in self.reading.heads.items():
             logits = self.heads[head](outputs[source])
+            logits = _mean(logits, mask_BT) if is_late else logits
             outputs[name] = logits if column is None else logits[..., column]
         return tuple(outputs[name] for name in self.reading.outputs)
 
@@ -78,6 +78,12 @@ class TorchModel(torch.nn.Module):
             return hidden_BTD[:, 0]
         is_last_BT = (mask_BT > 0) & (mask_BT.cumsum(1) == mask_BT.sum(1, keepdim=True))
         return torch.where(is_last_BT[..., None], hidden_BTD, 0.0).sum(1)
+
+
+def _mean(values_BTC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
+    """Return the mean over the tokens that are not padding, special tokens included, [B, C]."""
+    mask_BT1 = mask_BT[..., None].to(values_BTC.dtype)
+    return (values_BTC * mask_BT1).sum(1) / mask_BT1.sum(1)
 
 
 class _Transformed(torch.nn.Module):
@@ -112,8 +118,8 @@ class _MaskedLM(torch.nn.Module):
         return functional.linear(self.transformed(hidden_BTD), weight_VE, self.bias_V)
 
 
-class _Detection(torch.nn.Module):
-    """`DetectionHead` in PyTorch."""
+class _TwoLayers(torch.nn.Module):
+    """`DetectionHead` and `HiddenLayerHead` in PyTorch."""
 
     def __init__(self, params: Mapping, config: EncoderConfig):
         super().__init__()
@@ -130,7 +136,9 @@ def _head(params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding) -
     if "norm" in params:  # `LabelHead`
         return torch.nn.Sequential(_Transformed(params, config), _dense(params["classifier"]))
     if "transform" in params:
-        return _Detection(params, config)
+        return _TwoLayers(params, config)
+    if "word" in params:  # `DecoderHead`
+        return _dense({"kernel": params["word"].T})
     return _dense(params.get("classifier", params))
 
 

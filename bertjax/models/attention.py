@@ -98,15 +98,10 @@ class SelfAttention(nn.Module):
         Raises:
           CannotCompute: the attention implementation does not support an input, see `AttentionInputs`.
         """
-        config = self.config
+        config, count = self.config, self.config.learned_heads
         queries_BQD, columns_BQ, rank_BQ, tokens = queries or (keys_BTD, None, None, keys_BTD.shape[1])
-
-        def heads(name, x, count=config.learned_heads):
-            projected = Dense(config, count * config.head_channels, config.block.has_attention_biases, name=name)(x)
-            return projected.reshape(*x.shape[:-1], count, -1)
-
-        query_BQHD, key_BTHD = heads("query", queries_BQD), heads("key", keys_BTD)
-        value_BTHD, bias_BHQT = heads("value", values_BTD, config.heads), None
+        query_BQHD, key_BTHD = self.projected("query", queries_BQD, count), self.projected("key", keys_BTD, count)
+        value_BTHD, bias_BHQT = self.projected("value", values_BTD, config.heads), None
         if positions is not None:
             query_BQHD, key_BTHD, bias_BHQT = positions.apply(config, query_BQHD, key_BTHD, columns_BQ, tokens)
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
@@ -120,6 +115,11 @@ class SelfAttention(nn.Module):
         stddev = config.block.output_stddev(config)
         output = Dense(config, config.layer_width, config.block.has_attention_biases, stddev=stddev, name="output")
         return output(context_BQHD.reshape(*queries_BQD.shape[:-1], config.context_width))
+
+    def projected(self, name: str, states: jax.Array, heads: int) -> jax.Array:
+        """Return queries, keys or values (`name`) of the states [B, T, D], by head: [B, T, H, D / H]."""
+        dense = Dense(self.config, heads * self.config.head_channels, self.config.block.has_attention_biases, name=name)
+        return dense(states).reshape(*states.shape[:-1], heads, -1)
 
     def attend(self, inputs: AttentionInputs) -> jax.Array:
         """Return the context [B, Q, H, D / H], using the implementation for this row length."""

@@ -89,6 +89,14 @@ def mixes(heads: dict, kept: Sequence[int]) -> dict:
     return jax.tree_util.tree_map_with_path(changed, heads)
 
 
+def check_heads(config: EncoderConfig) -> None:
+    """Raise ValueError if heads cannot be cut, added or reordered, because several read the same keys and values."""
+    if shared := config.block.key_value_heads:
+        raise ValueError(
+            f"model.block.key_value_heads={shared} serve {config.heads} heads of queries together, which stay together"
+        )
+
+
 def heads(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, EncoderConfig]:
     """Return an encoder with some of its heads, or with all of them reordered; none may be fixed.
 
@@ -96,7 +104,11 @@ def heads(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, 
       params: encoder parameters.
       config: encoder architecture.
       kept: int [R, H'], heads to keep, per parameter row.
+
+    Raises:
+      ValueError: see `check_heads`.
     """
+    check_heads(config)
     channels = config.head_channels
     columns = (kept[..., None] * channels + np.arange(channels)).reshape(len(kept), -1)
     params = _changed(params, _HEAD_COLUMNS, lambda leaf, axis: _take(leaf, columns, axis))
@@ -120,8 +132,9 @@ def with_zero_heads(params: dict, config: EncoderConfig) -> tuple[dict, EncoderC
     """Return the same function with zero heads added until the heads fill D or the inner width.
 
     Raises:
-      ValueError: heads of this width cannot fill D, or there are more than fill it.
+      ValueError: heads of this width cannot fill D, there are more than fill it, or see `check_heads`.
     """
+    check_heads(config)
     width = config.layer_width
     missing = width - config.context_width
     if missing < 0 or missing % config.head_channels:

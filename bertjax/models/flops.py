@@ -6,9 +6,11 @@ from typing import NamedTuple
 from flax.core import FrozenDict
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import MaskedLMHead, PairHead, SpanBoundaryHead, VocabularyHead
-from bertjax.models.label_heads import DetectionHead
+from bertjax.models.heads import MaskedLMHead, PairHead, SpanBoundaryHead
+from bertjax.models.label_heads import DetectionHead, label_head
+from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec
+from bertjax.models.vocabulary_heads import DecoderHead, VocabularyHead
 
 
 class Counts(NamedTuple):
@@ -51,7 +53,7 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
     width, embedded = config.width, config.embedded_width
     if head.kind is MaskedLMHead:
         return (width + config.vocab_size) * config.embeddings.output_width(config)
-    if head.kind is VocabularyHead:
+    if head.kind in (VocabularyHead, DecoderHead):
         return config.vocab_size * width
     if head.kind is SpanBoundaryHead:
         boundary = (2 * width + head.options["place_width"]) * width
@@ -68,10 +70,10 @@ def pooler_products(config: EncoderConfig) -> int:
     return config.block.summary_width(config) * config.width if config.block.has_pooler else 0
 
 
-def label_products(config: EncoderConfig, outputs: int) -> int:
+def label_products(config: EncoderConfig, outputs: int, on_tokens: bool = False) -> int:
     """Return the multiply-adds, per token or example, of a head that predicts labels, without the pooler."""
-    first = 0 if config.block.has_pooler else config.width
-    return config.width * (first + outputs)
+    is_linear = label_head(config, outputs, on_tokens).kind is Dense
+    return config.width * (outputs if is_linear else config.width + outputs)
 
 
 def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:

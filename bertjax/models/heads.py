@@ -53,16 +53,9 @@ class MaskedLMHead(nn.Module):
         return vocabulary_logits(config, transformed_BKE, word_VE, word_bias_V)
 
 
-class VocabularyHead(nn.Module):
-    """Multiply with the word embeddings, without a transform (Yang et al., 2019, section 2.3)."""
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
-        """Return float32 logits_BKV over the padded vocabulary; padding gets the lowest float."""
-        word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
-        return vocabulary_logits(self.config, hidden_BKD, word_VE, word_bias_V)
+def masked_lm_head(config: EncoderConfig) -> type[nn.Module]:
+    """Return the class of the head that predicts tokens, by default BERT's."""
+    return config.block.masked_lm_head or MaskedLMHead
 
 
 class SpanBoundaryHead(nn.Module):

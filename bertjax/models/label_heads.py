@@ -13,19 +13,19 @@ from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec
 
 
-def label_head(config: EncoderConfig, outputs: int) -> HeadSpec:
-    """Return a head that predicts labels: linear, or `LabelHead` if the encoder's block has no pooler.
+def label_head(config: EncoderConfig, outputs: int, on_tokens: bool = False) -> HeadSpec:
+    """Return a head that predicts labels of examples or tokens: linear, unless the encoder's block has another.
 
     It computes in float32. Answers are ranked by logits that differ only slightly, and in bfloat16 numbers near 3 are
     1/64 apart.
     """
-    if config.block.has_pooler:
-        return HeadSpec(Dense, {"features": outputs, "dtype": "float32"})
-    return HeadSpec(LabelHead, {"features": outputs})
+    if (kind := config.block.token_head if on_tokens else config.block.example_head) is not None:
+        return HeadSpec(kind, {"features": outputs})
+    return HeadSpec(Dense, {"features": outputs, "dtype": "float32"})
 
 
 class LabelHead(nn.Module):
-    """Predict labels from states by two layers, for blocks without a pooler (Warner et al., 2024, ModernBERT).
+    """Predict labels from states by two layers (Warner et al., 2024, ModernBERT).
 
     The first layer is that of `MaskedLMHead`: dense, activation, norm. Everything is computed in float32.
 
@@ -43,6 +43,24 @@ class LabelHead(nn.Module):
         config = dataclasses.replace(self.config, execution=execution)
         hidden = transformed(config, config.width, states)
         return Dense(config, self.features, stddev=config.width**-0.5, name="classifier")(hidden)
+
+
+class HiddenLayerHead(nn.Module):
+    """Predict labels from states by two dense layers with biases, in float32 (Boizard et al., 2025, EuroBERT).
+
+    Attributes:
+      features: number of outputs.
+    """
+
+    config: EncoderConfig
+    features: int
+
+    @nn.compact
+    def __call__(self, states: jax.Array) -> jax.Array:
+        """Map states [..., D] to float32 logits [..., features]."""
+        transform = Dense(self.config, self.config.width, dtype="float32", name="transform")
+        hidden = activation(self.config)(transform(states))
+        return Dense(self.config, self.features, dtype="float32", name="classifier")(hidden)
 
 
 class DetectionHead(nn.Module):

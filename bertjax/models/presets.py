@@ -1,12 +1,14 @@
 """Published architectures by name."""
 
 from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import FIXED_PATTERNS
+from bertjax.models.word_embeddings import WordEmbeddings
 
 
 def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
@@ -44,6 +46,14 @@ def _mmbert(width: int, heads: int) -> EncoderConfig:
     return _modern(22, width, heads, 1152, block=ModernBlock(local_rotary_base=160_000.0))
 
 
+def _eurobert(layers: int, width: int, heads: int, feedforward: int, key_value_heads: int = 0) -> EncoderConfig:
+    return EncoderConfig(
+        layers=layers, width=width, heads=heads, feedforward=feedforward, max_positions=8192,
+        embeddings=WordEmbeddings(), block=LlamaBlock(key_value_heads=key_value_heads, rotary_base=250_000.0),
+        norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+
+
 def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
     return EncoderConfig(
         block=MobileBertBlock(feedforwards=feedforwards, bottlenecked=bottlenecked),
@@ -63,7 +73,8 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # deviation is 0.047. Ours starts from a normal of that deviation, cut at two deviations, which leaves 0.041.
 # modernbert_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A. ettin_*: Weller et al. (2025), arXiv
 # 2507.11412, table 1. mmbert_*: Marone et al. (2025), arXiv 2509.06888, table 1. Rotary bases and lengths are those of
-# the published models, after their context extension.
+# the published models, after their context extension. eurobert_*: Boizard et al. (2025), arXiv 2503.05500, and their
+# code (Nicolas-BZRD/EuroBERT, optimus/trainer/model/encoder/eurobert.py).
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "fixed_tiny": _bert(3, 256, 8, block=BertBlock(FIXED_PATTERNS)),
@@ -110,4 +121,7 @@ PRESETS: dict[str, EncoderConfig] = {
     "ettin_1b": _ettin(28, 1792, 28, 3840),
     "mmbert_small": _mmbert(384, 6),
     "mmbert_base": _mmbert(768, 12),
+    "eurobert_210m": _eurobert(12, 768, 12, 3072),
+    "eurobert_610m": _eurobert(26, 1152, 18, 4096, key_value_heads=6),
+    "eurobert_2_1b": _eurobert(32, 2304, 18, 6144, key_value_heads=6),
 }

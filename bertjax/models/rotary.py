@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError
 
 
 class Rotary(NamedTuple):
@@ -53,3 +54,16 @@ def rotary_at(positions_BT: jax.Array, width: int, base: float) -> Rotary:
     frequencies_C = base ** (-jnp.arange(channels, dtype=jnp.float32) / channels)
     angles_BT1C = positions_BT[..., None, None].astype(jnp.float32) * frequencies_C
     return Rotary(jnp.cos(angles_BT1C), jnp.sin(angles_BT1C))
+
+
+def check_rotary(config: EncoderConfig, *fields: str) -> None:
+    """Raise UserError if heads have no pairs of channels to rotate, or a rotary base in `fields` is too small."""
+    block = config.block
+    if config.head_channels % 2:
+        raise UserError(
+            f"model.block.kind={block.kind} rotates pairs of channels, and heads are {config.head_channels} wide; "
+            "choose another number of model.heads"
+        )
+    for field in fields:
+        if (base := getattr(block, field)) <= 1.0:
+            raise UserError(f"model.block.{field}={base} must be above 1; 10000 is usual")

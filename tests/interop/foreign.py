@@ -42,6 +42,9 @@ FAMILIES = {  # {model_type: (stem of the classes, kind of the tokenizer, settin
     "modernbert": ("ModernBert", "modernbert", SIZES | {"num_hidden_layers": 4, "local_attention": 8}),
 }
 
+if hasattr(transformers, "EuroBertModel"):  # from transformers 5 on
+    FAMILIES["eurobert"] = ("EuroBert", "eurobert", SIZES | {"num_key_value_heads": 1})
+
 
 class Head(NamedTuple):
     """A head of transformers: the end of the name of its class, and its settings."""
@@ -112,6 +115,13 @@ _CLASSES = {
         "model_input_names": ["input_ids", "attention_mask"],
         **{f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")},
     },
+    "eurobert": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "attention_mask"],
+        "bos_token": "<|begin_of_text|>",
+        **dict.fromkeys(("eos_token", "pad_token"), "<|end_of_text|>"),
+        "mask_token": "<|mask|>",
+    },
 }
 
 
@@ -131,6 +141,8 @@ def _vocabulary(kind: str) -> dict[str, bytes]:
         return {"vocab.json": ids.encode(), "merges.txt": f"#version: 0.2\n{merges}".encode()}
     if kind == "modernbert":
         return {"tokenizer.json": published.byte_bpe(lines, 600)}
+    if kind == "eurobert":
+        return {"tokenizer.json": published.llama(lines, 600)}
     name = "spiece.model" if kind in ("albert", "xlnet") else "sentencepiece.bpe.model"
     with tempfile.TemporaryDirectory() as folder:
         return {name: published.train(kind, Path(folder) / name, lines, 2000).read_bytes()}

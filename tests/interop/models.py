@@ -46,6 +46,11 @@ OWN = {
         "block": {"kind": "modern", "window": 3},
         "embeddings": {"positions": "none", "segments": 0},
     },
+    "eurobert": {
+        "block": {"kind": "llama", "key_value_heads": 1},
+        "embeddings": {"kind": "words"},
+        "attention_dropout": 0.2,
+    },
 }
 CLASSES = {
     "bert": {
@@ -69,6 +74,7 @@ CLASSES = {
         "MobileBertModel": frozenset({"pooler"}),
     },
     "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
+    "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
 }
 STEMS = {
     "bert": "Bert",
@@ -79,6 +85,7 @@ STEMS = {
     "xlnet": "XLNet",
     "mobilebert": "MobileBert",
     "modernbert": "ModernBert",
+    "eurobert": "EuroBert",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
@@ -113,7 +120,7 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     tasks = {term: TASKS[term] | {"examples": {"kind": _EXAMPLES.get(term, "labeled_text")}} for term in terms}
     if "span" in terms and "max_positions" not in OWN[kind]:
         tasks["span"]["examples"] |= {"max_question": 5, "stride": 10}
-    masking = {"kind": "tokens", "rate": 0.3 if kind == "modernbert" else 0.15}
+    masking = {"kind": "tokens", "rate": families.of_config({"model_type": kind}).masking_rate}
     mlm = {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}}
     own = {"norm_epsilon": 1e-6} | OWN[kind] | ({"direction": "left_to_right"} if "clm" in parts else {})
     config = from_dict(

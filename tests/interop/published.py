@@ -92,6 +92,34 @@ def byte_bpe(text: list[str], vocab_size: int) -> bytes:
     return json.dumps(description).encode()
 
 
+def llama(text: list[str], vocab_size: int) -> bytes:
+    """Return a `tokenizer.json` as EuroBERT publishes it: byte-level BPE of Llama 3, without a symbol for unknowns."""
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    others = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    processor = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=True))
+    processor.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Split(tokenizers.Regex(f"{words}|{others}"), "isolated"),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    processor.train_from_iterator(
+        text, tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    )
+    description = json.loads(processor.to_str())
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    first = len(description["model"]["vocab"])
+    symbols = ("<|begin_of_text|>", "<|end_of_text|>", "<|mask|>", "<|reserved_special_token_0|>")
+    description["added_tokens"] = [
+        {"id": first + number, "content": symbol, **plain, "special": True} for number, symbol in enumerate(symbols)
+    ]
+    bounds = template((symbols[0], first), (symbols[1], first + 1), segment=0)
+    description["post_processor"] = {"type": "Sequence", "processors": [byte_level, bounds]}
+    return json.dumps(description | {"decoder": byte_level}).encode()
+
+
 def gemma(text: list[str], vocab_size: int) -> bytes:
     """Return a `tokenizer.json` as mmBERT publishes it: BPE of Gemma 2 with byte fallback, and [MASK] not special."""
     symbols = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]

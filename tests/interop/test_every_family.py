@@ -25,6 +25,7 @@ CASES = [
     ("xlm-roberta", "cross_encoder"),
     ("camembert", "classification"),
     ("modernbert", "classification"),
+    *([("eurobert", "classification"), ("eurobert", "tagging")] if "eurobert" in foreign.FAMILIES else []),
 ]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 

@@ -73,14 +73,16 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
     assert f"model = {auto}.from_pretrained" in card
-    assert (f"model = Flax{auto}.from_pretrained" in card) == (kind not in ("xlnet", "mobilebert", "modernbert"))
+    assert (f"model = Flax{auto}.from_pretrained" in card) == (
+        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert")
+    )
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
 def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind, architecture, parts):
     huggingface.write(tmp_path, models.make(parts, tokens, kind))
     tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    ends = ("output.bias", "LayerNorm.bias", "layer_norm.bias", "final_norm.weight")
+    ends = ("output.bias", "LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight")
     name = next(name for name in tensors if name.endswith(ends))
     for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"classifier.weight": tensors[name]}):
         weights.write(tmp_path / "model.safetensors", changed)
@@ -127,6 +129,11 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
             "model.block.gated=False, and transformers' ModernBERT computes True only",
         ),
         ("modernbert", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' ModernBERT comp"),
+        (
+            "eurobert",
+            {"activation": "relu"},
+            "model.activation='relu', and transformers' EuroBERT computes 'gelu' only",
+        ),
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
         ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),
@@ -285,7 +292,7 @@ def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind, rate", [("modernbert", 0.3), ("roberta", 0.15), ("distilbert", 0.15), ("bert", 0.15)])
+@pytest.mark.parametrize("kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("roberta", 0.15), ("bert", 0.15)])
 def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
     huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
     restored, notes = huggingface.read(tmp_path)
@@ -293,7 +300,7 @@ def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_p
     assert (task["examples"]["kind"], task["objective"]["masking"]["rate"]) == ("doc_sentences", rate)
     assert f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed" in notes
     # A block without a pooler gives the state of [CLS].
-    assert ("no pooler: pooled_BND is None" in notes) == (kind != "modernbert")
+    assert ("no pooler: pooled_BND is None" in notes) == (kind not in ("modernbert", "eurobert"))
 
 
 def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tmp_path):

@@ -165,7 +165,7 @@ def test_settings_that_bertjax_computes_in_one_way_only_are_noted(folder, settin
 
 @pytest.mark.parametrize("kind", models.STEMS)
 def test_what_bertjax_writes_has_no_unknown_setting(tokens, tmp_path, kind):
-    for term in ("classification", "regression", "span", "multiple_choice"):
+    for term in families.of_config({"model_type": kind}).task_heads:
         huggingface.write(tmp_path / term, models.fine_tuned(term, tokens, kind))
         assert not [note for note in huggingface.read(tmp_path / term)[1] if "does not know" in note]
 

@@ -1,25 +1,18 @@
 """ModernBERT, Ettin and mmBERT against transformers 4 and 5: values, gradients, bytes, and every setting."""
 
 import dataclasses
-import functools
-import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
 
-from bertjax.interop import families, foreign_settings, huggingface, names, tokenizers, weights
-from bertjax.interop.outputs import reading_of, values
-from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead
+from bertjax.interop import families, foreign_settings, huggingface, weights
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
-from tests.interop import models
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
 transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
+
+from tests.interop import parity  # noqa: E402
 
 # Layers 0 and 3 are global, the others see 4 tokens to either side.
 SIZES = {
@@ -27,49 +20,15 @@ SIZES = {
     "max_position_embeddings": 40, "local_attention": 8, "global_rope_theta": 1000.0, "local_rope_theta": 10.0,
     "embedding_dropout": 0.0, "pad_token_id": 0,
 }  # fmt: skip
-TOKENS, ROWS, LENGTH = models.trained(), 3, 40
 FAMILY = families.of_config({"model_type": "modernbert"})
 
 
 def make(folder, suffix: str, **settings):
     """Write a folder with every tensor drawn at random, norms and biases too; return the model of transformers."""
     torch.manual_seed(0)
-    config = transformers.ModernBertConfig(vocab_size=TOKENS.vocab_size, **SIZES | settings)
+    config = transformers.ModernBertConfig(vocab_size=parity.TOKENS.vocab_size, **SIZES | settings)
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"ModernBert{suffix}")(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    model.save_pretrained(folder)
-    tokenizers.write(folder, TOKENS, LENGTH, segments=0)
-    return model
-
-
-@functools.cache
-def batch() -> dict[str, np.ndarray]:
-    draw, columns = np.random.default_rng(0), np.arange(LENGTH)
-    real_BT = columns < np.array([[LENGTH], [29], [7]])
-    tokens_BT = np.where(real_BT, draw.integers(5, TOKENS.vocab_size, (ROWS, LENGTH)), TOKENS.pad_id)
-    zeros_BT = np.zeros_like(tokens_BT)
-    return {
-        "tokens_BT": tokens_BT,
-        "segments_BT": zeros_BT,
-        "positions_BT": np.where(real_BT, columns, 0),
-        "examples_BT": real_BT.astype(np.int32),
-        "example_ids_BN": np.arange(ROWS)[:, None],
-        "summary_positions_BN": zeros_BT[:, :1],
-    }
-
-
-def inputs() -> dict:
-    names_of_ours = {"input_ids": "tokens_BT", "attention_mask": "examples_BT"}
-    return {name: torch.tensor(batch()[ours]) for name, ours in names_of_ours.items()}
-
-
-def tensors_of(params: dict, encoder, parts: frozenset[str]) -> dict[str, np.ndarray]:
-    flat = flatten_dict(jax.tree.map(np.asarray, params), sep="/")
-    cut = {path: x[: encoder.vocab_size] if "/word" in path else x for path, x in flat.items()}
-    return FAMILY.published(names.to_tensors(cut, FAMILY.names(encoder, parts)))
+    return parity.write(folder, getattr(transformers, f"ModernBert{suffix}")(config))
 
 
 BIASES = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
@@ -81,53 +40,13 @@ BIASES = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_b
     ids=["published", "biases", "global", "relu"],
 )
 def test_hidden_states_logits_and_gradients_are_those_of_transformers(tmp_path, settings):
-    model = make(tmp_path, "ForMaskedLM", **settings)
-    ours, _ = huggingface.read(tmp_path)
-    real_BT, labels_BT = batch()["examples_BT"] > 0, np.roll(batch()["tokens_BT"], 3)
-    outputs = model(**inputs(), output_hidden_states=True)
-    torch.nn.functional.cross_entropy(outputs.logits[real_BT], torch.tensor(labels_BT[real_BT])).backward()
-    assert outputs.logits[real_BT].std() > 1
-
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def loss(params):
-        encoder, head = Encoder(ours.encoder), MaskedLMHead(ours.encoder)
-        arrays = {name: batch()[name] for name in ("tokens_BT", "positions_BT", "examples_BT")}
-        encoded, state = encoder.apply({"params": params["encoder"]}, **arrays, mutable=["captured"])
-        word_VE = params["encoder"]["embeddings"]["word"]
-        logits_BTV = head.apply({"params": params["heads"]["mlm"]}, encoded.hidden, word_VE)
-        scores_BT = jnp.take_along_axis(jax.nn.log_softmax(logits_BTV), labels_BT[..., None], axis=-1)[..., 0]
-        return -jnp.mean(scores_BT, where=real_BT), (state["captured"]["hidden"], encoded.hidden, logits_BTV)
-
-    (_, (hidden, last_BTD, logits_BTV)), gradients = jax.jit(loss)(ours.params)
-    for layer, theirs_BTD in enumerate(outputs.hidden_states[:5]):
-        np.testing.assert_allclose(hidden[layer][real_BT], theirs_BTD.detach().numpy()[real_BT], atol=1e-4)
-    theirs_BTD = model.model(**inputs()).last_hidden_state.detach().numpy()
-    np.testing.assert_allclose(last_BTD[real_BT], theirs_BTD[real_BT], atol=1e-4)
-    theirs_BTV = outputs.logits.detach().numpy()[real_BT]
-    np.testing.assert_allclose(logits_BTV[real_BT][:, : ours.encoder.vocab_size], theirs_BTV, atol=1e-4)
-    theirs = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
-    own = tensors_of(gradients, ours.encoder, frozenset({"mlm"}))
-    assert own.keys() == theirs.keys()
-    for name, gradient in theirs.items():
-        assert np.linalg.norm(own[name] - gradient) <= 1e-3 * np.linalg.norm(gradient), name
+    parity.check_values_and_gradients(tmp_path, make(tmp_path, "ForMaskedLM", **settings), FAMILY)
 
 
 @pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering"])
 @pytest.mark.parametrize("settings", [{}, BIASES], ids=["published", "biases"])
 def test_every_byte_returns_and_transformers_opens_it(tmp_path, suffix, settings):
-    model = make(tmp_path / "theirs", suffix, **settings)
-    ours, notes = huggingface.read(tmp_path / "theirs")
-    assert not [note for note in notes if "does not know" in note]
-    huggingface.write(tmp_path / "ours", ours)
-    theirs, back = weights.read(tmp_path / "theirs"), weights.read(tmp_path / "ours")
-    assert theirs.keys() == back.keys()
-    assert all(tensor.tobytes() == back[name].tobytes() for name, tensor in theirs.items())
-    opened = type(model).from_pretrained(tmp_path / "ours", attn_implementation="eager").eval()
-    with torch.no_grad():
-        expected, computed = model(**inputs()), opened(**inputs())
-    assert all(torch.equal(expected[key], computed[key]) for key in expected)
-    again, _ = huggingface.read(tmp_path / "ours")
-    assert (again.encoder, again.settings) == (ours.encoder, ours.settings)
+    parity.check_bytes(tmp_path, make(tmp_path / "theirs", suffix, **settings))
 
 
 @pytest.mark.parametrize(
@@ -141,22 +60,8 @@ def test_every_byte_returns_and_transformers_opens_it(tmp_path, suffix, settings
     ],
 )
 def test_heads_on_labels(tmp_path, suffix, settings):
-    model = make(tmp_path, suffix, **settings)
-    ours, _ = huggingface.read(tmp_path)
-    given = {name: tensor[None] for name, tensor in inputs().items()} if "Choice" in suffix else inputs()
-    with torch.no_grad():
-        outputs = model(**given)
-    theirs = {name: outputs[name].numpy() for name in ("logits", "start_logits", "end_logits") if name in outputs}
-    reading = reading_of(ours)
-    computed, real_BT = values(ours, reading, batch()), batch()["examples_BT"] > 0
-    assert computed.keys() == theirs.keys()
-    for name, expected in theirs.items():
-        rows = real_BT if reading.is_per_token(name) else slice(None)
-        np.testing.assert_allclose(computed[name][rows], expected.reshape(computed[name].shape)[rows], atol=1e-4)
-        assert expected.std() > 0.1
+    written = parity.check_labels(tmp_path, make(tmp_path, suffix, **settings), has_choices="Choice" in suffix)
     # What a head pools is written back.
-    huggingface.write(tmp_path / "back", ours)
-    written = json.loads((tmp_path / "back" / "config.json").read_text())
     assert written["classifier_pooling"] == settings.get("classifier_pooling", "cls")
 
 
@@ -266,7 +171,9 @@ def test_rates_of_dropout_that_are_not_kept_are_noted(tmp_path, settings, lost):
 
 
 def test_another_pooling_is_refused():
-    with pytest.raises(UserError, match="^config.json has classifier_pooling='max'; bertjax's ModernBERT has cls and"):
+    with pytest.raises(
+        UserError, match="^config.json has classifier_pooling='max', and bertjax's head computes cls and"
+    ):
         FAMILY.task_heads["classification"].check({"classifier_pooling": "max"})
 
 

@@ -41,6 +41,15 @@ MOBILEBERT = BERT | {
     "ffn.0.output.dense": "feedforward_1/output",
 }
 MODERNBERT = {"attn.Wo": "attention/output", "mlp.Wo": "output"}  # the others are joined, see MODERNBERT_JOINED
+EUROBERT = {
+    "self_attn.q_proj": "attention/query",
+    "self_attn.k_proj": "attention/key",
+    "self_attn.v_proj": "attention/value",
+    "self_attn.o_proj": "attention/output",
+    "mlp.gate_proj": "intermediate",
+    "mlp.up_proj": "gate",
+    "mlp.down_proj": "output",
+}
 FAMILIES = {
     "bert": ("bert.encoder.layer.1", BERT),
     "roberta": ("roberta.encoder.layer.1", BERT),
@@ -50,6 +59,7 @@ FAMILIES = {
     "xlnet": ("transformer.layer.1", XLNET),
     "mobilebert": ("mobilebert.encoder.layer.1", MOBILEBERT),
     "modernbert": ("model.layers.1", MODERNBERT),
+    "eurobert": ("model.layers.1", EUROBERT),
 }
 # Kernels that ModernBERT has in one, in their order.
 MODERNBERT_JOINED = {

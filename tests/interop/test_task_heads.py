@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.cli import convert
 from bertjax.config import export
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import huggingface, weights
+from bertjax.interop import families, huggingface, weights
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests.interop import models
@@ -23,7 +23,7 @@ SUFFIXES = {
     "span": "ForQuestionAnswering",
     "multiple_choice": "ForMultipleChoice",
 }
-CASES = [(kind, term) for kind in models.STEMS for term in SUFFIXES]
+CASES = [(kind, term) for kind in models.STEMS for term in families.of_config({"model_type": kind}).task_heads]
 
 
 @pytest.fixture(scope="module")

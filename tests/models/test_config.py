@@ -97,4 +97,7 @@ def test_presets_are_the_published_sizes():
         "ettin_1b": (28, 1792, 28, 3840),
         "mmbert_small": (22, 384, 6, 1152),
         "mmbert_base": (22, 768, 12, 1152),
+        "eurobert_210m": (12, 768, 12, 3072),
+        "eurobert_610m": (26, 1152, 18, 4096),
+        "eurobert_2_1b": (32, 2304, 18, 6144),
     }

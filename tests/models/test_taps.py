@@ -187,7 +187,7 @@ def test_captured_layers():
     np.testing.assert_allclose(values["hidden"][-1], last, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{}, batches.ROTARY], ids=["learned", "rotary"])
+@pytest.mark.parametrize("changes", [{}, batches.ROTARY, batches.GROUPED], ids=["learned", "rotary", "grouped"])
 def test_captured_values_recompute_the_attention_output(changes):
     config = dataclasses.replace(CONFIG, **changes)
     values = captured(tags, config=config)

@@ -11,11 +11,13 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from bertjax.config.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
+from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.logits import SoftLogits
@@ -106,6 +108,7 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
     "changes",
     [
         batches.ROTARY,
+        {"block": LlamaBlock(key_value_heads=1), "embeddings": WordEmbeddings()},
         {"embeddings": BertEmbeddings(32), "sharing": "all"},
         {"heads": 8, "block": BertBlock(FIXED_PATTERNS)},
         {"block": MobileBertBlock(inner_width=32, feedforwards=3), "embeddings": MobileBertEmbeddings(32)},
@@ -113,7 +116,7 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
         {"block": MobileBertBlock(inner_width=256, feedforwards=1, bottlenecked="none")},
         batches.LSTM,
     ],
-    ids=["modern", "albert", "fixed", "mobile", "mobile_tiny", "inverted", "lstm"],
+    ids=["modern", "grouped", "albert", "fixed", "mobile", "mobile_tiny", "inverted", "lstm"],
 )
 def test_the_formula_counts_the_products_of_other_architectures(changes):
     made = program("mlm", dataclasses.replace(SMALL, **changes))

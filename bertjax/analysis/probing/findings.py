@@ -25,7 +25,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead
+from bertjax.models.heads import masked_lm_head
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
@@ -88,7 +88,7 @@ def without_lens(subject: Subject, objective: Objective | None) -> str:
     if not isinstance(objective, MaskedLM):
         return "has no masked-LM head"
     head = objective.heads(subject.encoder).get("mlm")
-    if head is None or head.kind is not MaskedLMHead or head.on_generator:
+    if head is None or head.kind is not masked_lm_head(subject.encoder) or head.on_generator:
         return "has no masked-LM head that reads its encoder"
     return ""
 

@@ -244,7 +244,9 @@ class Tokenizer(abc.ABC):
     def check(self) -> None:
         """Raise ValueError unless the library reads the model, all special symbols exist, and its size is sane."""
         symbols = {self.pad_id, self.unk_id, self.sep_id, self.cls_id, self.mask_id}
-        if len(symbols) < 5 or max(symbols) >= self.vocab_size:
+        # Llama's tokenizers pad with the end of a text, and [PAD] stands for the [UNK] that they do not have.
+        shared = (self.pad_id == self.sep_id) + (self.unk_id == self.pad_id)
+        if len(symbols) < 5 - shared or max(symbols) >= self.vocab_size:
             raise ValueError("two special symbols have one id")
         if self.vocab_size > LARGEST_VOCABULARY:
             raise ValueError(f"its largest id is {self.vocab_size - 1:,}, and the limit is {LARGEST_VOCABULARY - 1:,}")

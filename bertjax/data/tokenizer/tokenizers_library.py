@@ -285,7 +285,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _text(self, ids: list[int]) -> str:
         # The library would skip [UNK] as well, but a reader must see where text was lost.
-        silent = self.special_ids - {self.unk_id}
+        silent = self.special_ids - ({self.unk_id} - {self.pad_id})
         text = self._processor.decode([i for i in ids if i not in silent], skip_special_tokens=False)
         return text.removeprefix(" ") if self.is_byte_level else text
 
@@ -311,6 +311,9 @@ def roles_of(description: dict[str, Any]) -> dict[str, str]:
     for symbol, others in EQUIVALENTS.items():
         names = (declared.get(symbol), symbol, *others)
         roles[symbol] = next((name for name in names if name in pieces), names[-1])
+    if description["model"]["type"] == "BPE" and roles["[UNK]"] not in pieces:
+        # Llama's BPE has a piece for every byte and no [UNK]. No text becomes it, so any symbol can stand for it.
+        roles["[UNK]"] = roles["[PAD]"]
     return roles
 
 

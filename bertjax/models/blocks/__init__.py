@@ -10,6 +10,7 @@ KINDS = {
     "modern": "bertjax.models.blocks.modern:ModernBlock",
     "xlnet": "bertjax.models.blocks.xlnet:XLNetBlock",
     "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertBlock",
+    "llama": "bertjax.models.blocks.llama:LlamaBlock",
     "lstm": "bertjax.models.blocks.lstm:LSTMBlock",
 }
 

@@ -48,6 +48,7 @@ class Block(Kind, abc.ABC):
       masks: per-layer masks that can be applied, as described in `bertjax.models.taps`.
       fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
       position_settings: settings that only change how positions are read; `init_from` and stages may differ in them.
+      key_value_heads: number of heads of keys and values if they are fewer than those of queries, else 0.
       global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
       feedforwards: number of feed-forward networks per layer.
       norm: makes a norm of layers or embeddings from the config and `name`; None for layer norms.
@@ -55,7 +56,9 @@ class Block(Kind, abc.ABC):
       has_attention_biases: whether attention's dense layers have biases.
       has_final_norm: whether the encoder has a norm after the last layer.
       has_pooler: whether a dense layer pools the state of [CLS] for heads on whole examples (Devlin et al., 2019).
-        Without it every head that predicts labels has a layer of its own, see `bertjax.models.label_heads`.
+      example_head, token_head: classes of heads that predict labels of examples or tokens, see
+        `bertjax.models.label_heads`; None for linear ones.
+      masked_lm_head: class of the head that predicts tokens, see `bertjax.models.heads`; None for BERT's.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
     """
 
@@ -63,6 +66,7 @@ class Block(Kind, abc.ABC):
     masks: ClassVar[tuple[str, ...]] = (*MASKS, LAYER_MASK, CONTEXT_OFFSET)
     fixed_heads: ClassVar[tuple[str, ...]] = ()
     position_settings: ClassVar[tuple[str, ...]] = ()
+    key_value_heads: ClassVar[int] = 0
     global_every: ClassVar[int] = 1
     feedforwards: ClassVar[int] = 1
     norm: ClassVar[Callable[..., nn.Module] | None] = None
@@ -70,6 +74,9 @@ class Block(Kind, abc.ABC):
     has_attention_biases: ClassVar[bool] = True
     has_final_norm: ClassVar[bool] = False
     has_pooler: ClassVar[bool] = True
+    example_head: ClassVar[type[nn.Module] | None] = None
+    token_head: ClassVar[type[nn.Module] | None] = None
+    masked_lm_head: ClassVar[type[nn.Module] | None] = None
     has_query_stream: ClassVar[bool] = False
 
     @abc.abstractmethod

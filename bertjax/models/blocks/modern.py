@@ -17,10 +17,11 @@ from bertjax.models.bert import feed_forward, products
 from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
+from bertjax.models.label_heads import LabelHead
 from bertjax.models.layers import normalization
 from bertjax.models.random import split
 from bertjax.models.remat import kept
-from bertjax.models.rotary import Rotary, rotary_at
+from bertjax.models.rotary import Rotary, check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 
@@ -53,6 +54,7 @@ class ModernBlock(Block):
 
     has_final_norm = True
     has_pooler = False
+    example_head = token_head = LabelHead
 
     @property
     def position_settings(self):
@@ -69,14 +71,7 @@ class ModernBlock(Block):
     def check(self, config):
         check_heads(config)
         check_no_position_table(config)
-        if config.head_channels % 2:
-            raise UserError(
-                f"model.block.kind=modern rotates pairs of channels, and heads are {config.head_channels} wide; choose "
-                "another number of model.heads"
-            )
-        for field in ("rotary_base", "local_rotary_base"):
-            if (base := getattr(self, field)) <= 1.0:
-                raise UserError(f"model.block.{field}={base} must be above 1; 10000 is usual")
+        check_rotary(config, "rotary_base", "local_rotary_base")
         if self.window < 0:
             raise UserError(f"model.block.window={self.window} must not be negative; 0 lets every layer see everything")
         if self.global_every < 1:

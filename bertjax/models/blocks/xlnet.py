@@ -11,9 +11,9 @@ from flax import linen as nn
 from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_heads
 from bertjax.models.config import EncoderConfig
-from bertjax.models.dropout import dropout
-from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
+from bertjax.models.embeddings import Embeddings
 from bertjax.models.relative import relative_positions
+from bertjax.models.word_embeddings import WordEmbeddingLayer
 from bertjax.runtime.errors import UserError
 
 
@@ -65,7 +65,7 @@ class XLNetEmbeddings(Embeddings):
         return XLNetEmbeddingLayer(config, parent=None)
 
 
-class XLNetEmbeddingLayer(EmbeddingLayer):
+class XLNetEmbeddingLayer(WordEmbeddingLayer):
     """Word embeddings, and `query`, the embedding of a token that is not seen (section 2.3)."""
 
     config: EncoderConfig
@@ -74,7 +74,3 @@ class XLNetEmbeddingLayer(EmbeddingLayer):
         super().setup()
         init = nn.initializers.truncated_normal(self.config.init_stddev)
         self.query = self.param("query", init, (self.config.embedded_width,))
-
-    def __call__(self, tokens_BT, positions_BT, segments_BT, key, examples_BT=None):
-        words_BTE = rows(self.word, tokens_BT).astype(self.config.execution.dtype)
-        return dropout(words_BTE, self.config.dropout, key)

@@ -23,7 +23,7 @@ from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_read
 from bertjax.objectives.outputs import RecordScores
 from bertjax.runtime.errors import UserError
 
-POOLINGS = CLS, MEAN = ("cls", "mean")
+POOLINGS = CLS, MEAN, LATE = ("cls", "mean", "late")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,9 @@ class ExampleObjective(Objective):
     """Predicts one label per example with dropout and a head on pooled hidden states, see `label_head`.
 
     Attributes:
-      pooling: `cls`, the pooled [CLS] (Devlin et al., 2019), or `mean`, the mean over the example's hidden states
-        without a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084). With `reads="mix"`, pooling is always the mean.
+      pooling: `cls`, the pooled [CLS] (Devlin et al., 2019); `mean`, the mean over the example's hidden states, without
+        a pooler (Reimers & Gurevych, 2019, arXiv 1908.10084); or `late`, the mean over the head's outputs for its
+        tokens (Boizard et al., 2025, EuroBERT, arXiv 2503.05500). With `reads="mix"`, `cls` is the mean too.
       reads: `last`, or `mix`, a learned weighted sum over the embeddings and all layers (`ScalarMix`), without encoder
         dropout. The feature-based approach also freezes the encoder: `optimizer.frozen=["^encoder/"]` (Devlin et al.,
         2019, section 5.3).
@@ -53,11 +54,7 @@ class ExampleObjective(Objective):
 
     @property
     def reads_pooler(self) -> bool:
-        return not self._reads_mean
-
-    @property
-    def _reads_mean(self) -> bool:
-        return self.pooling == MEAN or self.reads == MIX
+        return self.pooling == CLS and self.reads != MIX
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return mix_head(self.reads) | {self.term: label_head(config, self.num_outputs)}
@@ -65,21 +62,25 @@ class ExampleObjective(Objective):
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return one output vector per example, float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
-        if self._reads_mean:
-            hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, encoder_key).hidden
-            slots = batch["example_ids_BN"].shape[1]
-            pooled_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], slots)
-        else:
+
+        def head(states: jax.Array) -> jax.Array:
+            return model.head(self.term, dropout(states, model.config.dropout, head_key))
+
+        if self.reads_pooler:
             # The pooler reads only [CLS], so the last layer computes no other position.
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
-            pooled_BND = model.encode(batch, encoder_key, nothing_more_BK).pooled_BND
-        return model.head(self.term, dropout(pooled_BND, model.config.dropout, head_key))
+            return head(model.encode(batch, encoder_key, nothing_more_BK).pooled_BND)
+        hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, encoder_key).hidden
+        examples = batch["examples_BT"], batch["example_ids_BN"].shape[1]
+        if self.pooling == LATE:
+            return mean_of_examples(head(hidden_BTD), *examples)
+        return head(mean_of_examples(hidden_BTD, *examples))
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         products = label_products(config, self.num_outputs)
-        if self._reads_mean:
-            return (FlopsPart(config, {"examples": products}),)
-        return (FlopsPart(config, {"examples": pooler_products(config) + products}, read=0.0),)
+        if self.reads_pooler:
+            return (FlopsPart(config, {"examples": pooler_products(config) + products}, read=0.0),)
+        return (FlopsPart(config, {"tokens" if self.pooling == LATE else "examples": products}),)
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return `labels_BN` and `weights_BN` (0 if unlabeled); with unlabeled examples also `soft_weights_BN`."""

@@ -36,7 +36,7 @@ class TokenObjective(Objective):
         check_reads(self.reads)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return mix_head(self.reads) | {self.term: label_head(config, self.num_outputs)}
+        return mix_head(self.reads) | {self.term: label_head(config, self.num_outputs, on_tokens=True)}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return one output vector per token, float32 [B, T, num_outputs]."""
@@ -44,7 +44,7 @@ class TokenObjective(Objective):
         return model.head(self.term, hidden_BTD)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        return (FlopsPart(config, {"tokens": label_products(config, self.num_outputs)}),)
+        return (FlopsPart(config, {"tokens": label_products(config, self.num_outputs, on_tokens=True)}),)
 
 
 def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.heads import MaskedLMHead
+from bertjax.models.heads import masked_lm_head
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective, Traits
 from bertjax.objectives.losses import classification_term
@@ -38,14 +38,14 @@ class CausalLM(Objective):
                 f"objective.kind=causal predicts tokens that model.direction={config.direction} lets the model see; "
                 f"set model.direction={LEFT_TO_RIGHT}"
             )
-        return {self.term: HeadSpec(MaskedLMHead)}
+        return {self.term: HeadSpec(masked_lm_head(config))}
 
     def logits(self, model, batch, key=None):
         # Nearly every position is predicted, so the last layer computes all of them.
         return model.head(self.term, model.encode(batch, key).hidden, model.word_VE)
 
     def flops_parts(self, config):
-        return (FlopsPart(config, {"predictions": head_products(config, HeadSpec(MaskedLMHead))}),)
+        return (FlopsPart(config, {"predictions": head_products(config, HeadSpec(masked_lm_head(config)))}),)
 
     def features(self, examples, draw):
         """Return `clm_labels_BK`, the next tokens, and `clm_weights_BK`, 0 if the next token is special."""

@@ -20,7 +20,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.heads import MaskedLMHead
+from bertjax.models.heads import masked_lm_head
 from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
@@ -89,7 +89,7 @@ class Electra(MaskedLM):
         return with_possible_attention(scaled)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return {"mlm": HeadSpec(MaskedLMHead, on_generator=True), "rtd": HeadSpec(DetectionHead)}
+        return {"mlm": HeadSpec(masked_lm_head(config), on_generator=True), "rtd": HeadSpec(DetectionHead)}
 
     def model(self, config: EncoderConfig) -> Model:
         return Model(config, self.heads(config), self.generator(config))

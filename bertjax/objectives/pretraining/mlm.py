@@ -14,7 +14,7 @@ from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoded
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.heads import MaskedLMHead
+from bertjax.models.heads import masked_lm_head
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective, Terms, Traits, joined
 from bertjax.objectives.losses import classification_term
@@ -77,7 +77,7 @@ class MaskedLM(Objective):
         return f"{self.term}_loss"
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return {"mlm": HeadSpec(MaskedLMHead)} | {part.term: part.head for part in self.parts}
+        return {"mlm": HeadSpec(masked_lm_head(config))} | {part.term: part.head for part in self.parts}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: logits_BKV at the predicted positions, <term>: logits of a part}."""
@@ -94,7 +94,7 @@ class MaskedLM(Objective):
         return model.head("mlm", hidden_BKD, model.word_VE)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        heads = {"predictions": head_products(config, HeadSpec(MaskedLMHead))}
+        heads = {"predictions": head_products(config, HeadSpec(masked_lm_head(config)))}
         for part in self.parts:
             unit = "tokens" if part.reads_all_tokens else "examples"
             heads[unit] = heads.get(unit, 0) + head_products(config, part.head)

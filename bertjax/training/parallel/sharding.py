@@ -18,7 +18,7 @@ Rules = Sequence[tuple[str, P]]
 # The first matching rule applies. Stacked kernels start with the layer axis. The last axis stays unsharded if there is
 # a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
 ENCODER_RULES: Rules = (
-    (r"encoder/embeddings/word$", P("tensor", "fsdp")),
+    (r"(encoder/embeddings|heads/.+)/word$", P("tensor", "fsdp")),
     (r"encoder/embeddings/(position|segment|task)$", P(None, "fsdp")),
     (r"encoder/(embeddings/query|layers/attention/relative/segment)$", P()),
     (

@@ -103,8 +103,10 @@ def test_terms_are_those_of_the_definition(case, store):
         assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels)
 
 
-def test_mean_pooling_reads_all_tokens_of_an_example(store):
-    objective, module, params, ragged = case_of(Classification(CLASSES, pooling="mean"), store)
+@pytest.mark.parametrize("pooling", ["mean", "late"])
+def test_mean_pooling_reads_all_tokens_of_an_example(store, pooling):
+    """Late pooling is the same with a linear head: the mean of its outputs is the output of the mean."""
+    objective, module, params, ragged = case_of(Classification(CLASSES, pooling=pooling), store)
     head, batch = params["heads"]["classification"], batch_of(objective, ragged, PACKED, store)
     hidden_BTD = np.asarray(module.apply({"params": params}, batch, method="encode").hidden, np.float64)
     logits_BNC = np.asarray(objective.apply(module, params, batch))

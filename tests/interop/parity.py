@@ -1,0 +1,121 @@
+"""Comparison of a family with transformers on folders in which every tensor is drawn at random, norms included."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax.traverse_util import flatten_dict
+
+from bertjax.interop import huggingface, names, tokenizers, weights
+from bertjax.interop.family import Family
+from bertjax.interop.outputs import reading_of, values
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import masked_lm_head
+from tests.interop import models
+
+TOKENS, ROWS, LENGTH = models.trained(), 3, 40
+
+
+def write(folder, model: torch.nn.Module) -> torch.nn.Module:
+    """Write a folder of a model after drawing every tensor at random, norms and biases too; return the model."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    model.eval().save_pretrained(folder)
+    tokenizers.write(folder, TOKENS, LENGTH, segments=0)
+    return model
+
+
+@functools.cache
+def batch() -> dict[str, np.ndarray]:
+    """Return rows of one example each, of three lengths."""
+    draw, columns = np.random.default_rng(0), np.arange(LENGTH)
+    real_BT = columns < np.array([[LENGTH], [29], [7]])
+    tokens_BT = np.where(real_BT, draw.integers(5, TOKENS.vocab_size, (ROWS, LENGTH)), TOKENS.pad_id)
+    zeros_BT = np.zeros_like(tokens_BT)
+    return {
+        "tokens_BT": tokens_BT,
+        "segments_BT": zeros_BT,
+        "positions_BT": np.where(real_BT, columns, 0),
+        "examples_BT": real_BT.astype(np.int32),
+        "example_ids_BN": np.arange(ROWS)[:, None],
+        "summary_positions_BN": zeros_BT[:, :1],
+    }
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    """Return the same rows as transformers reads them."""
+    names_of_ours = {"input_ids": "tokens_BT", "attention_mask": "examples_BT"}
+    return {name: torch.tensor(batch()[ours]) for name, ours in names_of_ours.items()}
+
+
+def check_values_and_gradients(folder, model: torch.nn.Module, family: Family) -> None:
+    """Compare hidden states, MLM logits and gradients of the MLM loss with the model that `write` wrote."""
+    ours, _ = huggingface.read(folder)
+    real_BT, labels_BT = batch()["examples_BT"] > 0, np.roll(batch()["tokens_BT"], 3)
+    outputs = model(**inputs(), output_hidden_states=True)
+    torch.nn.functional.cross_entropy(outputs.logits[real_BT], torch.tensor(labels_BT[real_BT])).backward()
+    assert outputs.logits[real_BT].std() > 1
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(params):
+        encoder, head = Encoder(ours.encoder), masked_lm_head(ours.encoder)(ours.encoder)
+        arrays = {name: batch()[name] for name in ("tokens_BT", "positions_BT", "examples_BT")}
+        encoded, state = encoder.apply({"params": params["encoder"]}, **arrays, mutable=["captured"])
+        word_VE = params["encoder"]["embeddings"]["word"]
+        logits_BTV = head.apply({"params": params["heads"]["mlm"]}, encoded.hidden, word_VE)
+        scores_BT = jnp.take_along_axis(jax.nn.log_softmax(logits_BTV), labels_BT[..., None], axis=-1)[..., 0]
+        return -jnp.mean(scores_BT, where=real_BT), (state["captured"]["hidden"], encoded.hidden, logits_BTV)
+
+    (_, (hidden, last_BTD, logits_BTV)), gradients = jax.jit(loss)(ours.params)
+    # transformers lists the last states after the final norm.
+    for layer, theirs_BTD in enumerate(outputs.hidden_states[: ours.encoder.layers]):
+        np.testing.assert_allclose(hidden[layer][real_BT], theirs_BTD.detach().numpy()[real_BT], atol=1e-4)
+    theirs_BTD = model.model(**inputs()).last_hidden_state.detach().numpy()
+    np.testing.assert_allclose(last_BTD[real_BT], theirs_BTD[real_BT], atol=1e-4)
+    theirs_BTV = outputs.logits.detach().numpy()[real_BT]
+    np.testing.assert_allclose(logits_BTV[real_BT][:, : ours.encoder.vocab_size], theirs_BTV, atol=1e-4)
+    theirs = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    flat = flatten_dict(jax.tree.map(np.asarray, gradients), sep="/")
+    cut = {path: x[: ours.encoder.vocab_size] if "/word" in path else x for path, x in flat.items()}
+    own = family.published(names.to_tensors(cut, family.names(ours.encoder, frozenset({"mlm"}))))
+    assert own.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        assert np.linalg.norm(own[name] - gradient) <= 1e-3 * np.linalg.norm(gradient), name
+
+
+def check_bytes(folder, model: torch.nn.Module) -> None:
+    """Check that every byte of `folder / "theirs"` returns, and that transformers computes the same with it."""
+    ours, notes = huggingface.read(folder / "theirs")
+    assert not [note for note in notes if "does not know" in note]
+    huggingface.write(folder / "ours", ours)
+    theirs, back = weights.read(folder / "theirs"), weights.read(folder / "ours")
+    assert theirs.keys() == back.keys()
+    assert all(tensor.tobytes() == back[name].tobytes() for name, tensor in theirs.items())
+    opened = type(model).from_pretrained(folder / "ours", attn_implementation="eager").eval()
+    with torch.no_grad():
+        expected, computed = model(**inputs()), opened(**inputs())
+    assert all(torch.equal(expected[key], computed[key]) for key in expected)
+    again, _ = huggingface.read(folder / "ours")
+    assert (again.encoder, again.settings) == (ours.encoder, ours.settings)
+
+
+def check_labels(folder, model: torch.nn.Module, has_choices: bool = False) -> dict:
+    """Compare a head on labels with the model that `write` wrote; return the `config.json` that is written back."""
+    ours, _ = huggingface.read(folder)
+    given = {name: tensor[None] for name, tensor in inputs().items()} if has_choices else inputs()
+    with torch.no_grad():
+        outputs = model(**given)
+    theirs = {name: outputs[name].numpy() for name in ("logits", "start_logits", "end_logits") if name in outputs}
+    reading = reading_of(ours)
+    computed, real_BT = values(ours, reading, batch()), batch()["examples_BT"] > 0
+    assert computed.keys() == theirs.keys()
+    for name, expected in theirs.items():
+        rows = real_BT if reading.is_per_token(name) else slice(None)
+        np.testing.assert_allclose(computed[name][rows], expected.reshape(computed[name].shape)[rows], atol=1e-4)
+        assert expected.std() > 0.1
+    huggingface.write(folder / "back", ours)
+    return tokenizers.load_json(folder / "back" / "config.json")
