@@ -43,7 +43,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if not variant:
         raise ValueError("name the teacher, such as configs/distilbert.py:models/bert")
     teacher = SMOKE_TEACHER if variant == "smoke" else variant
-    model = SavedModel(teacher).settings["model"]
+    model = SavedModel(teacher).model
     if model["layers"] % 2:
         raise ValueError(f"{teacher} has {model['layers']} layers, an odd number; name a teacher with an even number")
     layers = model["layers"] // 2

@@ -46,7 +46,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if not variant:
         raise ValueError("name the teacher, such as configs/mobilebert.py:runs/ib_bert/export")
     teacher = SMOKE_TEACHER if variant == "smoke" else variant
-    model = SavedModel(teacher).settings["model"]
+    model = SavedModel(teacher).model
     width = model["width"]
     if width % (4 * model["heads"]):
         raise ValueError(

@@ -49,7 +49,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if not variant:
         raise ValueError("name the teacher, such as configs/small_vocabulary.py:runs/mixed/export")
     teacher = SMOKE_TEACHER if variant == "smoke" else variant
-    model = SavedModel(teacher).settings["model"]
+    model = SavedModel(teacher).model
     width = model["width"] // 4
     if width % model["heads"]:
         raise ValueError(

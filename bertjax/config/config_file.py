@@ -208,7 +208,7 @@ def _model_of(name: Any) -> dict[str, Any]:
         raise UserError(
             f"model.preset={INIT_FROM} needs a model to copy the architecture from; add --config.init_from=EXPORT"
         )
-    return SavedModel(name).settings["model"]
+    return SavedModel(name).model
 
 
 def _check_code(inherited: dict[str, Any], own: dict[str, Any]) -> None:

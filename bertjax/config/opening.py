@@ -102,6 +102,14 @@ class SavedModel:
             raise UserError(f"{path} is damaged ({reason(error)}); restore it") from error
 
     @functools.cached_property
+    def model(self) -> dict[str, Any]:
+        """The settings of the architecture; in a run whose stages differ in it, those of the checkpoint's stage."""
+        stages = [] if self.is_export else self.settings["stages"]
+        # The stage of the newest checkpoint is known only to the checkpoint.
+        differ = any(stage.get(name) for stage in stages for name in export.WHOLE_MODEL)
+        return (self.export if differ else self).settings["model"]
+
+    @functools.cached_property
     def config(self) -> "Config":
         """The training configuration; for an export only what `private_paths.read_from_export` accepts.
 
@@ -245,10 +253,16 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
     if task not in tasks:
         raise UserError(f"--task={task} is not a task of the model; choose one of {', '.join(tasks)}")
     stages = [stage for stage in settings.get("stages", []) if not stage.get("tasks") or task in stage["tasks"]]
-    # The checks of `Config` would refuse stages that name tasks that are left out. They would also refuse a last stage
-    # without the whole model, and the last one of this task may be an early one of the run.
-    stages = [stage | export.WHOLE_MODEL | {"tasks": []} for stage in stages]
-    return settings | {"tasks": {task: tasks[task]}, "stages": stages}
+    # The checks of `Config` are for a whole run. They would refuse stages that name tasks that are left out, a last
+    # stage without the whole model, and a schedule, layers or steps of the stages that are missing.
+    alone = export.WHOLE_MODEL | {"tasks": [], "frozen_layers": 0, "learning_rate": 0.0, "warmup_steps": 0}
+    return settings | {
+        "tasks": {task: tasks[task]},
+        "stages": [stage | alone for stage in stages],
+        "init_layers": [],
+        "optimizer": settings.get("optimizer", {}) | {"warmup_steps": 0, "warmup_share": 0.0, "warmup_tokens": 0.0},
+        "runtime": settings.get("runtime", {}) | {"keep_at": []},
+    }
 
 
 def _is_labeled(task: dict[str, Any]) -> bool:

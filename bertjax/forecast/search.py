@@ -38,7 +38,7 @@ def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: in
     while True:
         runtime = dataclasses.replace(config.runtime, micro_tokens=micro_tokens)
         program = Program(dataclasses.replace(config, runtime=runtime), config.expected_vocab_size, devices)
-        forecast = forecast_step(program, topology, stage)
+        forecast = forecast_step(program.at(stage), topology, stage)
         yield forecast
         # Stop at one row per micro-batch: a single row cannot be split.
         rows = filled_up(at.batch, program.layout.shards) // program.layout.shards

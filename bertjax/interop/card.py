@@ -174,23 +174,25 @@ def _data(export: Export) -> str:
         return "Converted from a Hugging Face checkpoint, which does not record its training data."
     settings = export.settings
     try:
-        return _rows(_described(settings))
+        return _rows(_described(settings, export.numbers.get("steps")))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"the settings of the model are not those of a run ({reason(error)}); export it again from its run"
         ) from error
 
 
-def _described(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the rows of that table from complete run settings."""
-    stages, [task, *_] = settings["stages"], settings["tasks"].values()
+def _described(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
+    """Return the rows of that table from complete run settings, with the stages of the first `steps` steps."""
+    [task, *_], stages, before = settings["tasks"].values(), [], 0
+    for stage in settings["stages"]:
+        trained = stage["steps"] if steps is None else min(stage["steps"], steps - before)
+        before += stage["steps"]
+        stages += [f"{trained:,} steps of {stage['batch']} x {stage['seq_len']} tokens"] if trained > 0 else []
     files = [task["examples"]["train"] for task in settings["tasks"].values() if "train" in task["examples"]]
     return {
         **(_fine_tuned(files, settings["init_from"]) if files else _pretrained(settings["data"])),
         "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
-        "stages": "; ".join(
-            f"{stage['steps']:,} steps of {stage['batch']} x {stage['seq_len']} tokens" for stage in stages
-        ),
+        "stages": "; ".join(stages),
         "seed": settings["seed"],
     }
 

@@ -18,6 +18,7 @@ from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
+from bertjax.training.config import ROTARY_BASES
 from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, matches_any, path_of
 from bertjax.training.program import Program
@@ -225,6 +226,7 @@ def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
         *(["layers"] if program.config.init_layers else []),
         *([] if ours.embeddings.segments else ["embeddings.segments"]),
         *_position_settings(ours),
+        *(f"block.{name}" for name in ROTARY_BASES),  # those that no layer reads
         *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
     }
     return [

@@ -88,8 +88,8 @@ def _check_bases(model: EncoderConfig, index: int, stage: Stage, is_last: bool) 
         setting = f"stages.{index}.{name}"
         if name not in model.block.position_settings:
             raise UserError(
-                f"{setting}={base:g} has no effect on model.block.kind={model.block.kind}, which reads positions "
-                f"without it; set {setting}=0"
+                f"{setting}={base:g} has no effect: no layer of this model (model.block.kind={model.block.kind}) reads "
+                f"positions with it; set {setting}=0"
             )
         if base <= 1.0:
             raise UserError(f"{setting}={base:g} must be above 1; 10000 is usual")

@@ -256,7 +256,10 @@ def test_the_best_is_the_lowest_floor_that_fits(forecast):
 @pytest.mark.slow
 def test_search(capsys):
     """On one chip strategies are the same, and so small a model reads nothing back from memory."""
-    assert compile.main([*FLAGS, "--topology=v5e:1x1", "--search"]) == 0
+    stages = "stages=[{'steps': 9, 'seq_len': 32, 'batch': 8, 'layers': 1}, {'steps': 9, 'seq_len': 32, 'batch': 8}]"
+    assert compile.main([*FLAGS, f"--config.{stages}", "--topology=v5e:1x1", "--search", "--stage=0"]) == 0
     output = capsys.readouterr().out
+    first = Program(load(stages, "model.layers=2"), 400).at(0)
+    assert f"parameters   {count_parameters(first.abstract_state['params'], first.encoder):,}\n" in output
     settings = ("strategy=gathered", "remat=none", "micro_tokens=0", "mesh.data=0", "mesh.fsdp=1")
     assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in output

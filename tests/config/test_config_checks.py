@@ -81,13 +81,13 @@ ROTARY = {"block": {"kind": "modern", "window": 0, "global_every": 1}, "embeddin
         (
             {},
             [{"rotary_base": 1e4}, {}],
-            "stages.0.rotary_base=10000 has no effect on model.block.kind=bert, which reads positions without it; set "
-            "stages.0.rotary_base=0",
+            "stages.0.rotary_base=10000 has no effect: no layer of this model (model.block.kind=bert) reads "
+            "positions with it; set stages.0.rotary_base=0",
         ),
         (
             ROTARY,
             [{"local_rotary_base": 1e4}, {}],
-            "stages.0.local_rotary_base=10000 has no effect on model.block.kind=modern",
+            "stages.0.local_rotary_base=10000 has no effect: no layer of this model (model.block.kind=modern) reads ",
         ),
         (LOCAL, [{}, {"rotary_base": 1e4}], "stages.1.rotary_base=10000 must equal model.block.rotary_base=160000: "),
         (LOCAL, [{"rotary_base": 0.5}, {}], "stages.0.rotary_base=0.5 must be above 1; 10000 is usual"),

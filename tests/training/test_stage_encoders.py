@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
-from bertjax.cli import evaluate
-from bertjax.config import export
+from bertjax.cli import evaluate, merge
+from bertjax.config import config_file, export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.opening import SavedModel, _of_task
+from bertjax.interop import card
 from bertjax.training.program import Program
 from bertjax.training.results import report
 from tests import runs
@@ -47,6 +48,34 @@ def test_one_task_of_an_early_stage_is_opened(program):
     assert len(settings["stages"]) == 1 and from_dict(settings).model == program.config.model
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": {"warmup_steps": 6}},  # more than the steps of the first task alone
+        {"runtime": {"keep_at": [8]}},
+        {"init_from": "a", "init_layers": [0], "model": MODEL | {"block": {"kind": "bert"}, "embeddings": {}}},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_one_task_is_opened_without_the_rest_of_its_run(settings):
+    """What holds for all stages need not hold for those of one task."""
+    stages = [
+        {"steps": 4, "seq_len": 16, "tasks": ["first"], "layers": 1 if "init_layers" in settings else 0},
+        {"steps": 6, "seq_len": 16, "tasks": ["second"]},
+    ]
+    common = {"model": MODEL, "tasks": {"first": MLM, "second": MLM}, "optimizer": {"warmup_steps": 1}}
+    whole = to_dict(from_dict(common | settings | {"stages": stages}))
+    for task, steps in (("first", 4), ("second", 6)):
+        config = from_dict(_of_task(whole, task))
+        assert (*config.tasks, config.stages[0].steps) == (task, steps)
+
+
+def test_every_task_of_ernie_2_is_opened():
+    whole = to_dict(config_file.load("configs/ernie2.py", []))
+    assert len(whole["tasks"]) == 5
+    assert all([*from_dict(_of_task(whole, task)).tasks] == [task] for task in whole["tasks"])
+
+
 @pytest.mark.slow
 def test_a_run_resumes_bit_for_bit_between_stages_with_other_bases(flags, tmp_path):
     """Checkpoints, scores and the export have the base of the stage that trained the last step."""
@@ -72,3 +101,16 @@ def test_a_run_resumes_bit_for_bit_between_stages_with_other_bases(flags, tmp_pa
     for step in (6, 12):
         [logged] = [line["eval/heldout/mlm_loss"] for line in records if line["step"] == step]
         assert evaluate.run(f"{tmp_path / 'whole'}@{step}")["eval"]["mlm_loss"] == pytest.approx(logged, abs=1e-6)
+
+    # Whatever starts from a checkpoint has its encoder, and not that of the finished run.
+    early, copied = (
+        f"{tmp_path / 'whole'}@6",
+        [f"--config.init_from={tmp_path / 'whole'}@6", "--config.model.preset=init_from"],
+    )
+    assert (
+        config_file.load(str(runs.CONFIG), [flag.removeprefix("--config.") for flag in copied]).model.block.rotary_base
+        == 10.0
+    )
+    assert merge.run([early, f"{tmp_path / 'parted'}@6"], tmp_path / "mean").encoder.block.rotary_base == 10.0
+    assert export.read(tmp_path / "mean").encoder.block.rotary_base == 10.0
+    assert "| stages | 6 steps of 8 x 16 tokens |" in card._data(SavedModel(early).export)

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertjax.config import private_paths, typed
 from bertjax.config.config import Config, from_dict, to_dict
-from bertjax.config.export import Export, encoder_of, exported
+from bertjax.config.export import Export, encoder_of, exported, with_encoder
 from bertjax.config.typed import differences
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
@@ -291,15 +291,17 @@ def read_checkpoint(path: Path, step: str) -> Export:
     # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
     steps = sum(stage.steps for stage in stages)
     to_model_params = ModelParams(lora, pruning, quantization, steps)
-    stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
-    return Export(
+    model = Export(
         settings=_tuned(settings, workdir, number),
-        encoder=encoder_at(encoder, stages[stage]),
+        encoder=encoder,
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         numbers={"steps": number, **restored.meta["totals"]},
         modules=starts[-1].get("modules", {}) if starts else {},
     )
+    stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
+    trained = encoder_at(encoder, stages[stage])
+    return model if trained == encoder else with_encoder(model, trained, model.params)
 
 
 def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpoint:
