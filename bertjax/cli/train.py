@@ -218,8 +218,9 @@ def _next(config: Config, files: Workdir, export_folder: epath.Path, pad_id: int
     opened = configuration.from_dict(private_paths.read_from_export(configuration.to_dict(config)), trust_code=True)
     trust_export = ["--trust-code"] if opened.foreign_kinds else []
     scored = root
-    if needs_export:  # it does not name the run's corpus
-        scored, score, trust = exported, score or ["--corpus=TEXTS"], trust_export
+    if needs_export:  # of the run's corpora, it names only those that come with bertjax
+        own_corpus = [] if opened.data.corpus != private_paths.EMBEDDED else ["--corpus=TEXTS"]
+        scored, score, trust = exported, score or own_corpus, trust_export
     evaluated, predicted = (scored, *score, *trust), (exported, *use, *trust_export)
     return [*copy, command("evaluate", *evaluated), command("predict", *predicted), *page, *ship]
 

@@ -71,6 +71,7 @@ def load(config_path: str, overrides: list[str] = ()) -> Config:
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _take_alternatives(mapping, [assignment.partition("=")[0] for assignment in overrides])
+    _check_warmup(mapping.get("optimizer"))
     _open_stages(mapping)
     return from_dict(mapping, trust_code=True)  # the user names the file
 
@@ -166,6 +167,17 @@ def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
                     raise UserError(f"{path} and {parent}.{other} exclude each other; leave one out")
                 if other != name and other in _DEPENDENT:
                     section.pop(_DEPENDENT[other], None)
+
+
+def _check_warmup(optimizer: Any) -> None:
+    """Raise UserError if a file sets the warm-up in steps and otherwise, of which only the other would count."""
+    if isinstance(optimizer, dict) and (steps := optimizer.get("warmup_steps")):
+        # Not in `OptimizerConfig`: there the steps have a default, and later those that the other setting results in.
+        for name in ("warmup_share", "warmup_tokens"):
+            if value := optimizer.get(name):
+                raise UserError(
+                    f"optimizer.warmup_steps={steps} and optimizer.{name}={value} both set the warm-up; leave one out"
+                )
 
 
 def _alternatives_of(parent: str) -> Sequence[tuple[str, ...]]:

@@ -19,17 +19,17 @@ class Schedule(Kind, abc.ABC):
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         """Return the rate at a step, counted from 0, as a share of the peak; warmup_steps < steps."""
 
-    def check(self, warmup_steps: int, steps: int, where: str) -> None:
+    def check(self, warmup_steps: int, steps: int, setting: str) -> None:
         """Raise UserError unless the schedule fits into a segment.
 
         Args:
           warmup_steps: warm-up steps.
           steps: all steps in the segment, warm-up included.
-          where: path of the warm-up setting, for the message.
+          setting: the warm-up setting with its value, for the message.
         """
         if warmup_steps >= steps:
             raise UserError(
-                f"{where}={warmup_steps} must be below the {steps} steps that the learning rate has to rise and fall; "
+                f"{setting} must be below the {steps} steps that the learning rate has to rise and fall; "
                 "lower it, or train longer"
             )
 
@@ -106,11 +106,11 @@ class WarmupStableDecay(Schedule):
         fall = 1.0 - jnp.sqrt(1.0 - left) if self.decay == ONE_MINUS_SQRT else left
         return jnp.minimum(_rise(step, warmup_steps), self.floor + (1.0 - self.floor) * fall)
 
-    def check(self, warmup_steps: int, steps: int, where: str) -> None:
-        super().check(warmup_steps, steps, where)
+    def check(self, warmup_steps: int, steps: int, setting: str) -> None:
+        super().check(warmup_steps, steps, setting)
         if warmup_steps + self.decay_steps > steps:
             raise UserError(
-                f"{where}={warmup_steps} and optimizer.schedule.decay_steps={self.decay_steps} are more than the "
+                f"{setting} and optimizer.schedule.decay_steps={self.decay_steps} are more than the "
                 f"{steps} steps that the learning rate has to rise and fall; lower one of them, or train longer"
             )
 

@@ -124,7 +124,10 @@ def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 
 
 def warmup_steps(stages: Sequence[Stage], optimizer: OptimizerConfig) -> int:
-    """Return the number of warm-up steps of a run, which are set in steps, as a share of all steps, or in tokens."""
+    """Return the number of warm-up steps of a run, which are set in steps, as a share of all steps, or in tokens.
+
+    A warm-up in tokens has at least one step and at most the steps of the run.
+    """
     if optimizer.warmup_share:
         return int(optimizer.warmup_share * sum(stage.steps for stage in stages))
     if not optimizer.warmup_tokens:
@@ -133,7 +136,7 @@ def warmup_steps(stages: Sequence[Stage], optimizer: OptimizerConfig) -> int:
     for stage in stages:  # batches may grow during the warm-up
         within = min(stage.steps, tokens / (stage.batch * stage.seq_len))
         steps, tokens = steps + within, tokens - within * stage.batch * stage.seq_len
-    return round(steps)
+    return max(1, round(steps))
 
 
 def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tuple[WarmupSegment, ...]:
@@ -146,13 +149,22 @@ def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tupl
     starts = [0, *(index for index, stage in enumerate(stages) if index and stage.learning_rate)]
     segments = []
     for start, end in zip(starts, [*starts[1:], len(stages)]):
-        peak, warmup, where = stages[start].learning_rate, stages[start].warmup_steps, f"stages.{start}"
+        peak, warmup = stages[start].learning_rate, stages[start].warmup_steps
+        setting = f"stages.{start}.warmup_steps={warmup}"
         if not start:  # the first stage has its peak and warm-up in `optimizer`
-            peak, warmup, where = optimizer.learning_rate, warmup_steps(stages, optimizer), "optimizer"
-            for name in ("warmup_share", "warmup_tokens"):
-                if value := getattr(optimizer, name):
-                    where = f"optimizer.{name}={value:g}: optimizer"
+            peak, warmup = optimizer.learning_rate, warmup_steps(stages, optimizer)
+            setting = _warmup_setting(stages, optimizer, warmup)
         first, steps = (sum(stage.steps for stage in part) for part in (stages[:start], stages[start:end]))
-        optimizer.schedule.check(warmup, steps, f"{where}.warmup_steps")
+        optimizer.schedule.check(warmup, steps, setting)
         segments.append(WarmupSegment(first, steps, peak, warmup))
     return tuple(segments)
+
+
+def _warmup_setting(stages: Sequence[Stage], optimizer: OptimizerConfig, steps: int) -> str:
+    """Return the setting that determines a run's warm-up, with its value, for messages."""
+    if optimizer.warmup_share:
+        return f"optimizer.warmup_share={optimizer.warmup_share:g} ({steps:,} steps)"
+    if optimizer.warmup_tokens:
+        tokens = sum(stage.steps * stage.batch * stage.seq_len for stage in stages)
+        return f"optimizer.warmup_tokens={optimizer.warmup_tokens:g} ({steps:,} steps; the run has {tokens:,} tokens)"
+    return f"optimizer.warmup_steps={steps}"

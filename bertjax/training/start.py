@@ -164,6 +164,7 @@ def _print_plan(program: Program, feeds: Feeds) -> None:
     for key, feed in feeds.further_heldout.items():
         print(report.heldout_line(feed, program.config.qualified(*key)))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
+    print(f"warm-up: {program.config.optimizer.warmup_steps:,} steps")
     for line in report.replacing_lines(program.config):
         print(line)
     print(report.layout_line(program), flush=True)

@@ -91,7 +91,8 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return {folder: overrides} for every combination of `a.b=value,value,...`.
 
     Raises:
-      UserError: there are no values, a setting is swept twice, or two combinations have the same folder name.
+      UserError: there are no values, a setting is swept twice or cannot be ranked, or two combinations have the same
+        folder name.
     """
     choices: dict[str, list[str]] = {}
     for sweep in sweeps:
@@ -100,6 +101,11 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if not key or not all(values):
             example = "--sweep=optimizer.learning_rate=2e-5,5e-5"
             raise UserError(f"--sweep={sweep} has an empty name or value; write {example}")
+        if key == "optimizer.ema_decay":  # results are ranked by the last weights
+            raise UserError(
+                f"--sweep={sweep} does not change the last weights, by which results are ranked; train one run for "
+                "each value, and compare eval_ema in their summary.json"
+            )
         if key in choices:
             raise UserError(f"--sweep={sweep} repeats {key}; list all its values in one --sweep, with commas")
         choices[key] = values

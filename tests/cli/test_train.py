@@ -22,6 +22,8 @@ from bertjax.training.run.workdir import Workdir
 from tests import runs
 from tests.toy_objective import Toy
 
+TASK = {"objective": {"kind": "classification", "classes": ["a", "b"]}, "examples": {"kind": "labeled_text"}}
+
 
 def test_a_run_writes_its_results(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())
@@ -205,12 +207,28 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
     ids=["bertjax", "schedule", "embeddings"],
 )
 def test_next_commands_trust_code_only_if_they_import_it(tmp_path, settings, trusting):
-    task = {"objective": {"kind": "classification", "classes": ["a", "b"]}, "examples": {"kind": "labeled_text"}}
-    config = from_dict({"tasks": {"toy": task}, "stages": [{"seq_len": 20}], **settings}, trust_code=True)
-    lines = train._next(config, Workdir.at(tmp_path), pad_id=0)
+    config = from_dict({"tasks": {"toy": TASK}, "stages": [{"seq_len": 20}], **settings}, trust_code=True)
+    files = Workdir.at(tmp_path)
+    lines = train._next(config, files, files.export, pad_id=0)
     assert [line.split()[3] for line in lines if "--trust-code" in line] == trusting
     assert [line.split()[3] for line in lines][:3] == ["evaluate", "predict", "report"]
     assert ("--to=" in lines[-1]) == ("model" not in settings)
+
+
+def test_next_commands_take_the_better_export(tmp_path):
+    """A run's name stands for its last weights, and an export names the run's corpus only if bertjax has it."""
+    files = Workdir.at(tmp_path)
+    for corpus, flags in (("embedded:en", []), ("mine/*.txt", ["--corpus=TEXTS"])):
+        config = from_dict({"data": {"corpus": corpus}, "stages": [{"steps": 20_000, "seq_len": 20}]})
+        evaluated, predicted, page = train._next(config, files, files.export_ema, pad_id=0)
+        assert evaluated == command("evaluate", f"{tmp_path}/export_ema", *flags)
+        assert predicted.startswith(command("predict", f"{tmp_path}/export_ema"))
+        assert page == command("report", str(tmp_path))
+        assert train._next(config, files, files.export, pad_id=0)[0] == command("evaluate", str(tmp_path))
+    config = from_dict({"tasks": {"toy": TASK}, "stages": [{"seq_len": 20}]})
+    evaluated, *_, converted = train._next(config, files, files.export_ema, pad_id=0)
+    assert evaluated == command("evaluate", f"{tmp_path}/export_ema", "--corpus=TEST_FILE")
+    assert f"--from={tmp_path}/export_ema " in converted
 
 
 @pytest.mark.slow

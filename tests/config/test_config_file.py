@@ -110,6 +110,16 @@ def test_the_warm_up_of_a_flag_replaces_that_of_the_file(tmp_path, recipe, flag,
         load(str(tmp_path / "a.py"), ["optimizer.warmup_steps=7", "optimizer.warmup_share=0.1"])
 
 
+@pytest.mark.parametrize("other", ["warmup_share", "warmup_tokens"])
+def test_a_file_sets_the_warm_up_once(tmp_path, other):
+    (tmp_path / "a.py").write_text(
+        f"def get_config():\n  return {{'optimizer': {{'warmup_steps': 300, '{other}': 0.5}}}}"
+    )
+    with pytest.raises(UserError, match=f"^optimizer.warmup_steps=300 and optimizer.{other}=0.5 both set the warm-up"):
+        load(str(tmp_path / "a.py"))
+    assert load(str(tmp_path / "a.py"), ["optimizer.warmup_steps=7"]).optimizer.warmup_steps == 7
+
+
 @pytest.mark.parametrize("number, by_data", [("steps", "epochs"), ("steps", "flops"), ("batch", "examples")])
 def test_of_the_ways_to_say_how_long_a_stage_is_that_of_a_flag_is_taken(tmp_path, number, by_data):
     for recipe in ({number: 8}, {"epochs": 2.0, "min_steps": 3} if number == "steps" else {by_data: 4}):

@@ -95,6 +95,18 @@ def test_params_that_are_frozen_in_the_run_have_no_average():
     assert_close(average_of(states[-1]), averages_by_hand(params))
 
 
+def test_factors_of_lora_are_averaged_before_they_are_merged():
+    """The mean of merged kernels would be another model, of a higher rank."""
+    program = program_of(lora={"rank": 2, "kernels": "query", "alpha": 6}, optimizer={"learning_rate": 1.0})
+    states, params = trained(program)
+    kernel, expected = "encoder/layers/attention/query/kernel", averages_by_hand(params)
+    a, b = (expected[f"lora/{kernel}/{name}"] for name in "ab")
+    merged = flatten_dict(jax.device_get(program.merged(averaged(DECAY, states[-1]))), sep="/")
+    np.testing.assert_allclose(merged[kernel], expected[kernel] + 3 * a @ b, rtol=1e-4, atol=1e-5)
+    of_merged = averages_by_hand([program.merged(states[-1] | {"params": each}) for each in params])
+    assert np.abs(of_merged[kernel] - merged[kernel]).max() > 1e-3
+
+
 def test_params_that_a_stage_freezes_count_as_they_are():
     program = program_of([GROWING[1] | {"frozen_layers": 2}, GROWING[1]])
     states, params = trained(program)

@@ -131,5 +131,5 @@ def test_a_stage_may_start_a_segment_of_its_own(schedule):
 )
 def test_settings_that_do_not_fit(schedule, warmup_steps, message):
     with pytest.raises(UserError, match=message):
-        schedule.check(warmup_steps, 100, "here")
+        schedule.check(warmup_steps, 100, f"here={warmup_steps}")
     schedule.check(warmup_steps - 2, 100, "here")

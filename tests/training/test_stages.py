@@ -135,22 +135,22 @@ def test_a_warm_up_may_be_a_share_of_all_steps():
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_share=0.1)
     restarted = [Stage(10, 8, 4), Stage(20, 8, 8), Stage(30, 32, 2, learning_rate=0.5, warmup_steps=1)]
     assert warmup_segments(restarted, optimizer) == (WarmupSegment(0, 30, 2.0, 6), WarmupSegment(30, 30, 0.5, 1))
-    message = "^optimizer.warmup_share=0.6: optimizer.warmup_steps=36 must be below the 30 steps"
+    message = r"^optimizer.warmup_share=0.6 \(36 steps\) must be below the 30 steps"
     with pytest.raises(UserError, match=message):
         warmup_segments(restarted, OptimizerConfig(warmup_share=0.6))
 
 
-@pytest.mark.parametrize("tokens, steps", [(64, 2), (320, 10), (384, 11), (1.6e3, 30), (1e9, 30)])
+@pytest.mark.parametrize("tokens, steps", [(1, 1), (15, 1), (64, 2), (320, 10), (384, 11), (1.6e3, 30), (1e9, 30)])
 def test_a_warm_up_in_tokens_counts_those_of_each_stage(tokens, steps):
-    """32 tokens in each of the first 10 steps, 64 in each of the next 20; no warm-up is longer than the run."""
+    """32 tokens in each of the first 10 steps, 64 in each of the next 20. A warm-up has at least 1 step, at most 30."""
     optimizer = OptimizerConfig(learning_rate=2.0, warmup_tokens=tokens)
     ramp = [Stage(10, 8, 4), Stage(20, 8, 8)]
     assert warmup_steps(ramp, optimizer) == steps
     if steps < 30:
         assert warmup_segments(ramp, optimizer) == (WarmupSegment(0, 30, 2.0, steps),)
     else:
-        message = f"^optimizer.warmup_tokens={re.escape(f'{tokens:g}')}: optimizer.warmup_steps=30 must be below the 30"
-        with pytest.raises(UserError, match=message):
+        message = f"optimizer.warmup_tokens={tokens:g} (30 steps; the run has 1,600 tokens) must be below the 30 steps"
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             warmup_segments(ramp, optimizer)
 
 

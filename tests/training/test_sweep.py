@@ -38,6 +38,7 @@ def test_combinations_are_all_and_have_names():
         (["a.b"], "has an empty name or value; write --sweep=optimizer"),
         (["a.b=1,"], "has an empty name or value"),
         (["a.b=1", "a.b=2"], "repeats a.b; list all its values in one --sweep, with commas"),
+        (["optimizer.ema_decay=0.9,0.99"], "does not change the last weights, by which results are ranked; train one"),
         (["a.b=1,1"], "two combinations of --sweep have the folder a.b=1; list each value once"),
     ],
 )

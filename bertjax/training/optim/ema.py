@@ -31,7 +31,8 @@ def average_params(decay: float) -> optax.GradientTransformation:
     adds the params before it. Params that a stage freezes count with the value that they keep.
 
     Args:
-      decay: decay rate; the average covers about the last 1 / (1 - decay) steps.
+      decay: decay rate; the average covers about the last 1 / (1 - decay) of n updates, or the last n / 9 while n is
+        below 9 decay / (1 - decay). So rates from n / (n + 9) on have the same average after n updates.
     """
 
     def init(params: Any) -> EmaState:

@@ -1,5 +1,6 @@
 """Find weights that score better than a finished run's export, which has those of the last step."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +52,9 @@ def average_scores(config: Config, figures: Mapping[str, Any]) -> tuple[str, boo
     average, last = (figures[part].get(name) for part in ("eval_ema", "eval"))
     if average is None or last is None:
         return f"no {name}", False
-    return f"{name} {average:.4f}, and {last:.4f} in export", sign * average < sign * last
+    # The last weights may score NaN after a divergence, and no comparison with NaN is true.
+    is_better = math.isfinite(average) and not sign * last <= sign * average
+    return f"{name} {average:.4f}, and {last:.4f} in export", is_better
 
 
 def _best_metric(config: Config) -> tuple[str, int]:

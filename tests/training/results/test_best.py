@@ -1,6 +1,7 @@
 """The line about a kept checkpoint that scores better than the last step."""
 
 import json
+import math
 
 import pytest
 
@@ -51,7 +52,13 @@ def test_a_loss_is_best_when_it_is_lowest_and_a_task_has_its_name(tmp_path):
     assert line.startswith(f"{tmp_path}@10 has first/mlm_loss 2.5000")
 
 
-@pytest.mark.parametrize("last, average, is_better", [(3.0, 2.5, True), (2.5, 3.0, False), (2.5, 2.5, False)])
+@pytest.mark.parametrize(
+    "last, average, is_better",
+    [
+        *[(3.0, 2.5, True), (2.5, 3.0, False), (2.5, 2.5, False)],
+        *[(math.nan, 2.5, True), (2.5, math.nan, False), (math.nan, math.nan, False), (math.inf, math.inf, False)],
+    ],
+)
 def test_the_moving_average_is_compared_with_the_last_weights(last, average, is_better):
     config = from_dict({"tasks": {"mlm": {"objective": {"kind": "mlm"}}}})
     figures = {"eval": {"mlm_loss": last}, "eval_ema": {"mlm_loss": average}}
