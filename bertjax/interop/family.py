@@ -212,7 +212,7 @@ class Family:
         settings, defaults = {}, self.defaults.settings()
         for ours, theirs in self.keys.items():
             default = defaults[ours]
-            settings[ours] = self._activation(config) if ours == "activation" else _number(config, theirs, default)
+            settings[ours] = self._activation(config) if ours == "activation" else number(config, theirs, default)
         if settings.get("embeddings.width") == settings["width"]:
             settings["embeddings.width"] = 0
         return self.defaults.replace(settings)
@@ -347,10 +347,15 @@ def _settings(encoder: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _number(config: Mapping[str, Any], key: str, default: float) -> float:
-    value, number = config.get(key, default), type(default)
+def number(config: Mapping[str, Any], key: str, default: float) -> float:
+    """Return a setting of a `config.json` as a number of the default's type.
+
+    Raises:
+      UserError: it is of another type.
+    """
+    value, kind = config.get(key, default), type(default)
     # True is an int in Python.
-    if isinstance(value, bool) != (number is bool) or not isinstance(value, (int, number)):
-        kind = {bool: "truth value", int: "whole number"}.get(number, "number")
-        raise UserError(f"config.json has {key}={value!r}, which is not a {kind}; download the file again")
-    return number(value)
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, kind)):
+        name = {bool: "truth value", int: "whole number"}.get(kind, "number")
+        raise UserError(f"config.json has {key}={value!r}, which is not a {name}; download the file again")
+    return kind(value)

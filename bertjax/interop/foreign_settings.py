@@ -48,14 +48,15 @@ _CONFIG_REFUSED = {
     "position_embedding_type": (("absolute",), "its attention adds distances"),
     "embedding_size_factor": ((1,), "its embeddings are scaled"),
     "is_causal": ((False,), "its tokens see only earlier ones"),
-    "rope_scaling": ((), "its rotary positions are scaled"),
+    "rope_scaling": (({"rope_type": "default"}, {"type": "default"}), "its rotary positions are scaled"),
 }
 # Rates of dropout beside the one that a family reads; null means that one.
 _FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_prob")
+# {model_type: the rate that transformers applies to attention's output as well}
+_ATTENTION_OUTPUT_DROPOUT = {"modernbert": "attention_dropout"}
 # {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
 _ALIASES = {
     "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    "modernbert": {"rope_theta": "global_rope_theta"},
     "xlnet": {
         "n_token": "vocab_size",
         "hidden_size": "d_model",
@@ -133,7 +134,7 @@ def notes_of_config(config: Mapping[str, Any], read: Iterable[str]) -> list[str]
 
 
 def notes_of_dropout(config: Mapping[str, Any], key: str, rate: float) -> list[str]:
-    """Return a note if a folder has several rates of dropout outside of attention, since bertjax has one.
+    """Return notes on further rates of dropout outside of attention, since bertjax has one.
 
     Args:
       config: content of `config.json`.
@@ -141,12 +142,19 @@ def notes_of_dropout(config: Mapping[str, Any], key: str, rate: float) -> list[s
       rate: its value.
     """
     others = {name: config.get(name) for name in _FURTHER_DROPOUT}
-    if not (lost := [f"{name}={quoted(value)}" for name, value in others.items() if value not in (None, rate)]):
-        return []
-    return [
-        f"config.json has {' and '.join(lost)}; bertjax has one rate of dropout outside of attention and takes "
-        f"{key}={rate}: set model.dropout to train with another"
-    ]
+    notes = []
+    if lost := [f"{name}={quoted(value)}" for name, value in others.items() if value not in (None, rate)]:
+        notes.append(
+            f"config.json has {' and '.join(lost)}; bertjax has one rate of dropout outside of attention and takes "
+            f"{key}={rate}: set model.dropout to train with another"
+        )
+    name = _ATTENTION_OUTPUT_DROPOUT.get(str(config.get("model_type")))
+    if name and (on_output := config.get(name, 0.0)) != rate:
+        notes.append(
+            f"config.json has {name}={quoted(on_output)}, which transformers applies to attention's output too; "
+            f"bertjax takes {key}={rate} there"
+        )
+    return notes
 
 
 def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) -> list[str]:

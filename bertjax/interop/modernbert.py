@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.interop import names
-from bertjax.interop.family import ACTIVATIONS, MLM, Family
-from bertjax.interop.rotary_settings import base_of
+from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
+from bertjax.interop.rotary_settings import base_of, table_of
 from bertjax.interop.task_heads import CHOICES, CLS, MEAN, SEQUENCE, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -29,11 +29,13 @@ _BIASES = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")
 # {kind of layer in transformers 5: key of its rotary base in transformers 4}
 _BASES = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 _WINDOW = 128  # tokens to both sides together
+_PERIOD = "global_attn_every_n_layers"
 # Keys that do not change the function, some of them of the authors' own code.
 _HARMLESS = frozenset(
     "initializer_cutoff_factor mlp_dropout deterministic_flash_attn repad_logits_with_grad sparse_prediction "
     "sparse_pred_ignore_index layer_norm_eps position_embedding_type".split()
 )
+_READ = ("classifier_activation", "layer_types", "rope_parameters", "sliding_window")
 
 
 class _ModernBert(Family):
@@ -43,7 +45,7 @@ class _ModernBert(Family):
 
     @property
     def settings_read(self):
-        return super().settings_read | _HARMLESS | {*_BIASES, "classifier_activation", "layer_types", "rope_parameters"}
+        return super().settings_read | _HARMLESS | {*_BIASES, *_READ}
 
     def names(self, encoder, parts):
         return tuple(name for name in super().names(encoder, parts) if encoder.has_biases or not _is_optional(name))
@@ -119,9 +121,10 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       UserError: global and local layers do not alternate in one period, their number differs from that of the layers,
-        local layers see less than one token to either side, or rotations are scaled or not given for kinds of layers.
+        local layers see less than one token to either side or two numbers of them, or rotations are scaled or not
+        given for kinds of layers.
     """
-    settings, rotations = dict(config), config.get("rope_parameters") or {}
+    settings, rotations = dict(config), table_of(config.get("rope_parameters"))
     if odd := {name: value for name, value in rotations.items() if name not in _BASES}:
         raise UserError(
             f"config.json has rope_parameters with {quoted(odd)}; ModernBERT has them for each kind of layer, under "
@@ -131,28 +134,37 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
         settings |= base_of(rotations.get(kind), key)
     if settings.get("local_rope_theta", 0) is None:  # local layers have the base of the global ones
         settings["local_rope_theta"] = settings.get("global_rope_theta", FAMILY.defaults.block.rotary_base)
+    layers = number(config, "num_hidden_layers", FAMILY.defaults.layers)
+    if (every := number(config, _PERIOD, FAMILY.defaults.block.global_every)) < 1:
+        raise UserError(f"config.json has {_PERIOD}={every}; bertjax needs 1 or more, and 1 if all layers are global")
     if kinds := config.get("layer_types"):
-        if len(kinds) != (layers := config.get("num_hidden_layers", FAMILY.defaults.layers)):
+        if len(kinds) != layers:
             raise UserError(
                 f"config.json has {len(kinds)} layer_types and num_hidden_layers={quoted(layers)}; get the file again"
             )
-        periods = [settings.get("global_attn_every_n_layers", 3), *range(1, len(kinds) + 1)]
-        fitting = (every for every in periods if kinds == [_kind(number % every) for number in range(len(kinds))])
+        periods = [every, *range(1, len(kinds) + 1)]
+        fitting = (every for every in periods if kinds == [_kind(place % every) for place in range(len(kinds))])
         if (every := next(fitting, None)) is None:
             raise UserError(
                 f"config.json has layer_types={quoted(kinds)}; bertjax's ModernBERT has global layers in one period, "
                 "the first layer among them"
             )
-        settings["global_attn_every_n_layers"] = every
-    window = settings.get("local_attention", _WINDOW)
-    if settings.get("global_attn_every_n_layers", 3) == 1:
-        window = 0
-    elif not isinstance(window, int) or window < 2:  # transformers lets a token see local_attention // 2 to either side
+    # transformers lets a token see local_attention // 2 to either side.
+    side = number(config, "local_attention", _WINDOW) // 2
+    if min(every, layers) == 1:  # no layer is local
+        every, side = 1, 0
+    elif side < 1:
         raise UserError(
-            f"config.json has local_attention={quoted(window)}, with which a token of a local layer sees no other "
-            "one; bertjax needs 2 or more, or global_attn_every_n_layers=1 if no layer is local"
+            f"config.json has local_attention={config['local_attention']}, with which a token of a local layer sees no "
+            f"other one; bertjax needs 2 or more, or {_PERIOD}=1 if no layer is local"
         )
-    return settings | {"local_attention": window // 2}
+    elif config.get("sliding_window") not in (None, side):
+        raise UserError(
+            f"config.json has sliding_window={quoted(config['sliding_window'])}, which transformers 5 computes, and "
+            f"local_attention={config.get('local_attention', _WINDOW)}, which gives {side} to either side in "
+            "transformers 4; remove the wrong one"
+        )
+    return settings | {"local_attention": side, _PERIOD: every}
 
 
 def _kind(place: int) -> str:
@@ -195,7 +207,7 @@ FAMILY = _ModernBert(
         "block.rotary_base": "global_rope_theta",
         "block.local_rotary_base": "local_rope_theta",
         "block.window": "local_attention",
-        "block.global_every": "global_attn_every_n_layers",
+        "block.global_every": _PERIOD,
         "block.biases": "norm_bias",
     },
     defaults=EncoderConfig(

@@ -6,16 +6,31 @@ from typing import Any
 from bertjax.runtime.errors import UserError, quoted
 
 _UNSCALED = {"rope_type": "default", "type": "default", "factor": 1.0, "partial_rotary_factor": 1.0}
+# Only scaled types read it.
+_UNREAD = "original_max_position_embeddings"
 
 
-def base_of(parameters: Mapping[str, Any] | None, key: str) -> dict[str, float]:
+def table_of(parameters: Any) -> Mapping[str, Any]:
+    """Return `rope_parameters`, or its entry for a kind of layer, as a mapping; null is an empty one.
+
+    Raises:
+      UserError: it is neither.
+    """
+    if not isinstance(parameters, Mapping | None):
+        raise UserError(
+            f"config.json has rope_parameters with {quoted(parameters)} in place of a table; download the file again"
+        )
+    return parameters or {}
+
+
+def base_of(parameters: Any, key: str) -> dict[str, float]:
     """Return {key: base} of `rope_parameters`, or of its entry for a kind of layer; empty if it has no base.
 
     Raises:
-      UserError: rotations are scaled.
+      UserError: rotations are scaled, or see `table_of`.
     """
-    parameters = parameters or {}
-    neutral = {"rope_theta": parameters.get("rope_theta")} | _UNSCALED
+    parameters = table_of(parameters)
+    neutral = {name: parameters.get(name) for name in ("rope_theta", _UNREAD)} | _UNSCALED
     if scaled := {name: value for name, value in parameters.items() if value not in (None, neutral.get(name))}:
         raise UserError(
             f"config.json has rope_parameters with {quoted(scaled)}; bertjax's rotary positions are not scaled"

@@ -21,6 +21,10 @@ _WORDPIECE = (
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
 # {class: the family whose order of ids it has}
 _SENTENCEPIECE = {"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"}
+# {class: its symbols for the start and the end of a text, unless a file declares others}
+_BOUNDS = dict.fromkeys((*_BYTE_BPE, "XLMRoberta", "Camembert", "XLNet"), ("<s>", "</s>")) | {
+    "Albert": ("[CLS]", "[SEP]")
+}
 # A class that lays out texts by two settings, whatever the template of its `tokenizer.json` is.
 _GEMMA = "Gemma"
 # Classes that run any `tokenizer.json` as it is: `PreTrainedTokenizerFast` in transformers 4, the last one in 5.
@@ -75,6 +79,11 @@ def is_generic(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 def doubles_separator(name: str) -> bool:
     """Return whether a class puts two `</s>` between two texts."""
     return name in (*_BYTE_BPE, "XLMRoberta", "Camembert")
+
+
+def with_bounds(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `tokenizer_config.json` with the `bos_token` and `eos_token` that a class has by default."""
+    return dict(zip(("bos_token", "eos_token"), _BOUNDS.get(name, (None, None)), strict=True)) | settings
 
 
 def gives_segments(name: str, settings: Mapping[str, Any]) -> bool:

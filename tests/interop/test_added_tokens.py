@@ -250,6 +250,17 @@ def test_the_class_of_transformers_5_keeps_the_space_before_a_text(made, own, se
     assert rows(tokenizers.read(folder)[0], TEXTS) == theirs(TEXTS)["input_ids"]
 
 
+@pytest.mark.parametrize("family", ["roberta", "xlnet", "xlm-roberta"])
+def test_bounds_that_only_the_class_has_go_out_too(made, tmp_path, family):
+    """roberta-base is published with an empty tokenizer_config.json."""
+    theirs, folder = made(family)
+    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "special_tokens_map.json").unlink(missing_ok=True)
+    check(theirs, folder, tmp_path / "back")
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    assert (back.bos_token, back.eos_token) == (theirs.bos_token, theirs.eos_token) == ("<s>", "</s>")
+
+
 def test_another_layout_is_refused(made):
     _, folder = made("bert")
     description = json.loads((folder / "tokenizer.json").read_text())

@@ -90,10 +90,33 @@ def test_neutral_settings_of_rotations():
     neutral = plain | {"factor": 1.0, "partial_rotary_factor": 1.0}
     blocks = [FAMILY.encoder_config(config_of(rope_parameters={"full_attention": x})).block for x in (plain, neutral)]
     assert blocks[0] == blocks[1]
+    # Only scaled rotations read it.
+    unread = plain | {"original_max_position_embeddings": 40}
+    assert FAMILY.encoder_config(config_of(rope_parameters={"full_attention": unread})).block == blocks[0]
+    for scaling in ({"rope_type": "default"}, {"type": "default"}, {}, None):
+        assert not foreign_settings.notes_of_config(config_of(rope_scaling=scaling), FAMILY.settings_read)
     # transformers 4 reads null as the base of the global layers.
     for base, settings in ((7.0, {"global_rope_theta": 7.0}), (160_000.0, {})):
         block = FAMILY.encoder_config(config_of(local_rope_theta=None, **settings)).block
         assert (block.rotary_base, block.local_rotary_base) == (base, base)
+
+
+def test_a_base_without_a_kind_of_layer_is_left_out_with_a_note():
+    """Neither transformers 4 nor 5 reads it."""
+    config = foreign_settings.with_own_names(config_of(rope_theta=500.0, global_rope_theta=1000.0))
+    [note] = foreign_settings.notes_of_config(config, FAMILY.settings_read)
+    assert note == "config.json has settings that bertjax does not know and leaves out: 'rope_theta'"
+    assert FAMILY.encoder_config(config).block.rotary_base == 1000.0
+
+
+def test_windows_that_no_layer_reads_and_those_of_both_versions():
+    for size in (0, 1, 8):
+        block = FAMILY.encoder_config(config_of(num_hidden_layers=1, local_attention=size)).block
+        assert (block.window, block.global_every) == (0, 1)
+    for size, side in ((8, 4), (9, 4), (8, None)):
+        config = config_of(local_attention=size, sliding_window=side)
+        assert not foreign_settings.notes_of_config(config, FAMILY.settings_read)
+        assert FAMILY.encoder_config(config).block.window == 4
 
 
 @pytest.mark.parametrize(
@@ -135,7 +158,29 @@ def test_neutral_settings_of_rotations():
                 f"config.json has local_attention={window}, with which a token of a local layer sees no other one; "
                 "bertjax needs 2 or more, or global_attn_every_n_layers=1 if no layer is local",
             )
-            for window in (1, 0, -2, None, True)
+            for window in (1, 0, -2)
+        ),
+        *(
+            (
+                {"local_attention": window} | period,
+                f"config.json has local_attention={window!r}, which is not a whole number; download the file again",
+            )
+            for window in (None, True, "8", 8.0)
+            for period in ({}, {"global_attn_every_n_layers": 1})
+        ),
+        (
+            {"local_attention": 8, "sliding_window": 2},
+            "config.json has sliding_window=2, which transformers 5 computes, and local_attention=8, which gives 4 to",
+        ),
+        ({"sliding_window": "x"}, "config.json has sliding_window='x', .* local_attention=128, which gives 64 to"),
+        *(
+            ({"global_attn_every_n_layers": every} | kinds, f"config.json has global_attn_every_n_layers={every}; bert")
+            for every in (0, -1)
+            for kinds in ({}, {"layer_types": ["full_attention"] * 4})
+        ),
+        *(
+            ({"rope_parameters": odd}, "config.json has rope_parameters with .*x.* in place of a table; download the")
+            for odd in ({"full_attention": "x"}, ["x"], "x")
         ),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "config.json has rope_scaling=.*positions are scaled"),
         ({"is_causal": True}, "config.json has is_causal=True: its tokens see only earlier ones"),
@@ -154,6 +199,7 @@ def test_settings_that_are_not_computed_are_refused(settings, complaint):
         ({"embedding_dropout": 0.1, "mlp_dropout": 0.0, "classifier_dropout": 0.1}, "mlp_dropout=0.0"),
         ({"mlp_dropout": 0.1, "classifier_dropout": 0.2}, "mlp_dropout=0.1 and classifier_dropout=0.2"),
         ({"embedding_dropout": 0.1, "mlp_dropout": 0.1, "classifier_dropout": 0.1, "attention_dropout": 0.2}, ""),
+        (dict.fromkeys(("embedding_dropout", "mlp_dropout", "classifier_dropout", "attention_dropout"), 0.1), ""),
     ],
 )
 def test_rates_of_dropout_that_are_not_kept_are_noted(tmp_path, settings, lost):
@@ -161,13 +207,18 @@ def test_rates_of_dropout_that_are_not_kept_are_noted(tmp_path, settings, lost):
     ours, notes = huggingface.read(tmp_path / "theirs")
     rate = settings.get("embedding_dropout", 0.0)
     assert (ours.encoder.dropout, ours.encoder.attention_dropout) == (rate, settings.get("attention_dropout", 0.0))
+    on_output = settings.get("attention_dropout", 0.0)
+    noted = [
+        f"config.json has attention_dropout={on_output}, which transformers applies to attention's output too; bertjax "
+        f"takes embedding_dropout={rate} there"
+    ] * (rate != on_output)
     expected = [
         f"config.json has {lost}; bertjax has one rate of dropout outside of attention and takes "
         f"embedding_dropout={rate}: set model.dropout to train with another"
     ]
-    assert [note for note in notes if "_dropout" in note] == (expected if lost else [])
+    assert [note for note in notes if "_dropout" in note] == [*(expected if lost else []), *noted]
     huggingface.write(tmp_path / "ours", ours)
-    assert not [note for note in huggingface.read(tmp_path / "ours")[1] if "_dropout" in note]
+    assert [note for note in huggingface.read(tmp_path / "ours")[1] if "_dropout" in note] == noted
 
 
 def test_another_pooling_is_refused():

@@ -154,6 +154,18 @@ def test_masks_that_a_text_spells_out_are_text(folder):
     assert ids.count(ours.mask_id) == 1 and ids[-2:] == ours.encode_inside(["was old"])[0][-2:]
 
 
+def test_a_tokenizer_that_puts_a_space_before_texts_is_refused(tmp_path):
+    """Llama's would put one before each tagged word, beside the one between words."""
+    make, size, settings = CASES["mmbert"]
+    description = json.loads(make(published.lines(200), 600))
+    prepend = {"type": "Prepend", "prepend": "\u2581"}
+    normalizer = {"type": "Sequence", "normalizers": [prepend, description["normalizer"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description | {"normalizer": normalizer}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="it puts a space before each text, as Llama's does"):
+        tokenizers.read(tmp_path)
+
+
 def test_a_gemma_tokenizer_without_a_last_symbol_is_refused(tmp_path):
     make, size, settings = CASES["mmbert_of_gemma"]
     (tmp_path / "tokenizer.json").write_bytes(make(published.lines(200), 600))

@@ -7,7 +7,7 @@ the start of a text has other pieces than elsewhere, as in byte-level BPE.
 import functools
 from typing import Any
 
-from bertjax.data.tokenizer.sentencepiece import starts_word
+from bertjax.data.tokenizer.sentencepiece import WORD_START, starts_word
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.runtime.errors import quoted
 
@@ -23,6 +23,8 @@ class ByteFallbackTokenizer(HuggingFaceTokenizer):
             raise ValueError(f"its kind is {quoted(model['type'])}, and its file is that of BPE with byte fallback")
         if (unknown := model.get("unk_token")) not in model["vocab"]:
             raise ValueError(f"its unk_token={quoted(unknown)} is not a piece of its vocabulary")
+        if "".join(self.words("a")).startswith(WORD_START):
+            raise ValueError("it puts a space before each text, as Llama's does, and bertjax reads such BPE without it")
 
     @functools.cached_property
     def byte_ids(self) -> frozenset[int]:

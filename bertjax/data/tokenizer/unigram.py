@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from bertjax.data.tokenizer.sentencepiece import starts_word
+from bertjax.data.tokenizer.sentencepiece import WORD_START, starts_word
 from bertjax.data.tokenizer.tokenizers_library import EQUIVALENTS, HuggingFaceTokenizer
 from bertjax.runtime.errors import quoted
 
@@ -55,6 +55,17 @@ class UnigramTokenizer(HuggingFaceTokenizer):
             - self.special_ids
             - self._whole_words
         )
+
+    @functools.cached_property
+    def _missing_space(self) -> str:
+        """A space, unless the tokenizer puts one before each text by itself, as all published ones do."""
+        return "" if "".join(self.words("a")).startswith(WORD_START) else " "
+
+    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
+        return self.encode([self._missing_space + text if text else "" for text in texts])
+
+    def _text(self, ids: list[int]) -> str:
+        return super()._text(ids).removeprefix(self._missing_space)
 
     def _encode_continued(self, text: str) -> list[int]:
         letter = "a"  # placed before the text, it absorbs the space sign

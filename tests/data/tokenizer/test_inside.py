@@ -1,12 +1,14 @@
 """Words that are encoded one by one have the pieces that they have inside of a text."""
 
 import itertools
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertjax.data import tokenizer
+from bertjax.data.tokenizer import tokenizer_json
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
@@ -44,6 +46,29 @@ def test_a_published_byte_level_bpe_keeps_the_spaces_of_words(tokenizers):
     words = ["went", "to", "the"]
     assert all(tokens.piece(ids[0]).startswith("\u0120") for ids in tokens.encode_inside(words))
     assert not any(tokens.piece(ids[0]).startswith("\u0120") for ids in tokens.encode(words))
+
+
+@pytest.mark.parametrize("scheme", ["never", "first", "always"])
+def test_a_unigram_tokenizer_json_keeps_the_spaces_of_words(scheme):
+    pieces = ["<unk>", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *"\u2581abc", "\u2581ab", "ab"]
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    metaspace = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": scheme, "split": True}
+    description = {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": symbol} | flags for i, symbol in enumerate(pieces[:5])],
+        "normalizer": None,
+        "pre_tokenizer": metaspace,
+        "post_processor": None,
+        "decoder": metaspace,
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": [[piece, -1.0] for piece in pieces]},
+    }
+    tokens = tokenizer_json.from_json(json.dumps(description).encode(), "made")
+    words = ["ab", "c", "ab"]
+    [start], [running] = tokens.encode(words[:1]), tokens.encode([" ".join(words)])
+    inside = [*start, *itertools.chain.from_iterable(tokens.encode_inside(words[1:]))]
+    assert inside == running and [tokens.piece(i) for i in running[len(start) :]] == ["\u2581", "c", "\u2581ab"]
+    assert tokens.decode(running) == tokens.decode(tokens.encode_inside([" ".join(words)])[0]) == "ab c ab"
+    assert tokens.encode_inside([""]) == [[]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
