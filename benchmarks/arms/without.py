@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.models import activations, dropout, layers, model
+from bertjax.models import activations, dropout, encoder, layers
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import losses
 
@@ -46,20 +46,14 @@ def _drawn_dropout(x, rate, key, columns_BQ=None):
     return jnp.where(kept, x / (1.0 - rate), 0.0)
 
 
-def _encode_every_position(encoder, batch, key, read_BK=None, **order):
-    """Compute all positions of the last layer, then gather those that are read."""
-    encoded = encoder(
-        batch["tokens_BT"],
-        batch["segments_BT"],
-        batch["positions_BT"],
-        batch["examples_BT"],
-        batch["summary_positions_BN"],
-        key=key,
-        **order,
-    )
-    if read_BK is None:
-        return encoded
-    return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read_BK[..., None], axis=1))
+class _EveryPosition(encoder.Encoder):
+    """An encoder that computes all positions of the last layer, then gathers those that are read."""
+
+    def __call__(self, *inputs, read_BK=None, **others):
+        encoded = super().__call__(*inputs, **others)
+        if read_BK is None:
+            return encoded
+        return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read_BK[..., None], axis=1))
 
 
 def _gathering_term(logits, labels, weights):
@@ -67,12 +61,12 @@ def _gathering_term(logits, labels, weights):
     return jnp.sum(loss * weights), jnp.sum((jnp.argmax(logits, axis=-1) == labels) * weights)
 
 
-# Name -> (bertjax's functions, the plain implementation of each).
+# Name -> (bertjax's functions and classes, the plain implementation of each).
 TRICKS: dict[str, tuple[tuple[Any, ...], Any]] = {
     "merged-axes": ((layers.Dense,), _ContractingDense),
     "erf-gelu": ((activations.gelu,), _erfc_gelu),
     "hashed-dropout": ((dropout.dropout, dropout.attention_dropout), _drawn_dropout),
-    "read-positions": ((model._encode,), _encode_every_position),
+    "read-positions": ((encoder.Encoder,), _EveryPosition),
     "comparing-loss": ((losses.classification_term,), _gathering_term),
 }
 
