@@ -19,7 +19,8 @@ def masked_lm(model: Export) -> MaskedLM | None:
     A head named `mlm` on the encoder is enough. The configuration is read only for ELECTRA and permutation models.
     """
     heads = model.params.get("heads", {})
-    is_masked_lm_head = {"transform", "norm", "word_bias"} <= heads.get(MaskedLM.term, {}).keys()
+    names = heads.get(MaskedLM.term, {}).keys()
+    is_masked_lm_head = names >= {"transform", "norm", "word_bias"} or names == {"word"}  # `DecoderHead`
     if is_masked_lm_head and "generator" not in model.params:
         return MaskedLM()
     objectives = (task.objective for task in config_of(model).tasks.values()) if heads else ()

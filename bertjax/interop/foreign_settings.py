@@ -56,6 +56,7 @@ _FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_pro
 _ATTENTION_OUTPUT_DROPOUT = {"modernbert": "attention_dropout"}
 # {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
 _ALIASES = {
+    "eurobert": {"clf_pooling": "classifier_pooling"},  # in folders of the authors' code
     "distilbert": {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     "xlnet": {
         "n_token": "vocab_size",

@@ -3,11 +3,10 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import linen as nn
 
 from bertjax.config.config import from_dict
 from bertjax.config.export import Export
@@ -29,7 +28,7 @@ class _Pretrained(NamedTuple):
     """A pretraining head: the output that it reads, and what makes its module."""
 
     source: str
-    module: Callable[[EncoderConfig], nn.Module]
+    module: Callable[[EncoderConfig], Any]
 
 
 _PRETRAINED = {

@@ -1,6 +1,7 @@
 """EuroBERT against transformers 5: values, gradients, bytes, and every setting."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -99,6 +100,15 @@ def test_settings_that_are_not_computed_are_refused(settings, complaint):
     with pytest.raises(UserError, match=f"^{complaint}"):
         foreign_settings.notes_of_config(config, FAMILY.settings_read)
         FAMILY.encoder_config(config)
+
+
+def test_the_pooling_of_the_authors_code_is_read(tmp_path):
+    make(tmp_path, "ForSequenceClassification", num_labels=3, classifier_pooling="bos")
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"clf_pooling": settings.pop("classifier_pooling")}))
+    model, notes = huggingface.read(tmp_path)
+    [task] = model.settings["tasks"].values()
+    assert task["objective"]["pooling"] == "cls" and not [note for note in notes if "clf_pooling" in note]
 
 
 def test_another_pooling_is_refused():

@@ -172,3 +172,22 @@ def test_a_gemma_tokenizer_without_a_last_symbol_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_eos_token": False}))
     with pytest.raises(UserError, match="GemmaTokenizerFast' without add_eos_token: texts end without"):
         tokenizers.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "case, vocabulary, settings, message",
+    [
+        ("eurobert", "without a byte", {}, r"has no symbols \[UNK\]"),
+        ("modernbert", "whole", {"pad_token": "[SEP]"}, "two special symbols have one id"),
+    ],
+)
+def test_only_a_piece_for_every_byte_needs_no_symbol_for_unknowns(tmp_path, case, vocabulary, settings, message):
+    make, size, symbols = CASES[case]
+    description = json.loads(make(published.lines(2000), size))
+    if vocabulary == "without a byte":
+        del description["model"]["vocab"]["\u00ff"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(symbols | settings))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "modernbert"}))
+    with pytest.raises((UserError, ValueError), match=message):
+        tokenizers.read(tmp_path).tokenizer.check()

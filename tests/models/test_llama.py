@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.config.export import Export
+from bertjax.inference.masked import masked_lm
 from bertjax.models import cut, kernels, vocabulary
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
@@ -18,6 +20,7 @@ from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.models.vocabulary_heads import DecoderHead
 from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.objectives.pretraining.electra import Electra
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import MeshConfig
@@ -210,3 +213,9 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
 def test_invalid_parts(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
         EncoderConfig(**{"block": LlamaBlock(), "embeddings": WordEmbeddings()} | fields)
+
+
+def test_a_decoder_of_its_own_predicts_masked_tokens():
+    """Its settings are not read, which may name code of a user."""
+    params = {"encoder": {}, "heads": {"mlm": {"word": np.zeros((4, 4))}}}
+    assert masked_lm(Export({}, CONFIG, params, None, {})) == MaskedLM()

@@ -244,8 +244,8 @@ class Tokenizer(abc.ABC):
     def check(self) -> None:
         """Raise ValueError unless the library reads the model, all special symbols exist, and its size is sane."""
         symbols = {self.pad_id, self.unk_id, self.sep_id, self.cls_id, self.mask_id}
-        # Llama's tokenizers pad with the end of a text, and [PAD] stands for the [UNK] that they do not have.
-        shared = (self.pad_id == self.sep_id) + (self.unk_id == self.pad_id)
+        # [PAD] stands for the [UNK] that Llama's tokenizers do not have, and some of them pad with the end of a text.
+        shared = 1 + (self.pad_id == self.sep_id) if self.unk_id == self.pad_id else 0
         if len(symbols) < 5 - shared or max(symbols) >= self.vocab_size:
             raise ValueError("two special symbols have one id")
         if self.vocab_size > LARGEST_VOCABULARY:

@@ -311,9 +311,10 @@ def roles_of(description: dict[str, Any]) -> dict[str, str]:
     for symbol, others in EQUIVALENTS.items():
         names = (declared.get(symbol), symbol, *others)
         roles[symbol] = next((name for name in names if name in pieces), names[-1])
-    if description["model"]["type"] == "BPE" and roles["[UNK]"] not in pieces:
+    if roles["[UNK]"] not in pieces and not description["model"].get("unk_token"):
         # Llama's BPE has a piece for every byte and no [UNK]. No text becomes it, so any symbol can stand for it.
-        roles["[UNK]"] = roles["[PAD]"]
+        if description["model"]["type"] == "BPE" and pieces.issuperset(library().pre_tokenizers.ByteLevel.alphabet()):
+            roles["[UNK]"] = roles["[PAD]"]
     return roles
 
 
@@ -368,7 +369,7 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
             f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
         ) from None
     # Text from a corpus must never turn into a control symbol.
-    symbols = sorted(tokenizer.special_ids - {tokenizer.unk_id})
+    symbols = sorted(tokenizer.special_ids - ({tokenizer.unk_id} - {tokenizer.pad_id}))
     for symbol, spelling in zip(symbols, tokenizer.encode([tokenizer.piece(i) for i in symbols]), strict=True):
         if symbol in spelling:
             remedy = "split punctuation in its pre_tokenizer"
