@@ -7,7 +7,7 @@ from pathlib import Path
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference.masked import masked_lm
-from bertjax.interop import card, huggingface, onnx, onnx_int8, sentence_transformers, task_heads
+from bertjax.interop import card, families, huggingface, onnx, onnx_int8, sentence_transformers, task_heads
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
@@ -91,7 +91,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_line.ArgumentParser(
         "convert",
         description="Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers:\n"
-        "BERT, ALBERT, ELECTRA, DistilBERT, RoBERTa and XLNet. The direction follows from the content of --from.\n"
+        f"{', '.join(family.title for family in families.FAMILIES)}.\n"
+        "The direction follows from the content of --from.\n"
         "It becomes ONNX if --to ends in .onnx. ONNX needs PyTorch and transformers, pytorch_model.bin needs PyTorch.",
         epilog="examples:\n"
         "  a run to transformers:       python -m bertjax convert --from=runs/tiny --to=hf/tiny\n"

@@ -139,7 +139,7 @@ class Forecast:
     Attributes:
       step: what was compiled.
       memory: HBM use on one device.
-      counts: the program's work; None if it does not fit, since there is no program then.
+      counts: work of the compiled program; None if the step does not fit, because nothing is compiled.
       compile_seconds: compile time on this machine.
       libtpu: compiler version.
     """

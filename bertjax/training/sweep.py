@@ -91,8 +91,8 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return {folder: overrides} for every combination of `a.b=value,value,...`.
 
     Raises:
-      UserError: there are no values, a setting is swept twice or cannot be ranked, or two combinations have the same
-        folder name.
+      UserError: a setting has no values, is given twice or has no effect on the score, or two folders would have the
+        same name.
     """
     choices: dict[str, list[str]] = {}
     for sweep in sweeps:

@@ -1,8 +1,8 @@
 """Llama's layer (Touvron et al., 2023, arXiv 2302.13971, section 2.2) without its causal mask, as in EuroBERT.
 
-(Boizard et al., 2025, arXiv 2503.05500.) Inputs of attention and feed-forward network have RMS norms, queries and keys
-are rotated by their positions, several heads of queries share keys and values, the feed-forward network has a gate, and
-there are no biases. Words are embedded without a norm, and the head that predicts tokens has a table of its own.
+EuroBERT (Boizard et al., 2025, arXiv 2503.05500) has RMS norms before attention and feed-forward networks, rotary
+positions, grouped queries and SwiGLU, without biases. Word embeddings are not normalized, and the masked-LM decoder is
+not tied to them.
 """
 
 import dataclasses
