@@ -15,7 +15,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bertjax.config import config as configuration
-from bertjax.config import config_file, export, private_paths
+from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.interop import families, huggingface, sentence_transformers
@@ -130,9 +130,9 @@ def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
     """Return the model with these params, and with the figures of their evaluation."""
     program, figures = current.program, current.figures(evaluation)
     params = multihost_utils.process_allgather(export.exported(params), tiled=True)
-    settings = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
+    own = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
     modules = foreign_code.plain(foreign_code.foreign_modules(program.config.foreign_kinds))
-    return export.Export(settings, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
+    return export.Export(own, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
 
 
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
@@ -235,6 +235,13 @@ def main(argv: list[str] | None = None) -> int:
         "  your own texts:       python -m bertjax.train --config=tiny --config.data.corpus='texts/*.txt'\n",
     )
     config_file.add_flags(parser)
+    parser.add_argument(
+        "--settings",
+        nargs="?",
+        const="",
+        metavar="PREFIX",
+        help="print the settings of this configuration, or those below a prefix such as optimizer, and train nothing",
+    )
     parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
     platform.add_flag(parser)
     processes.add_flag(parser)
@@ -285,6 +292,9 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"{flag} cannot be combined with --sweep; start the --sweep on each machine with one --workdir")
     if args.workdir == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
+    if args.settings is not None:
+        print(settings.as_text(settings.settings_of(config_file.load(args.config, overrides), args.settings)))
+        return command_line.FINISHED
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)
@@ -319,8 +329,8 @@ def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir
     """Train all `--sweep` combinations, print their results, and return the exit code."""
 
     def load(chosen: tuple[str, ...]) -> tuple[Config, str]:
-        settings = [*overrides, *chosen]
-        return config_file.load(args.config, settings), config_file.reference_name(args.config, settings)
+        changes = [*overrides, *chosen]
+        return config_file.load(args.config, changes), config_file.reference_name(args.config, changes)
 
     def train(trial: sweep.Trial, path: epath.Path) -> bool:
         print(f"run       {path}", flush=True)

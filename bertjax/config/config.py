@@ -43,7 +43,7 @@ from bertjax.training.stages import warmup_segments
 INIT_FROM = "init_from"
 
 # Settings in which `kind` chooses a class.
-_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS, EMBEDDINGS, BLOCKS)
+CONFIG_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS, EMBEDDINGS, BLOCKS)
 
 # LoRA freezes these parameters by default.
 _ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
@@ -358,7 +358,7 @@ def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
         mapping["model"] = _with_preset(mapping["model"])
         if isinstance(direction := mapping["model"].get("direction"), str):
             directions.check(direction, trust_code)
-    return typed.build(Config, mapping, "", {union.base: union.choice(trust_code) for union in _UNIONS})
+    return typed.build(Config, mapping, "", {union.base: union.choice(trust_code) for union in CONFIG_UNIONS})
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

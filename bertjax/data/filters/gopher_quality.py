@@ -24,12 +24,16 @@ class GopherQuality(Filter):
     language set `stop_words`, or `fewest_stop_words=0`.
 
     Attributes:
+      fewest_words: minimum words.
+      most_words: maximum words.
       shortest_mean_word: minimum mean word length, in characters.
+      longest_mean_word: maximum mean word length, in characters.
       most_symbols: maximum number of `#`, and of ellipses, per word.
       most_bullets: maximum share of lines that start with a bullet.
       most_ellipses: maximum share of lines that end with an ellipsis.
       fewest_alphabetic: minimum share of words that contain a letter.
       fewest_stop_words: how many different stop words must occur.
+      stop_words: the words of which `fewest_stop_words` must occur, in lower case.
     """
 
     kind: str = dataclasses.field(default="gopher_quality", init=False)

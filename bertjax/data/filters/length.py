@@ -13,8 +13,10 @@ class Length(Filter):
     """Keeps documents by length; 0 turns a limit off.
 
     Attributes:
-      fewest_words: white space separates words; in scripts without spaces each character is one.
-      fewest_characters: white space counts.
+      fewest_words: minimum words. White space separates words; in scripts without spaces each character is one.
+      most_words: maximum words.
+      fewest_characters: minimum characters, white space included.
+      most_characters: maximum characters, white space included.
     """
 
     kind: str = dataclasses.field(default="length", init=False)

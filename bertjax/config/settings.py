@@ -1,0 +1,130 @@
+"""The settings of a configuration as a list: each with its value, its default and its line of documentation.
+
+The documentation is that of the dataclasses, `Attributes` of their docstrings. `bertjax train --settings` prints it,
+and the reference of the site is made from it.
+"""
+
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from bertjax.config import registry
+from bertjax.config.config import CONFIG_UNIONS, Config, plain
+from bertjax.runtime.errors import UserError
+
+_ATTRIBUTE = re.compile(r"^  (\w+(?:, \w+)*): (.*)$")
+# A required setting has no default; this stands for it.
+REQUIRED = "required"
+
+
+class Setting(NamedTuple):
+    """One setting.
+
+    Attributes:
+      path: dotted name, as in `--config.PATH=VALUE`.
+      value: value in the configuration.
+      default: value if nothing is set; None as well for what a named part, such as a task, has no default for.
+      doc: what it is.
+    """
+
+    path: str
+    value: Any
+    default: Any
+    doc: str
+
+
+def settings_of(config: Config, prefix: str = "") -> list[Setting]:
+    """Return all settings of a configuration, in the order of its dataclasses.
+
+    Args:
+      config: the configuration.
+      prefix: return only settings that start with it, such as `optimizer` or `stages.0`.
+
+    Raises:
+      UserError: no setting starts with the prefix.
+    """
+    found = [setting for setting in _walk(config, "") if f"{setting.path}.".startswith(f"{prefix}." if prefix else "")]
+    if not found:
+        raise UserError(f"no setting starts with {prefix!r}; --settings without a value lists all of them")
+    return found
+
+
+def docs_of(kind: type) -> dict[str, str]:
+    """Return {attribute: documentation} of a dataclass, from the `Attributes` of it and of its bases."""
+    docs: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        _, _, attributes = (inspect.cleandoc(vars(cls).get("__doc__") or "")).partition("Attributes:\n")
+        names: list[str] = []
+        for line in attributes.splitlines():
+            if match := _ATTRIBUTE.match(line):
+                names = match[1].split(", ")
+                docs |= dict.fromkeys(names, match[2])
+            elif line.startswith("    "):
+                docs |= {name: f"{docs[name]} {line.strip()}" for name in names}
+            elif line.strip():
+                break  # the section ends where the indentation does
+    return docs
+
+
+def as_text(settings: list[Setting], width: int = 100) -> str:
+    """Return settings as text: `path = value`, the default if it differs, and the documentation below."""
+    lines = []
+    for setting in settings:
+        is_default = setting.value == setting.default
+        default = "" if is_default or setting.default is None else f"  (default {_shown(setting.default)})"
+        lines.append(f"{setting.path} = {_shown(setting.value)}{default}")
+        lines += textwrap.wrap(setting.doc, width, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    return value if value == REQUIRED else repr(plain(value))
+
+
+def _walk(value: Any, path: str) -> Iterator[Setting]:
+    """Yield the settings below a dataclass."""
+    docs, union = docs_of(type(value)), union_of(type(value))
+    if union:
+        yield Setting(_join(path, "kind"), union.kind_of(value), union.default, _choices(union))
+    for field in dataclasses.fields(value):
+        if not field.init or field.metadata.get("is_derived"):
+            continue
+        own, default, doc = getattr(value, field.name), default_of(field), docs.get(field.name, "")
+        yield from _at(_join(path, field.name), own, default, doc)
+
+
+def _at(path: str, value: Any, default: Any, doc: str) -> Iterator[Setting]:
+    """Yield one setting, or the settings of the parts that it has."""
+    if dataclasses.is_dataclass(value):
+        yield from _walk(value, path)
+    elif isinstance(value, dict) and any(map(dataclasses.is_dataclass, value.values())):
+        for name, entry in value.items():
+            yield from _at(_join(path, name), entry, None, doc)
+    elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+        for index, entry in enumerate(value):
+            yield from _at(_join(path, str(index)), entry, None, doc)
+    else:
+        yield Setting(path, value, default, doc)
+
+
+def default_of(field: dataclasses.Field) -> Any:
+    """Return the default of a dataclass's field; `REQUIRED` if it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return REQUIRED if field.default is dataclasses.MISSING else field.default
+
+
+def union_of(kind: type) -> registry.Union | None:
+    """Return the union that a class is a member of; None for a class that no `kind` chooses."""
+    return next((union for union in CONFIG_UNIONS if issubclass(kind, union.base)), None)
+
+
+def _choices(union: registry.Union) -> str:
+    return f"one of {', '.join(union.kinds)}; or a class of your own, module:Class"
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
