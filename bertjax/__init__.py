@@ -1,6 +1,6 @@
 """bertjax pretrains BERT-family encoders in JAX, from raw text to an encoder that other libraries load.
 
-Terms that have one meaning in the whole code:
+Terms that have one meaning in the whole code::
 
     corpus, document, sentence   input text; a unit of consecutive sentences; a part of a document
     token store                  the prepared corpus: a folder with memory-mapped token ids and offsets
@@ -15,7 +15,7 @@ Terms that have one meaning in the whole code:
     workdir, checkpoint, export  everything that a run writes; one saved training state; the finished model
     forecast                     memory, time and communication on an absent TPU, from compiling for it
 
-Array names end with the letters of their axes, such as `hidden_BTD` or `logits_BKV`:
+Array names end with the letters of their axes, such as `hidden_BTD` or `logits_BKV`::
 
     B  batch rows                  D  model width          L  layers
     T  tokens per row              F  feed-forward width   V  vocabulary size

@@ -20,7 +20,8 @@ from bertjax.training.stages import warmup_steps
 from tests.objectives import example
 
 ROOT = Path(__file__).parents[1]
-DOCS = tuple(sorted((ROOT / "docs").rglob("*.md")))
+GENERATED = ROOT / "docs" / "generated"  # by the build of the site
+DOCS = tuple(sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != GENERATED))
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", ROOT / "launch" / "README.md", *DOCS)
 WITH_COMMANDS = (ROOT / "README.md", *DOCS, *sorted((ROOT / "configs").rglob("*.py")))
 COMMAND = re.compile(r"python -m bertjax(?:\.train| (?:train|prepare|compile)) [^`\n#]*")

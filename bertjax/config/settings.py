@@ -74,13 +74,13 @@ def as_text(settings: list[Setting], width: int = 100) -> str:
     lines = []
     for setting in settings:
         is_default = setting.value == setting.default
-        default = "" if is_default or setting.default is None else f"  (default {_shown(setting.default)})"
-        lines.append(f"{setting.path} = {_shown(setting.value)}{default}")
+        default = "" if is_default or setting.default is None else f"  (default {shown(setting.default)})"
+        lines.append(f"{setting.path} = {shown(setting.value)}{default}")
         lines += textwrap.wrap(setting.doc, width, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     return value if value == REQUIRED else repr(plain(value))
 
 
