@@ -45,6 +45,7 @@ ALLOWED = {
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
     "training.lora training.pruning training.quantization training.model_params training.stages "
     "training.stage_encoders config.config training.param_paths training.parallel training.state",
+    "config.settings": "runtime config.registry config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
@@ -59,7 +60,7 @@ ALLOWED = {
     "training.config config.config training.parallel training.run config.opening config.config_file training "
     "inference interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
-    "config.config training.optim training.parallel training.run config.opening config.config_file training forecast "
+    "config.config config.settings training.optim training.parallel training.run config.opening config.config_file training forecast "
     "inference interop comparison analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
