@@ -19,6 +19,7 @@ from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.interop import families, huggingface, sentence_transformers
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason, say
@@ -210,7 +211,8 @@ def _next(config: Config, files: Workdir, export_folder: epath.Path, pad_id: int
         elif families.has_encoder(config.model, pad_id):
             ship = [command("convert", source, f"--to={files.root.name}.onnx")]
     else:
-        is_masked = "mlm" in config.task.objective.heads(config.model)
+        objective = config.task.objective
+        is_masked = isinstance(objective, MaskedLM) or MaskedLM.head in objective.heads(config.model)
         samples = read_jsonl(files.samples)
         masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
         use = [masked] if is_masked else ["--do=embed", "The king is old."]

@@ -21,6 +21,7 @@ from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.objectives.pretraining.next_token import NextToken
 from bertjax.runtime.errors import UserError, cut_text
 
 
@@ -90,7 +91,7 @@ class LogLikelihood(Pipeline):
 
     @property
     def objective(self) -> CausalLM:
-        return CausalLM()
+        return NextToken()  # also for an encoder that reads both sides in its other tasks
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         return self.add_special_tokens(records, _encoded(self.model, records))

@@ -19,12 +19,12 @@ def masked_lm(model: Export) -> MaskedLM | None:
     A head named `mlm` on the encoder is enough. The configuration is read only for ELECTRA and permutation models.
     """
     heads = model.params.get("heads", {})
-    names = heads.get(MaskedLM.term, {}).keys()
+    names = heads.get(MaskedLM.head, {}).keys()
     is_masked_lm_head = names >= {"transform", "norm", "word_bias"} or names == {"word"}  # `DecoderHead`
     if is_masked_lm_head and "generator" not in model.params:
         return MaskedLM()
     objectives = (task.objective for task in config_of(model).tasks.values()) if heads else ()
-    return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.term in heads), None)
+    return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.head in heads), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

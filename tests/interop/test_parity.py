@@ -352,3 +352,22 @@ def test_a_memory_on_either_side_is_that_of_the_reversed_half_of_the_batch(token
             target_mapping=torch.tensor(np.eye(10, dtype=np.float32)[read_BK - 10]),
         ).logits
     assert np.abs(logits[..., : encoder.vocab_size] - expected.numpy()).max() < TOLERANCE
+
+
+def test_next_tokens_of_both_directions_are_those_of_transformers(tokens_of, tmp_path):
+    """GPT-BERT's one head: `is_decoder` decides the direction in transformers, and the logits mean the same."""
+    made = models.make(frozenset({"clm"}), tokens_of("bert"))
+    both = dataclasses.replace(made.encoder, direction="bidirectional")
+    settings = made.settings | {"model": made.settings["model"] | {"direction": "bidirectional"}}
+    export.write(tmp_path / "ours", made._replace(encoder=both, settings=settings))
+    convert.run(tmp_path / "ours", tmp_path / "theirs")
+    inputs = batch(tokens_of("bert"), 2)
+    reads_both = transformers.BertLMHeadModel.from_pretrained(tmp_path / "theirs").eval()
+    mask_BT = inputs["attention_mask"]
+    differences = largest_difference(ours(tmp_path / "ours", inputs), theirs(reads_both, inputs), mask_BT)
+    assert max(differences.values()) < TOLERANCE
+
+    export.write(tmp_path / "causal", made)
+    causal = transformers.BertLMHeadModel.from_pretrained(tmp_path / "theirs", is_decoder=True).eval()
+    differences = largest_difference(ours(tmp_path / "causal", inputs), theirs(causal, inputs), mask_BT)
+    assert max(differences.values()) < TOLERANCE

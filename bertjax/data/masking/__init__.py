@@ -7,7 +7,7 @@ from bertjax.config.registry import Union
 from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
 from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
 from bertjax.data.masking.phrases import PhraseMasking
-from bertjax.data.masking.tokens import TokenMasking
+from bertjax.data.masking.tokens import TokenMasking, UniformMasking
 
 __all__ = [
     "KINDS",
@@ -18,6 +18,7 @@ __all__ = [
     "PhraseMasking",
     "SpanMasking",
     "TokenMasking",
+    "UniformMasking",
     "WordMasking",
     "gather_masked",
     "mask",
@@ -29,5 +30,6 @@ KINDS = {
     "ngrams": "bertjax.data.masking.kinds:NgramMasking",
     "spans": "bertjax.data.masking.kinds:SpanMasking",
     "phrases": "bertjax.data.masking.phrases:PhraseMasking",
+    "uniform": "bertjax.data.masking.tokens:UniformMasking",
 }
 MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS)

@@ -45,8 +45,7 @@ class Masking(Kind, abc.ABC):
     static: int = 0
 
     def __post_init__(self):
-        if not 0.0 < self.rate < 1.0:
-            raise UserError(f"masking.rate={self.rate} must be between 0 and 1")
+        self.check_rate()
         if min(self.mask, self.random) < 0.0 or self.mask + self.random > 1.0:
             raise UserError(
                 f"masking.mask={self.mask} and masking.random={self.random} are shares; they must not be "
@@ -54,6 +53,10 @@ class Masking(Kind, abc.ABC):
             )
         if self.static < 0:
             raise UserError(f"masking.static={self.static} must be 0 (new masks in every epoch) or a number of epochs")
+
+    def check_rate(self) -> None:
+        if not 0.0 < self.rate < 1.0:
+            raise UserError(f"masking.rate={self.rate} must be between 0 and 1")
 
     @abc.abstractmethod
     def choose(self, placed: PlacedExamples, draw: Draw) -> Choice:

@@ -1,4 +1,4 @@
-"""Single-token masking, as in BERT."""
+"""Single-token masking, as in BERT, and with a number of tokens drawn for each example."""
 
 import dataclasses
 import math
@@ -6,7 +6,10 @@ import math
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.examples import Ragged
 from bertjax.data.masking.base import Choice, Masking, budget, token_bits
+from bertjax.data.random import bits
+from bertjax.runtime.errors import UserError
 
 _LAST = np.iinfo(np.uint32).max
 
@@ -27,7 +30,7 @@ class TokenMasking(Masking):
         """
         ragged = placed.ragged
         real = ~ragged.special
-        _, counts = budget(ragged, self.rate)
+        counts = self.counts(ragged, draw)
         priority = token_bits(ragged, draw, "mask/choose")
         # One padded line per example, sorted; special tokens and padding have the largest value and end up last.
         lines = np.full((len(ragged.ids), ragged.lengths.max(initial=1)), _LAST, np.uint32)
@@ -38,9 +41,43 @@ class TokenMasking(Masking):
         tokens = np.flatnonzero((priority <= ragged.spread(last)) & real)
         return Choice(tokens, tokens)
 
+    def counts(self, ragged: Ragged, draw: Draw) -> np.ndarray:
+        """Return the number of tokens to predict in each example; int64 [M]."""
+        _, counts = budget(ragged, self.rate)
+        return counts
+
     def most_predicted(self, seq_len: int, row_examples: int) -> float:
         """Bound: each of N examples has two special tokens or more, and rounding adds at most half a token.
 
         Only very short examples can exceed it: they predict one token although their share is smaller.
         """
         return math.floor(self.rate * (seq_len - 2 * row_examples) + 0.5 * row_examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformMasking(TokenMasking):
+    """A share of each example, drawn anew in each epoch (Nie et al., 2025, LLaDA, section 2.1; arXiv 2502.09992).
+
+    The number of predicted tokens is uniform from 1 to `rate` times the maskable ones. All of them become [MASK].
+
+    Attributes:
+      rate: largest share of tokens to predict.
+    """
+
+    kind: str = dataclasses.field(init=False, default="uniform")
+    rate: float = 1.0
+    mask: float = 1.0
+    random: float = 0.0
+
+    def check_rate(self) -> None:
+        if not 0.0 < self.rate <= 1.0:
+            raise UserError(f"masking.rate={self.rate} must be above 0 and at most 1, the largest share to predict")
+
+    def counts(self, ragged: Ragged, draw: Draw) -> np.ndarray:
+        _, most = budget(ragged, self.rate)
+        share = bits(draw.seed, "mask/count", draw.epochs, ragged.ids, 0) * 2.0**-32
+        return np.minimum(1 + np.floor(share * most).astype(np.int64), most)
+
+    def most_predicted(self, seq_len: int, row_examples: int) -> float:
+        """Bound: one example can fill the row, and any example can be hidden whole."""
+        return self.rate * seq_len

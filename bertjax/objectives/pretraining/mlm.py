@@ -62,6 +62,7 @@ class MaskedLM(Objective):
     Attributes:
       masking: selects the tokens to predict.
       term: name of the token term, and prefix for its features and metrics.
+      head: name of the vocabulary head.
       parts: additional terms that classify sentence pairs or tokens. Other objectives override methods instead.
     """
 
@@ -70,6 +71,7 @@ class MaskedLM(Objective):
         text_term="mlm", sharding_rules=((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
     )
     term: ClassVar[str] = "mlm"
+    head: ClassVar[str] = "mlm"
     parts: ClassVar[tuple[Labels, ...]] = ()
 
     @property
@@ -77,21 +79,21 @@ class MaskedLM(Objective):
         return f"{self.term}_loss"
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
-        return {"mlm": HeadSpec(masked_lm_head(config))} | {part.term: part.head for part in self.parts}
+        return {self.head: HeadSpec(masked_lm_head(config))} | {part.term: part.head for part in self.parts}
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
-        """Return {`mlm`: logits_BKV at the predicted positions, <term>: logits of a part}."""
-        positions_BK, reads_all = batch["mlm_positions_BK"], any(part.reads_all_tokens for part in self.parts)
+        """Return {`<term>`: logits_BKV of the predicted tokens, and the logits of each part by its term}."""
+        positions_BK, reads_all = batch[f"{self.term}_positions_BK"], any(part.reads_all_tokens for part in self.parts)
         # Only about 15% of the positions are predicted: the last layer and the vocabulary matmul skip the others.
         encoded = model.encode(batch, key, None if reads_all else positions_BK)
         predicted_BKD = take_columns(encoded.hidden, positions_BK) if reads_all else encoded.hidden
-        logits = {"mlm": model.head("mlm", predicted_BKD, model.word_VE)}
+        logits = {self.term: model.head(self.head, predicted_BKD, model.word_VE)}
         return logits | {part.term: part.logits(model, encoded) for part in self.parts}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Device: return logits_BKV at `<term>_positions_BK`; `<term>_weights_BK` is the only other feature to read."""
-        hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"]).hidden
-        return model.head("mlm", hidden_BKD, model.word_VE)
+        hidden_BKD = model.encode(batch, key, batch[f"{self.term}_positions_BK"]).hidden
+        return model.head(self.head, hidden_BKD, model.word_VE)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         heads = {"predictions": head_products(config, HeadSpec(masked_lm_head(config)))}

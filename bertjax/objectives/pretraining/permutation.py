@@ -56,6 +56,7 @@ class PermutationLM(MaskedLM):
     both_directions: bool = False
     traits: ClassVar[Traits] = Traits(text_term="plm")
     term: ClassVar[str] = "plm"
+    head: ClassVar[str] = "plm"
 
     def __post_init__(self):
         if self.masking.mask or self.masking.random:
