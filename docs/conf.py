@@ -45,6 +45,7 @@ _GENERATED = HERE / "generated"
 _COPIES = {
     ROOT / "README.md": _GENERATED / "readme.md",
     ROOT / "CHANGELOG.md": _GENERATED / "changelog.md",
+    ROOT / "CONTRIBUTING.md": _GENERATED / "contributing.md",
     ROOT / "launch" / "README.md": _GENERATED / "launch.md",
     ROOT / "benchmarks" / "README.md": _GENERATED / "benchmarks.md",
 }
