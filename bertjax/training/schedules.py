@@ -19,6 +19,11 @@ class Schedule(Kind, abc.ABC):
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         """Return the rate at a step, counted from 0, as a share of the peak; warmup_steps < steps."""
 
+    @property
+    def before_another(self) -> "Schedule":
+        """The shape of a segment that another one follows, because a later stage sets a new peak; here the same."""
+        return self
+
     def check(self, warmup_steps: int, steps: int, setting: str) -> None:
         """Raise UserError unless the schedule fits into a segment.
 
@@ -81,8 +86,11 @@ DECAYS = ("linear", ONE_MINUS_SQRT := "1-sqrt")
 class WarmupStableDecay(Schedule):
     """Linear warm-up, constant peak, decay at the end (Haegele et al., 2024, arXiv 2405.18392, section 3).
 
+    It decays once, at the end of the run. A stage with a new peak before that is another constant, as in ModernBERT:
+    8e-4, then 3e-4 on long rows, then the decay (Warner et al., 2024, arXiv 2412.13663, section 2.2).
+
     Attributes:
-      decay_steps: length of the final decay.
+      decay_steps: length of the final decay; 0 for none, as in a run from which others branch to decay.
       decay: its shape, `linear`, or `1-sqrt`, which falls faster at first: 1 - sqrt(share of the decay that is done).
         Haegele et al. found it better than linear (section 3.2); ModernBERT ends with it.
       floor: share of the peak at the end of the decay.
@@ -98,10 +106,18 @@ class WarmupStableDecay(Schedule):
             raise UserError(f"optimizer.schedule.decay={self.decay!r} is unknown; choose one of {', '.join(DECAYS)}")
         if not 0.0 <= self.floor < 1.0:
             raise UserError(f"optimizer.schedule.floor={self.floor} must be a share of the peak, from 0 to below 1")
-        if self.decay_steps < 1:
-            raise UserError(f"optimizer.schedule.decay_steps={self.decay_steps} must be at least 1")
+        if self.decay_steps < 0:
+            raise UserError(
+                f"optimizer.schedule.decay_steps={self.decay_steps} must not be negative; 0 is a run without a decay"
+            )
+
+    @property
+    def before_another(self) -> Schedule:
+        return dataclasses.replace(self, decay_steps=0)
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
+        if not self.decay_steps:
+            return jnp.minimum(1.0, _rise(step, warmup_steps))
         left = jnp.clip((steps - step) / self.decay_steps, 0.0, 1.0)
         fall = 1.0 - jnp.sqrt(1.0 - left) if self.decay == ONE_MINUS_SQRT else left
         return jnp.minimum(_rise(step, warmup_steps), self.floor + (1.0 - self.floor) * fall)
@@ -162,13 +178,16 @@ class WarmupSegment:
 def learning_rate(schedule: Schedule, segments: Sequence[WarmupSegment]) -> Callable[[jax.Array], jax.Array]:
     """Return a function from the step to the rate, over consecutive segments from step 0 on."""
 
-    def rate_in(segment: WarmupSegment, step: jax.Array) -> jax.Array:
-        return segment.peak * schedule.share(step - segment.first, segment.warmup_steps, segment.steps)
+    shapes = [*(schedule.before_another for _ in segments[1:]), schedule]
+
+    def rate_in(index: int, step: jax.Array) -> jax.Array:
+        segment = segments[index]
+        return segment.peak * shapes[index].share(step - segment.first, segment.warmup_steps, segment.steps)
 
     def at(step: jax.Array) -> jax.Array:
-        rate = rate_in(segments[0], step)
-        for segment in segments[1:]:  # the step is traced, so all segments are computed and `where` picks one
-            rate = jnp.where(step < segment.first, rate, rate_in(segment, step))
+        rate = rate_in(0, step)
+        for index in range(1, len(segments)):  # the step is traced: all are computed, and `where` picks one
+            rate = jnp.where(step < segments[index].first, rate, rate_in(index, step))
         return rate
 
     return at

@@ -155,7 +155,8 @@ def warmup_segments(stages: Sequence[Stage], optimizer: OptimizerConfig) -> tupl
             peak, warmup = optimizer.learning_rate, warmup_steps(stages, optimizer)
             setting = _warmup_setting(stages, optimizer, warmup)
         first, steps = (sum(stage.steps for stage in part) for part in (stages[:start], stages[start:end]))
-        optimizer.schedule.check(warmup, steps, setting)
+        shape = optimizer.schedule if end == len(stages) else optimizer.schedule.before_another
+        shape.check(warmup, steps, setting)
         segments.append(WarmupSegment(first, steps, peak, warmup))
     return tuple(segments)
 

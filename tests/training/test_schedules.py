@@ -69,9 +69,25 @@ def test_a_decay_of_one_minus_the_root_ends_at_its_floor():
     np.testing.assert_allclose(values[76:], 2.0 * (0.1 + 0.9 * falling), rtol=1e-5)
 
 
+def test_constants_of_two_phases_come_before_the_decay_of_the_last():
+    """ModernBERT (Warner et al., 2024, section 2.2): 8e-4, then 3e-4, and at the end 1 - sqrt to a thousandth."""
+    schedule = WarmupStableDecay(decay_steps=4, decay="1-sqrt", floor=0.001)
+    values = rates(schedule, WarmupSegment(0, 8, 8e-4, 2), WarmupSegment(8, 10, 3e-4, 0))
+    np.testing.assert_allclose(values[:8], [4e-4, *[8e-4] * 7], rtol=1e-6)
+    np.testing.assert_allclose(values[8:15], 3e-4, rtol=1e-6)  # the first step of a decay has still all of the rate
+    golden = [1.5015e-4, 8.80801e-5, 4.04522e-5]  # 3e-4 (0.001 + 0.999 (1 - sqrt(k / 4))) for k = 1, 2, 3
+    np.testing.assert_allclose(values[15:], golden, rtol=1e-5)
+
+
+def test_a_run_without_a_decay_stays_at_its_peak():
+    values = rates(WarmupStableDecay(decay_steps=0), WarmupSegment(0, 10, 2.0, 4))
+    np.testing.assert_allclose(values, [0.5, 1.0, 1.5, *[2.0] * 7], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
+        ({"decay_steps": -1}, "optimizer.schedule.decay_steps=-1 must not be negative; 0 is a run without a decay"),
         ({"decay": "sqrt"}, "optimizer.schedule.decay='sqrt' is unknown; choose one of linear, 1-sqrt"),
         ({"floor": 1.0}, "optimizer.schedule.floor=1.0 must be a share of the peak, from 0 to below 1"),
         ({"floor": -0.1}, "optimizer.schedule.floor=-0.1 must be a share of the peak"),
@@ -116,7 +132,7 @@ def test_a_stage_may_start_a_segment_of_its_own(schedule):
     first, second = WarmupSegment(0, 100, 2.0, 40), WarmupSegment(100, 50, 0.5, 10)
     alone = dataclasses.replace(second, first=0)
     values = rates(schedule, first, second)
-    np.testing.assert_array_equal(values, [*rates(schedule, first), *rates(schedule, alone)])
+    np.testing.assert_array_equal(values, [*rates(schedule.before_another, first), *rates(schedule, alone)])
     compiled = jax.jit(jax.vmap(learning_rate(schedule, [first, second])))(np.arange(150))
     np.testing.assert_allclose(compiled, values, rtol=1e-5)
 

@@ -16,7 +16,7 @@ from bertjax.training.config import Stage
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.run.record import read_checkpoint
-from bertjax.training.schedules import WarmupSegment
+from bertjax.training.schedules import WarmupSegment, WarmupStableDecay
 from bertjax.training.stages import StepSpec, Timetable, warmup_segments, warmup_steps
 from tests import runs
 
@@ -129,6 +129,13 @@ def test_the_learning_rate_continues_through_stages_without_a_peak():
     assert warmup_segments(through, optimizer) == (WarmupSegment(0, 30, 2.0, 3),)
     restarted = [*through, Stage(5, 32, 2, learning_rate=0.5, warmup_steps=1), Stage(6, 64, 2)]
     assert warmup_segments(restarted, optimizer) == (WarmupSegment(0, 30, 2.0, 3), WarmupSegment(30, 11, 0.5, 1))
+
+
+def test_only_the_last_segment_needs_the_steps_of_the_decay():
+    optimizer = OptimizerConfig(warmup_steps=3, schedule=WarmupStableDecay(decay_steps=8))
+    warmup_segments([Stage(5, 8, 4), Stage(8, 8, 4, learning_rate=1.0)], optimizer)
+    with pytest.raises(UserError, match="^stages.1.warmup_steps=1 and optimizer.schedule.decay_steps=8 are more than"):
+        warmup_segments([Stage(5, 8, 4), Stage(8, 8, 4, learning_rate=1.0, warmup_steps=1)], optimizer)
 
 
 def test_a_warm_up_may_be_a_share_of_all_steps():
