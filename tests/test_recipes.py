@@ -28,6 +28,9 @@ RECIPES = (
     "causal",
     "spanbert",
     "modernbert",
+    "ettin",
+    "mmbert",
+    "neobert",
     "ib_bert",
     "ernie",
     "ernie2",
@@ -72,13 +75,29 @@ PUBLISHED = {
         **{"optimizer.schedule.kind": "inverse_sqrt", "stages.4.learning_rate": 5e-5, "stages.4.warmup_steps": 4000},
         **{"stages.0": (200_000, 512, 768), "stages.4": (200_000, 512, 768)},
     },
+    "ettin": {
+        **{"optimizer.learning_rate": 8e-4, "stages.1.learning_rate": 4e-4, "optimizer.weight_decay": 1e-5},
+        **{"optimizer.warmup_tokens": 3e9, "optimizer.schedule.floor": 0.04, "stages.0": (360_277, 1024, 4608)},
+        **{"stages.2.masking_rate": 0.15, "model.block.local_rotary_base": 1.6e5, "stages.0.local_rotary_base": 1e4},
+    },
+    "mmbert": {
+        **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.95, "optimizer.epsilon": 1e-8},
+        **{"optimizer.weight_decay": 8e-5, "optimizer.schedule.floor": 0.02, "data.tokenizer.vocab_size": 256_000},
+        **{"tasks.mlm.objective.masking.rate": 0.3, "stages.1.masking_rate": 0.15, "stages.2.masking_rate": 0.05},
+    },
     "modernbert": {
         **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 1e-5},
         **{
             "data.tokenizer.vocab_size": 50_368,
             "tasks.mlm.objective.masking.rate": 0.3,
             **{"stages.0.rotary_base": 1e4, "model.block.rotary_base": 1.6e5, "model.block.local_rotary_base": 1e4},
+            **{"stages.1.learning_rate": 3e-4, "stages.2.learning_rate": 0.0, "optimizer.schedule.floor": 0.001},
         },
+    },
+    "neobert": {
+        **{"optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1},
+        **{"stages.0": (1_000_000, 1024, 2048), "stages.1": (50_000, 4096, 512), "model.feedforward": 2048},
+        **{"tasks.mlm.objective.masking.rate": 0.2, "tasks.mlm.objective.masking.mask": 1.0},
     },
     "roberta_base": {
         **{"optimizer.learning_rate": 6e-4, "optimizer.warmup_steps": 24_000, "optimizer.b2": 0.98},
@@ -228,7 +247,8 @@ def test_a_recipe_goes_the_whole_way(name, bucket, stores, excerpt, undisturbed,
     """In this process, on a few texts and with half of the rows: no number depends on more."""
     path, small = f"{CONFIGS / name}.py:smoke", load(f"{CONFIGS / name}.py:smoke")
     lighter = {f"stages.{index}.batch": stage.batch // 2 for index, stage in enumerate(small.stages)}
-    lighter |= {"runtime.micro_tokens": small.runtime.micro_tokens // 2, "data.corpus": excerpt}
+    lighter |= {"runtime.micro_tokens": small.runtime.micro_tokens // 2}
+    lighter |= {} if small.data.sources else {"data.corpus": excerpt}
     overrides = [f"{key}={value}" for key, value in lighter.items()]
     flags = [f"--config={path}", f"--config.data.store={stores}", *(f"--config.{override}" for override in overrides)]
     printed = runs.train_here_in_bucket(bucket, name, *flags)
@@ -341,3 +361,38 @@ def test_the_sizes_of_albert_differ_only_in_the_encoder():
         other = load(f"{CONFIGS / 'albert_base.py'}:{size}")
         assert other.model.width == width and other.model.sharing == "all"
         assert (other.tasks, other.stages, other.optimizer) == (base.tasks, base.stages, base.optimizer)
+
+
+TOKENS = {"modernbert": (1719, 250, 50), "ettin": (1700, 250, 50), "mmbert": (2300, 600, 100)}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_three_phases_have_the_published_tokens_and_one_decay_over_the_last(name):
+    config = load(f"{CONFIGS / name}.py")
+    billions = [stage.steps * stage.batch * stage.seq_len / 1e9 for stage in config.stages]
+    assert billions == pytest.approx(TOKENS[name], rel=1e-4)
+    assert config.optimizer.schedule.decay_steps == config.stages[2].steps
+
+
+def test_the_sizes_of_ettin_differ_in_encoder_rate_and_decay():
+    for size, layers, peak, decay in (("17m", 7, 3e-3, 3e-4), ("68m", 19, 3e-3, 3e-4), ("400m", 28, 5e-4, 1e-5)):
+        config = load(f"{CONFIGS / 'ettin'}.py:{size}")
+        assert (config.model.layers, config.optimizer.learning_rate) == (layers, peak)
+        assert (config.optimizer.weight_decay, config.stages[1].learning_rate) == (decay, peak / 2)
+
+
+def test_each_phase_of_mmbert_is_a_branch_of_the_one_before():
+    """With more languages that are drawn more evenly, and with the same stages up to its own."""
+    whole, *phases = (load(f"{CONFIGS / 'mmbert'}.py{of}") for of in ("", ":phase1", ":phase2", ":phase3"))
+    for number, phase in enumerate(phases, 1):
+        assert phase.stages == whole.stages[:number]
+        assert phase.model.replace({"block": whole.model.block}) == whole.model
+    assert [phase.data.smoothing for phase in phases] == [0.7, 0.5, 0.3]
+    assert [phase.optimizer.schedule.decay_steps for phase in phases] == [0, 0, whole.stages[2].steps]
+    first, second, third = ({*phase.data.sources} for phase in phases)
+    assert first < second < third == {*whole.data.sources}
+    text = (CONFIGS / "mmbert.py").read_text()
+    assert f"phase1@{whole.stages[0].steps} " in text
+    assert f"phase2@{whole.stages[0].steps + whole.stages[1].steps} " in text
+    small = load(f"{CONFIGS / 'mmbert'}.py:small-phase2")
+    assert (small.model.width, small.stages[1].learning_rate) == (384, 4e-4)

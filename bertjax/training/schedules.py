@@ -69,14 +69,38 @@ class OneCycle(Schedule):
 
 @dataclasses.dataclass(frozen=True)
 class Cosine(Schedule):
-    """Linear warm-up, then half a cosine to 0 (Loshchilov & Hutter, 2017, arXiv 1608.03983)."""
+    """Linear warm-up, then half a cosine to 0 (Loshchilov & Hutter, 2017, arXiv 1608.03983), or to a floor.
+
+    Attributes:
+      floor: share of the peak at the end of the decay.
+      end_step: first step at the floor, where the rate stays from then on; 0 for the end of the run.
+    """
 
     kind: str = dataclasses.field(init=False, default="cosine")
+    floor: float = 0.0
+    end_step: int = 0
+
+    def __post_init__(self):
+        _check_floor(self.floor)
+        if self.end_step < 0 or (self.end_step and not self.floor):
+            raise UserError(
+                f"optimizer.schedule.end_step={self.end_step} needs a rate to stay at, which is "
+                f"optimizer.schedule.floor={self.floor}; set floor=0.1, or end_step=0"
+            )
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         # Beyond 1 the cosine would rise again.
-        fallen = jnp.clip((step - warmup_steps) / (steps - warmup_steps), 0.0, 1.0)
-        return jnp.minimum(_rise(step, warmup_steps), 0.5 * (1.0 + jnp.cos(jnp.pi * fallen)))
+        fallen = jnp.clip((step - warmup_steps) / ((self.end_step or steps) - warmup_steps), 0.0, 1.0)
+        fall = self.floor + (1.0 - self.floor) * 0.5 * (1.0 + jnp.cos(jnp.pi * fallen))
+        return jnp.minimum(_rise(step, warmup_steps), fall)
+
+    def check(self, warmup_steps: int, steps: int, setting: str) -> None:
+        super().check(warmup_steps, steps, setting)
+        if self.end_step and not warmup_steps < self.end_step <= steps:
+            raise UserError(
+                f"optimizer.schedule.end_step={self.end_step} must be above {setting}, and at most the {steps} steps "
+                "that the learning rate has to rise and fall; set it to 0 for the end of the run"
+            )
 
 
 DECAYS = ("linear", ONE_MINUS_SQRT := "1-sqrt")
@@ -104,8 +128,7 @@ class WarmupStableDecay(Schedule):
     def __post_init__(self):
         if self.decay not in DECAYS:
             raise UserError(f"optimizer.schedule.decay={self.decay!r} is unknown; choose one of {', '.join(DECAYS)}")
-        if not 0.0 <= self.floor < 1.0:
-            raise UserError(f"optimizer.schedule.floor={self.floor} must be a share of the peak, from 0 to below 1")
+        _check_floor(self.floor)
         if self.decay_steps < 0:
             raise UserError(
                 f"optimizer.schedule.decay_steps={self.decay_steps} must not be negative; 0 is a run without a decay"
@@ -142,6 +165,11 @@ class InverseSqrt(Schedule):
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # no NaN at steps before the segment
         return jnp.minimum(_rise(step, warmup_steps), fall)
+
+
+def _check_floor(floor: float) -> None:
+    if not 0.0 <= floor < 1.0:
+        raise UserError(f"optimizer.schedule.floor={floor} must be a share of the peak, from 0 to below 1")
 
 
 def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:

@@ -53,6 +53,14 @@ def test_cosine_equals_optax():
     np.testing.assert_allclose(values[40:], [theirs(step) for step in range(60)], rtol=1e-4, atol=1e-6)
 
 
+def test_a_cosine_may_end_early_at_a_floor():
+    """NeoBERT (Le Breton et al., 2025, section 3.3): to a tenth over 90% of the steps, and constant from then on."""
+    values = rates(Cosine(floor=0.1, end_step=80), WarmupSegment(0, 100, 2.0, 40))
+    theirs = optax.schedules.cosine_decay_schedule(2.0, decay_steps=40, alpha=0.1)
+    np.testing.assert_allclose(values[40:], [theirs(step) for step in range(60)], rtol=1e-4)
+    np.testing.assert_allclose(values[80:], 0.2, rtol=1e-6)
+
+
 def test_warm_up_stable_decay_is_a_trapezoid():
     values = rates(WarmupStableDecay(decay_steps=20), WarmupSegment(0, 100, 2.0, 40))
     np.testing.assert_allclose(values[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
@@ -97,6 +105,14 @@ def test_a_decay_that_cannot_be_is_refused(choices, message):
     with pytest.raises(UserError) as error:
         WarmupStableDecay(**choices)
     assert str(error.value).startswith(message)
+
+
+def test_a_cosine_that_ends_nowhere_is_refused():
+    with pytest.raises(UserError, match="end_step=80 needs a rate to stay at, which is optimizer.schedule.floor=0.0"):
+        Cosine(end_step=80)
+    with pytest.raises(UserError, match="end_step=80 must be above here=80, and at most the 100 steps"):
+        Cosine(floor=0.1, end_step=80).check(80, 100, "here=80")
+    Cosine(floor=0.1, end_step=81).check(80, 81, "here=80")
 
 
 def test_inverse_sqrt_is_the_rate_of_the_transformer():
