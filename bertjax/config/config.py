@@ -59,6 +59,8 @@ class Config:
     Attributes:
       seed: seed for initialization, data order, masking and dropout.
       init_from: an export folder, `RUN` or `RUN@STEP` to take initial weights from; the optimizer starts from scratch.
+      init_state: `init_from=RUN@STEP` is a checkpoint that this run branches from: with optimizer state and step. Its
+        `stages` count from the first step of that run, and those before STEP are not trained again.
       init_layers: layers of `init_from` to start with, counted from 0; empty for all. DistilBERT takes
         (0, 2, 4, 7, 9, 11) from 12 layers.
       lora: low-rank adaptation; the adapted kernels are frozen.
@@ -68,6 +70,7 @@ class Config:
 
     seed: int = 0
     init_from: str = ""
+    init_state: bool = False
     init_layers: tuple[int, ...] = ()
     model: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()

@@ -1,4 +1,7 @@
-"""`init_from`: initialize a new run with another model's weights; the optimizer starts from scratch."""
+"""`init_from`: initialize a new run with another model's weights; the optimizer starts from scratch.
+
+With `init_state` it does not: see `bertjax.training.branch`.
+"""
 
 import dataclasses
 import hashlib
@@ -39,7 +42,7 @@ class Source:
     """Initial weights.
 
     Attributes:
-      params: {path: float32 array} for parameters that the new run also has; empty for a run that resumes.
+      params: {path: float32 array} for parameters that the new run also has; empty for a run that resumes or branches.
       fingerprint: their fingerprint, part of the run's identity.
     """
 
@@ -80,10 +83,10 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
     if not name:
         return None
     if resumed is None:
-        return read(program, tokenizer)
+        return read(program.at(0), tokenizer)
     if resumed.config.init_from == name:
         return Source({}, resumed.identity.get("init_from", ""))
-    return Source({}, read(program, tokenizer).fingerprint)
+    return Source({}, read(program.at(0), tokenizer).fingerprint)
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:
@@ -120,10 +123,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         changes = [f"{path} {_shape_text(theirs, path)} -> {_shape_text(ours, path)}" for path in in_encoder]
         listed = shorten(changes, separator="; ")
         raise UserError(f"init_from={name} has another encoder ({listed}); use the same settings of model")
-    if settings := _other_settings(model.encoder, program):
-        raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
-    if settings := _other_positions(model.encoder, program.encoder):
-        log.info("init_from=%s was trained with %s", name, " and ".join(settings))
+    check_function(model.encoder, program)
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
     # Heads that only the source has are left out without a warning: a new task does not need them.
@@ -131,6 +131,18 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     _warn_of_pooler(program.config, params)
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
     return Source(params, digest.hexdigest())
+
+
+def check_function(source: EncoderConfig, program: Program) -> None:
+    """Raise UserError if the encoder computes something else than that of `init_from` does with the same parameters.
+
+    Other settings of positions are logged.
+    """
+    name = program.config.init_from
+    if settings := _other_settings(source, program):
+        raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
+    if settings := _other_positions(source, program.encoder):
+        log.info("init_from=%s was trained with %s", name, " and ".join(settings))
 
 
 def state_from(source: Source | None, program: Program) -> State:

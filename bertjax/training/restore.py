@@ -1,4 +1,4 @@
-"""Restore a run's newest checkpoint, or create its state at step 0."""
+"""Restore a run's newest checkpoint or the one that it branches from, or create its state at step 0."""
 
 import dataclasses
 import logging
@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.training import branch
 from bertjax.training.config import RuntimeConfig
 from bertjax.training.parallel import processes
 from bertjax.training.run.checkpoint import Checkpoints
@@ -27,7 +28,8 @@ class Restored:
       checkpoints: checkpoints of the run.
       state: state after `step` steps, until `take_state`.
       step: steps done.
-      meta: metadata of the restored checkpoint; empty at step 0 of a new run.
+      meta: metadata of the restored checkpoint; empty at step 0.
+      is_new: whether the run had no checkpoint of its own.
       owes_evaluation: whether the earlier start saved the state to evaluate it next, and ended before it had.
     """
 
@@ -35,12 +37,8 @@ class Restored:
     state: State | None
     step: int
     meta: dict[str, Any]
+    is_new: bool
     owes_evaluation: bool
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the run had no checkpoint."""
-        return not self.meta
 
     def take_state(self) -> State:
         """Return the state and forget it: training reuses its memory, so that nothing else may hold it."""
@@ -49,7 +47,7 @@ class Restored:
 
 
 def restore(start: Start) -> Restored:
-    """Restore the newest checkpoint that is whole; without one, create the state at step 0.
+    """Restore the newest checkpoint that is whole; without one, branch off another run or create the state at step 0.
 
     Raises:
       UserError: the settings contradict the checkpoint, or all checkpoints are damaged.
@@ -64,13 +62,14 @@ def restore(start: Start) -> Restored:
     def abstract_state_at(step: int) -> State:
         return program.at(timetable.at(max(step - 1, 0)).stage).abstract_state
 
-    restored = checkpoints.restore_newest(abstract_state_at)
+    own = checkpoints.restore_newest(abstract_state_at)
+    restored = own or branch.restore(program.config, abstract_state_at)
     state, step, meta = (restored.tree, restored.step, restored.meta) if restored else (start.create_state(), 0, {})
     check_replicas(state, step)
     start.session.watchdog.locate(step, timetable.steps)
     if restored:
         check_skipped_rows(runtime, step, meta.get("skip_rows", []), files)
-        if processes.is_writer():
+        if own and processes.is_writer():
             warn_of_missed(runtime.keep_at, step, checkpoints.steps())
         log.info("resumed at step %d of %d", step, timetable.steps)
         if meta["layout"] != (layout := start.meta["layout"]):
@@ -81,7 +80,7 @@ def restore(start: Start) -> Restored:
     # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and writes
     # its line of metrics.
     owes_evaluation = meta.get("evaluation_is_due", False) and step not in checkpoints.scores
-    return Restored(checkpoints, state, step, meta, owes_evaluation)
+    return Restored(checkpoints, state, step, meta, own is None, owes_evaluation)
 
 
 def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], workdir: Workdir) -> None:

@@ -69,9 +69,9 @@ class Timetable:
                 first += self._rows(end, task, stage.seq_len) - self._rows(start, task, stage.seq_len)
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
-    def rows(self, task: str, seq_len: int) -> int:
-        """Return how many rows with `seq_len` tokens a task reads in the whole run."""
-        return self._rows(self.steps, task, seq_len)
+    def rows(self, task: str, seq_len: int, steps: int) -> int:
+        """Return how many rows with `seq_len` tokens a task reads in the first steps."""
+        return self._rows(steps, task, seq_len)
 
     def _rows(self, step: int, task: str, seq_len: int) -> int:
         """Return how many rows with `seq_len` tokens a task reads in the first `step` steps, without skips.

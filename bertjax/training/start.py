@@ -12,7 +12,7 @@ from bertjax.config.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
 from bertjax.runtime.errors import say
-from bertjax.training import init_from
+from bertjax.training import branch, init_from
 from bertjax.training.encoder_check import check_encoder
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
@@ -101,7 +101,8 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
     """
     files, before = session.files, session.before
     resumed = before if before and config.init_from and record.has_checkpoint(files) else None
-    processes.together(init_from.check, config, resumed)
+    initial = branch if config.init_state else init_from
+    processes.together(initial.check, config, resumed)
     settings, config = config, processes.together(open_teachers, config)
     processes.together(check_trackers, config.runtime.trackers)
     encoder = config.encoder(config.expected_vocab_size, jax.default_backend())
@@ -116,7 +117,7 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
     program = Program(config, tokenizer.vocab_size)
     program = expected if program == expected else program  # its model has been traced
     processes.together(program.check)
-    source = processes.together(init_from.source_of, resumed, program.at(0), tokenizer)
+    source = processes.together(initial.source_of, resumed, program, tokenizer)
     identity = _identity(program, feeds, source)
     run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
     resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
@@ -154,7 +155,7 @@ def _print_plan(program: Program, feeds: Feeds) -> None:
             print("".join(f"{line}\n" for line in report.reading_warnings(feed, task)), end="")
         if shares := feeds.source_shares(feed):
             print(report.sources_line(shares, label(task)))
-    for line in source_epochs.lines(feeds, program.timetable):
+    for line in source_epochs.lines(feeds, program.timetable, branch.first_step(program.config)):
         print(line)
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
     for task in feeds.heldout:

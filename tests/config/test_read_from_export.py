@@ -85,13 +85,13 @@ data.sources.*.weight data.store data.text_field data.tokenizer.byte_fallback da
 data.tokenizer.keep data.tokenizer.keep_file data.tokenizer.kind data.tokenizer.lowercase data.tokenizer.model
 data.tokenizer.normalizer data.tokenizer.sample_characters data.tokenizer.vocab_size data.workers
 eval.every eval.rows eval.samples eval.seed
-init_from init_layers
+init_from init_layers init_state
 lora.alpha lora.kernels lora.rank
 optimizer.b1 optimizer.b2 optimizer.bias_correction optimizer.clip_norm optimizer.epsilon optimizer.frozen
 optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_decay_offset optimizer.learning_rate
 optimizer.multipliers.*.by_layer optimizer.multipliers.*.factor optimizer.multipliers.*.path
 optimizer.arguments optimizer.ema_decay optimizer.schedule.decay optimizer.schedule.decay_steps
-optimizer.schedule.floor
+optimizer.schedule.end_step optimizer.schedule.floor
 optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps optimizer.warmup_tokens
 optimizer.weight_decay
 pruning.end_share pruning.kind pruning.remaining pruning.start_share

@@ -25,7 +25,7 @@ class Save(Hook):
     def on_ready(self, run: Run) -> None:
         if run.restored.is_new:
             self._saving.try_out(run.session.files.trial_checkpoint, run.state)
-            if 0 in run.runtime.keep_at:
+            if run.step in run.runtime.keep_at:
                 self._save(run)
 
     def on_chunk(self, run: Run, first: int) -> None:

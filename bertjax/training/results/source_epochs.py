@@ -2,17 +2,20 @@
 
 import collections
 
+import numpy as np
+
 from bertjax.data.store import TokenStore
 from bertjax.training.feeds import Feeds
 from bertjax.training.repetition import MOST_EPOCHS_OF_SOURCE
 from bertjax.training.stages import Timetable
 
 
-def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
-    """Return {source: epochs in the whole run}, summed over tasks and row lengths."""
+def epochs_by_source(feeds: Feeds, timetable: Timetable, first_step: int = 0) -> dict[str, float]:
+    """Return {source: epochs from a step to the end of the run}, summed over tasks and row lengths."""
     names, epochs = list(feeds.config.data.named_sources), collections.Counter()
     for (task, seq_len), feed in feeds.train.items():
-        taken = feed.turns.taken(timetable.rows(task, seq_len)).tolist()
+        counts = (feed.turns.taken(timetable.rows(task, seq_len, step)) for step in (timetable.steps, first_step))
+        taken = np.subtract(*counts).tolist()
         read = [
             # An epoch is one plan, so divide by the mean rows of a plan.
             rows * len(source.plans) / sum(plan.counts.rows for plan in source.plans)
@@ -23,13 +26,17 @@ def epochs_by_source(feeds: Feeds, timetable: Timetable) -> dict[str, float]:
     return dict(epochs)
 
 
-def lines(feeds: Feeds, timetable: Timetable) -> list[str]:
-    """Return a line with epochs per source, and a warning for each source that repeats too often."""
+def lines(feeds: Feeds, timetable: Timetable, first_step: int = 0) -> list[str]:
+    """Return a line with epochs per source, and a warning for each source that repeats too often.
+
+    Args:
+      first_step: the first step that the run trains itself.
+    """
     sources = feeds.config.data.sources
     if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
         return []
     # A mixture repeats small sources long before the corpus as a whole repeats.
-    epochs = epochs_by_source(feeds, timetable)
+    epochs = epochs_by_source(feeds, timetable, first_step)
     result = ["epochs of the sources: " + ", ".join(f"{name} {number:.1f}" for name, number in epochs.items())]
     for name, number in epochs.items():
         if number > MOST_EPOCHS_OF_SOURCE:

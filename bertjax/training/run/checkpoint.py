@@ -149,7 +149,7 @@ class Checkpoints:
           RunFailed: devices hold different copies of the state.
         """
         check_replicas(state, step)
-        arrays = {"fingerprints": fingerprints(state), "arrays": _described(state)}
+        arrays = {"fingerprints": fingerprints(state), "arrays": described(state)}
         # A copy, because the caller updates its counters while Orbax writes.
         meta = json.loads(json.dumps({**meta, "format_version": FORMAT_VERSION, **arrays}))
         meta["digest"] = _digest(meta)  # covers the fingerprints, which in turn cover the arrays
@@ -295,8 +295,8 @@ class Checkpoints:
             "that process, and the run without it"
         )
 
-    def _read(self, step: int, abstract_state: Any) -> tuple[dict, Any]:
-        """Read metadata and arrays in this process.
+    def meta(self, step: int) -> dict:
+        """Read and verify the metadata of one checkpoint, in this process.
 
         Raises:
           Damaged: a file is missing or altered.
@@ -309,8 +309,18 @@ class Checkpoints:
             check_format(f"checkpoint {step} in {self._folder}", meta["format_version"], FORMAT_VERSION)
         if not is_intact:
             raise Damaged("its metadata is not what was saved")
+        return meta
+
+    def _read(self, step: int, abstract_state: Any) -> tuple[dict, Any]:
+        """Read metadata and arrays in this process.
+
+        Raises:
+          Damaged: a file is missing or altered.
+          UserError, RunFailed, Unavailable: see `restore`.
+        """
+        meta = self.meta(step)
         if abstract_state is not None:
-            check_same_arrays(meta["arrays"], _described(abstract_state), self._folder / str(step))
+            check_same_arrays(meta["arrays"], described(abstract_state), self._folder / str(step))
         # Without an abstract state, put all arrays on one device: the saved shardings may not exist on this machine.
         fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return meta, self._read_item(
@@ -352,7 +362,7 @@ def _shares_memory_with_host(state: State) -> bool:
     return any(device.platform == "cpu" for leaf in jax.tree.leaves(state) for device in leaf.devices())
 
 
-def _described(tree: Any) -> dict[str, str]:
+def described(tree: Any) -> dict[str, str]:
     """Return {path: dtype and shape} for every array, such as `float32[100,50]`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in leaves}

@@ -1,0 +1,137 @@
+"""Branches: `init_state` starts a run from another run's checkpoint, with its optimizer state and step.
+
+One trunk with a constant learning rate serves several decays (Haegele et al., 2024, arXiv 2405.18392, section 3): of
+other lengths, on other data. With the data of the trunk, a branch is bit for bit what one run with its settings is.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from bertjax.config import typed
+from bertjax.config.config import Config, to_dict
+from bertjax.config.export import encoder_of
+from bertjax.config.opening import split_name
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError, shorten
+from bertjax.training import init_from
+from bertjax.training.config import Stage
+from bertjax.training.init_from import Source
+from bertjax.training.program import Program
+from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, described
+from bertjax.training.run.record import RunRecord
+from bertjax.training.run.workdir import Workdir
+from bertjax.training.stage_encoders import encoder_at
+from bertjax.training.stages import stage_at
+
+# What a branch is free to change; everything else that differs from the trunk is logged.
+_FREE = ("init_from", "init_state", "eval", "runtime", "model")
+
+log = logging.getLogger(__name__)
+
+
+def first_step(config: Config) -> int:
+    """Return the first step that a run trains itself, counted from 0.
+
+    Raises:
+      UserError: `init_state` is set, and `init_from` is not `RUN@STEP`.
+    """
+    if not config.init_state:
+        return 0
+    _, step = split_name(config.init_from)
+    if not step.isdecimal():
+        raise UserError(
+            f"init_state=True continues a checkpoint of a run, and init_from={config.init_from!r} names none; set "
+            "init_from=RUN@STEP, or init_state=False to start with the weights only"
+        )
+    return int(step)
+
+
+def check(config: Config, resumed: RunRecord | None) -> None:
+    """Check `init_state` before data is prepared.
+
+    Args:
+      resumed: record of the run if it resumes from a checkpoint of its own.
+
+    Raises:
+      UserError: `init_from` is not a checkpoint, or no step is left to train.
+    """
+    step = first_step(config)
+    if config.init_layers:
+        raise UserError(
+            f"init_layers={list(config.init_layers)} selects layers, and init_state=True continues all of them; leave "
+            "one out"
+        )
+    if resumed is None and step not in (steps := _checkpoints(config).steps()):
+        listed = ", ".join(map(str, steps)) or "none"
+        raise UserError(f"init_from={config.init_from} is not a checkpoint; that run has {listed}")
+    lengths = [stage.steps for stage in config.stages]
+    if None not in lengths and step >= sum(lengths):
+        raise UserError(
+            f"init_from={config.init_from} has trained {step} steps and the stages of this run have {sum(lengths)} in "
+            f"all, counted from the first step of that run; raise stages.{len(lengths) - 1}.steps"
+        )
+
+
+def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer) -> Source:
+    """Return the fingerprint of the checkpoint, and log settings in which the run differs from the trunk.
+
+    Raises:
+      UserError: the checkpoint has another tokenizer, encoder or optimizer.
+    """
+    config = program.config
+    if resumed and resumed.config.init_from == config.init_from:
+        return Source({}, resumed.identity.get("init_from", ""))
+    step = first_step(config)
+    meta = _checkpoints(config).meta(step)
+    if meta["tokenizer"] != tokenizer.fingerprint:
+        folder, _ = split_name(config.init_from)
+        raise UserError(
+            f"init_from={config.init_from} has another tokenizer than the corpus; set "
+            f"data.tokenizer.model={folder}/tokenizer"
+        )
+    trained = program.at(program.timetable.at(max(step - 1, 0)).stage)
+    ours = described(trained.abstract_state)
+    if changes := [
+        f"{path} {meta['arrays'].get(path, 'none')} -> {ours.get(path, 'none')}"
+        for path in sorted(meta["arrays"] | ours)
+        if meta["arrays"].get(path) != ours.get(path)
+    ]:
+        raise UserError(
+            f"init_from={config.init_from} has another state ({shorten(changes, separator='; ')}); use its settings of "
+            "model, tasks and optimizer, or init_state=False to start with the weights only"
+        )
+    stages = typed.build(tuple[Stage, ...], meta["config"]["stages"], "stages", {})
+    stage, _ = stage_at(stages, max(step - 1, 0))
+    init_from.check_function(encoder_at(encoder_of(meta["config"], program.vocab_size), stages[stage]), trained)
+    own = json.loads(json.dumps(to_dict(config)))  # JSON turns tuples into lists
+    halves = ({name: part for name, part in of.items() if name not in _FREE} for of in (meta["config"], own))
+    changed = "; ".join(typed.differences(*halves)) or "none"
+    log.info("branches off %s at step %d; changes: %s", config.init_from, step, changed)
+    return Source({}, hashlib.sha256(json.dumps(meta["fingerprints"], sort_keys=True).encode()).hexdigest())
+
+
+def restore(config: Config, abstract_state: Callable[[int], Any]) -> RestoredCheckpoint | None:
+    """Return the checkpoint that a new run branches from, or None. All processes read it together.
+
+    Args:
+      abstract_state: returns shapes, dtypes and shardings of the state after a given number of steps.
+    """
+    if not config.init_state:
+        return None
+    step = first_step(config)
+    return _checkpoints(config).restore(step, abstract_state(step))
+
+
+def _checkpoints(config: Config) -> Checkpoints:
+    folder, _ = split_name(config.init_from)
+    workdir = Workdir.at(folder)
+    if not storage.exists(workdir.checkpoints):
+        raise UserError(
+            f"init_from={config.init_from} has no checkpoints, and init_state=True needs one: an export has weights "
+            "only; name a workdir as RUN@STEP"
+        )
+    return Checkpoints(workdir.checkpoints)
