@@ -97,16 +97,14 @@ def _summary(run: Run, status: RunStatus) -> Section:
     if not rows:
         return Section("run", "The run", (*paragraphs, "It has not been evaluated yet."))
     caption = "The last evaluation on held-out rows. A baseline predicts from the frequencies of training alone."
+    if any(name.startswith("ema/") for name in metrics):
+        caption += " Metrics with ema/ are those of the moving average of the weights."
     return Section("run", "The run", tuple(paragraphs), (Table(caption, ("metric", "value"), tuple(rows)),))
 
 
 def _last_evaluation(run: Run) -> dict[str, float | None]:
     # Not every record has an evaluation: find the newest one that has.
-    for record in reversed(run.records):
-        prefix = curves.HELDOUT
-        if metrics := {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}:
-            return metrics
-    return {}
+    return next(filter(None, map(curves.heldout_metrics, reversed(run.records))), {})
 
 
 def _curves(run: Run, config_name: str) -> Section:

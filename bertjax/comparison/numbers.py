@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.comparison import resampling
 from bertjax.comparison.runs import Entry, Run
-from bertjax.training.results.curves import HELDOUT, points_of
+from bertjax.training.results.curves import heldout_metrics, points_of
 from bertjax.training.results.scores import Scores
 from bertjax.training.results.seeds import deviation, interval_of_mean, vary
 
@@ -138,8 +138,7 @@ def last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
     """Return step and metrics of the newest evaluation; (None, {}) without one."""
     # Not every record has an evaluation: find the newest one that has.
     for record in reversed(run.records):
-        metrics = {key.removeprefix(HELDOUT): value for key, value in record.items() if key.startswith(HELDOUT)}
-        if metrics:
+        if metrics := heldout_metrics(record):
             return record.get("step"), metrics
     return None, {}
 

@@ -41,6 +41,13 @@ def test_numbers_over_seeds(entries):
     assert numbers.spent["tokens_per_second"].values == (40.0, 40.0, 50.0)
 
 
+def test_a_moving_average_has_numbers_of_its_own(tmp_path):
+    line = record(STEPS, 4.0, 3.0) | {"eval_ema/heldout/mlm_loss": 2.5}
+    entries = open_entries([str(write(tmp_path / name, [line], baseline={})) for name in ("a", "b")])
+    heldout = numbers_of(entries[0]).heldout
+    assert (heldout["mlm_loss"].values, heldout["ema/mlm_loss"].values) == ((3.0,), (2.5,))
+
+
 def test_a_run_that_was_never_evaluated(entries):
     numbers = numbers_of(entries[1])
     assert (numbers.heldout, numbers.baselines) == ({}, {})

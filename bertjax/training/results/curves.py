@@ -2,9 +2,9 @@
 
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etils import epath
 
@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 REFERENCES = Path(__file__).parent / "references"
 
 # Prefixes of metric names in `metrics.jsonl`.
-TRAIN, HELDOUT = "train/", "eval/heldout/"
+TRAIN, HELDOUT, AVERAGED = "train/", "eval/heldout/", "eval_ema/heldout/"
 
 
 def reference_of(config_name: str) -> dict | None:
     """Return a configuration's reference, {metric: {step, mean, low, high}} and `seeds`, or None without one."""
     path = REFERENCES / f"{config_name}.json"
     return json.loads(path.read_text()) if path.exists() else None
+
+
+def heldout_metrics(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the held-out metrics in a line of `metrics.jsonl`; those of the moving average are called `ema/NAME`."""
+    names = {key: key.removeprefix(HELDOUT) for key in record if key.startswith(HELDOUT)}
+    names |= {key: f"ema/{key.removeprefix(AVERAGED)}" for key in record if key.startswith(AVERAGED)}
+    return {name: record[key] for key, name in names.items()}
 
 
 def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:

@@ -102,12 +102,16 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
       {`metrics`: {name: {`values`, `mean`, `deviation`, `median`, `best`}}, `failed`: number of runs that did not beat
       the most frequent class in the training file, or None without classes}. If a run lacks a metric (such as a
       precision without any predictions) or its metric is not finite, its value is None, and the statistics leave it
-      out.
+      out. Metrics of a moving average of the weights are called `ema/NAME`.
     """
     metrics = {}
+    scored = [
+        summary["eval"] | {f"ema/{name}": value for name, value in summary.get("eval_ema", {}).items()}
+        for summary in figures
+    ]
     # A metric may be missing in the first run: collect the names of all, in order.
-    for name in dict.fromkeys(name for summary in figures for name in summary["eval"]):
-        values = [_finite(summary["eval"].get(name)) for summary in figures]
+    for name in dict.fromkeys(name for scores in scored for name in scores):
+        values = [_finite(scores.get(name)) for scores in scored]
         numbers = [value for value in values if value is not None]
         metrics[name] = {
             "values": values,

@@ -38,6 +38,13 @@ def test_the_best_loss_is_the_lowest():
     assert over_seeds(runs)["metrics"]["mlm_loss"]["best"] == 1.0
 
 
+def test_scores_of_a_moving_average_are_beside_the_others():
+    runs = [{"eval": {"mlm_loss": 2.0}, "eval_ema": {"mlm_loss": loss}, "baseline": {}} for loss in (1.5, 1.0)]
+    metrics = over_seeds(runs)["metrics"]
+    assert metrics["mlm_loss"]["values"] == [2.0, 2.0]
+    assert (metrics["ema/mlm_loss"]["values"], metrics["ema/mlm_loss"]["best"]) == ([1.5, 1.0], 1.0)
+
+
 def test_the_table():
     output = io.StringIO()
     print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=output, width=100))
