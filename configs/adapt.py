@@ -27,4 +27,5 @@ def get_config(model: str = "") -> ml_collections.ConfigDict:
     # A lower peak than from random weights, after a short warm-up, so that the model keeps what it has learned.
     config.optimizer = {"learning_rate": 5e-5, "warmup_steps": 500}
     config.stages = [{"steps": 10_000, "seq_len": min(128, source.config.model.max_positions), "batch": 64}]
+    config.runtime = {"keep_at": [0]}  # RUN@0 is the model as it came: its held-out loss is the one to compare with
     return config
