@@ -25,6 +25,7 @@ ALLOWED = {
     "config.export": "runtime config.typed data models config.private_paths",
     "objectives": "runtime config.registry data models config.export",
     "training.schedules": "runtime config.registry",
+    "training.schedule_kinds": "runtime training.schedules",
     "training.param_paths": "runtime",
     "training.config": "runtime models training.param_paths",
     "training.optim": "runtime config.user_code config.registry training.schedules training.param_paths "

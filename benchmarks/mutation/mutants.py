@@ -99,10 +99,13 @@ CORE = [
         _SCHEDULES,
     ),
     Mutant(
-        "training/schedules.py", "0.5 * (1.0 + jnp.cos(jnp.pi * fallen))", "0.5 * (1.0 + jnp.cos(fallen))", _SCHEDULES
+        "training/schedule_kinds.py",
+        "0.5 * (1.0 + jnp.cos(jnp.pi * fallen))",
+        "0.5 * (1.0 + jnp.cos(fallen))",
+        _SCHEDULES,
     ),
     Mutant(
-        "training/schedules.py",
+        "training/schedule_kinds.py",
         "(steps - step) / self.decay_steps",
         "(steps - step - 1) / self.decay_steps",
         _SCHEDULES,

@@ -11,20 +11,17 @@ from collections.abc import Callable
 from typing import Any
 
 from bertjax.config import typed
-from bertjax.config.config import Config, to_dict
-from bertjax.config.export import encoder_of
+from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.opening import split_name
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import init_from
-from bertjax.training.config import Stage
 from bertjax.training.init_from import Source
 from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, described
 from bertjax.training.run.record import RunRecord
 from bertjax.training.run.workdir import Workdir
-from bertjax.training.stage_encoders import encoder_at
 from bertjax.training.stages import stage_at
 
 # What a branch is free to change; everything else that differs from the trunk is logged.
@@ -104,11 +101,9 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
             f"init_from={config.init_from} has another state ({shorten(changes, separator='; ')}); use its settings of "
             "model, tasks and optimizer, or init_state=False to start with the weights only"
         )
-    stages = typed.build(tuple[Stage, ...], meta["config"]["stages"], "stages", {})
-    stage, _ = stage_at(stages, max(step - 1, 0))
-    init_from.check_function(encoder_at(encoder_of(meta["config"], program.vocab_size), stages[stage]), trained)
-    own = json.loads(json.dumps(to_dict(config)))  # JSON turns tuples into lists
-    halves = ({name: part for name, part in of.items() if name not in _FREE} for of in (meta["config"], own))
+    trunk = from_dict(meta["config"])
+    init_from.check_function(trunk.model_at(stage_at(trunk.stages, max(step - 1, 0))[0]), trained)
+    halves = ({name: part for name, part in to_dict(of).items() if name not in _FREE} for of in (trunk, config))
     changed = "; ".join(typed.differences(*halves)) or "none"
     log.info("branches off %s at step %d; changes: %s", config.init_from, step, changed)
     return Source({}, hashlib.sha256(json.dumps(meta["fingerprints"], sort_keys=True).encode()).hexdigest())

@@ -46,142 +46,21 @@ class Linear(Schedule):
     kind: str = dataclasses.field(init=False, default="linear")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        rise = _rise(step, warmup_steps)
         fall = (steps - step) / max(steps - warmup_steps, 1)
-        return jnp.minimum(1.0, jnp.minimum(rise, fall))
+        return jnp.minimum(1.0, jnp.minimum(rise(step, warmup_steps), fall))
 
 
-@dataclasses.dataclass(frozen=True)
-class OneCycle(Schedule):
-    """Linear rise from 1/100 of the peak, then linear decay to 1/100 of the initial rate (Smith & Topin, 2018, arXiv
-    1708.07120). The peak is at the end of the warm-up.
-    """
-
-    kind: str = dataclasses.field(init=False, default="one_cycle")
-
-    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        start, end = 1e-2, 1e-4
-        rise = start + (1.0 - start) * step / max(warmup_steps, 1)
-        falling = steps - 1 - warmup_steps  # the step after the warm-up is the peak, also if it is the last one
-        fall = end + (1.0 - end) * ((steps - 1 - step) / falling if falling else 1.0)
-        return jnp.where(step < warmup_steps, rise, fall)
-
-
-@dataclasses.dataclass(frozen=True)
-class Cosine(Schedule):
-    """Linear warm-up, then half a cosine to 0 (Loshchilov & Hutter, 2017, arXiv 1608.03983), or to a floor.
-
-    Attributes:
-      floor: share of the peak at the end of the decay.
-      end_step: first step at the floor, where the rate stays from then on; 0 for the end of the run.
-    """
-
-    kind: str = dataclasses.field(init=False, default="cosine")
-    floor: float = 0.0
-    end_step: int = 0
-
-    def __post_init__(self):
-        _check_floor(self.floor)
-        if self.end_step < 0 or (self.end_step and not self.floor):
-            raise UserError(
-                f"optimizer.schedule.end_step={self.end_step} needs a rate to stay at, which is "
-                f"optimizer.schedule.floor={self.floor}; set floor=0.1, or end_step=0"
-            )
-
-    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        # Beyond 1 the cosine would rise again.
-        fallen = jnp.clip((step - warmup_steps) / ((self.end_step or steps) - warmup_steps), 0.0, 1.0)
-        fall = self.floor + (1.0 - self.floor) * 0.5 * (1.0 + jnp.cos(jnp.pi * fallen))
-        return jnp.minimum(_rise(step, warmup_steps), fall)
-
-    def check(self, warmup_steps: int, steps: int, setting: str) -> None:
-        super().check(warmup_steps, steps, setting)
-        if self.end_step and not warmup_steps < self.end_step <= steps:
-            raise UserError(
-                f"optimizer.schedule.end_step={self.end_step} must be above {setting}, and at most the {steps} steps "
-                "that the learning rate has to rise and fall; set it to 0 for the end of the run"
-            )
-
-
-DECAYS = ("linear", ONE_MINUS_SQRT := "1-sqrt")
-
-
-@dataclasses.dataclass(frozen=True)
-class WarmupStableDecay(Schedule):
-    """Linear warm-up, constant peak, decay at the end (Haegele et al., 2024, arXiv 2405.18392, section 3).
-
-    It decays once, at the end of the run. A stage with a new peak before that is another constant, as in ModernBERT:
-    8e-4, then 3e-4 on long rows, then the decay (Warner et al., 2024, arXiv 2412.13663, section 2.2).
-
-    Attributes:
-      decay_steps: length of the final decay; 0 for none, as in a run from which others branch to decay.
-      decay: its shape, `linear`, or `1-sqrt`, which falls faster at first: 1 - sqrt(share of the decay that is done).
-        Haegele et al. found it better than linear (section 3.2); ModernBERT ends with it.
-      floor: share of the peak at the end of the decay.
-    """
-
-    kind: str = dataclasses.field(init=False, default="wsd")
-    decay_steps: int = 1000
-    decay: str = "linear"
-    floor: float = 0.0
-
-    def __post_init__(self):
-        if self.decay not in DECAYS:
-            raise UserError(f"optimizer.schedule.decay={self.decay!r} is unknown; choose one of {', '.join(DECAYS)}")
-        _check_floor(self.floor)
-        if self.decay_steps < 0:
-            raise UserError(
-                f"optimizer.schedule.decay_steps={self.decay_steps} must not be negative; 0 is a run without a decay"
-            )
-
-    @property
-    def before_another(self) -> Schedule:
-        return dataclasses.replace(self, decay_steps=0)
-
-    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        if not self.decay_steps:
-            return jnp.minimum(1.0, _rise(step, warmup_steps))
-        left = jnp.clip((steps - step) / self.decay_steps, 0.0, 1.0)
-        fall = 1.0 - jnp.sqrt(1.0 - left) if self.decay == ONE_MINUS_SQRT else left
-        return jnp.minimum(_rise(step, warmup_steps), self.floor + (1.0 - self.floor) * fall)
-
-    def check(self, warmup_steps: int, steps: int, setting: str) -> None:
-        super().check(warmup_steps, steps, setting)
-        if warmup_steps + self.decay_steps > steps:
-            raise UserError(
-                f"{setting} and optimizer.schedule.decay_steps={self.decay_steps} are more than the "
-                f"{steps} steps that the learning rate has to rise and fall; lower one of them, or train longer"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class InverseSqrt(Schedule):
-    """Linear warm-up, then decay with the inverse square root of the step (Vaswani et al., 2017, section 5.3, arXiv
-    1706.03762, "noam"). Without a warm-up it decays from the first step on.
-    """
-
-    kind: str = dataclasses.field(init=False, default="inverse_sqrt")
-
-    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # no NaN at steps before the segment
-        return jnp.minimum(_rise(step, warmup_steps), fall)
-
-
-def _check_floor(floor: float) -> None:
-    if not 0.0 <= floor < 1.0:
-        raise UserError(f"optimizer.schedule.floor={floor} must be a share of the peak, from 0 to below 1")
-
-
-def _rise(step: jax.Array, warmup_steps: int) -> jax.Array:
+def rise(step: jax.Array, warmup_steps: int) -> jax.Array:
+    """Return the rate at a step of a linear warm-up as a share of the peak; beyond the warm-up it is above 1."""
     return (step + 1) / max(warmup_steps, 1)  # + 1: a rate of 0 would waste the first step
 
 
 KINDS = {
     "linear": "bertjax.training.schedules:Linear",
-    "one_cycle": "bertjax.training.schedules:OneCycle",
-    "cosine": "bertjax.training.schedules:Cosine",
-    "wsd": "bertjax.training.schedules:WarmupStableDecay",
-    "inverse_sqrt": "bertjax.training.schedules:InverseSqrt",
+    "one_cycle": "bertjax.training.schedule_kinds:OneCycle",
+    "cosine": "bertjax.training.schedule_kinds:Cosine",
+    "wsd": "bertjax.training.schedule_kinds:WarmupStableDecay",
+    "inverse_sqrt": "bertjax.training.schedule_kinds:InverseSqrt",
 }
 SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS)
 

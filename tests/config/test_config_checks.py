@@ -269,8 +269,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "or name module:Class",
         ),
         (
-            {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": 0}}},
-            "optimizer.schedule.decay_steps=0 must be at least 1",
+            {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": -1}}},
+            "optimizer.schedule.decay_steps=-1 must not be negative; 0 is a run without a decay",
         ),
         (
             {"optimizer": {"schedule": {"kind": "linear", "decay_steps": 9}}},

@@ -16,7 +16,8 @@ from bertjax.training.config import Stage
 from bertjax.training.micro_batches import count_micro_batches
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.run.record import read_checkpoint
-from bertjax.training.schedules import WarmupSegment, WarmupStableDecay
+from bertjax.training.schedule_kinds import WarmupStableDecay
+from bertjax.training.schedules import WarmupSegment
 from bertjax.training.stages import StepSpec, Timetable, warmup_segments, warmup_steps
 from tests import runs
 

@@ -42,7 +42,7 @@ class OptimizerConfig:
       warmup_steps: steps until the peak.
       warmup_share: warm-up as a share of all steps, in place of `warmup_steps`.
       warmup_tokens: warm-up in tokens of the batches, padding included, in place of `warmup_steps`.
-      schedule: learning rate schedule, chosen by `kind` (`bertjax.training.schedules`).
+      schedule: learning rate schedule, chosen by `kind` (`bertjax.training.schedule_kinds`).
       b1: first-moment decay rate.
       b2: second-moment decay rate.
       epsilon: added to the square root of the second moment.
