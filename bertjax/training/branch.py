@@ -4,10 +4,11 @@ One trunk with a constant learning rate serves several decays (Haegele et al., 2
 other lengths, on other data. With the data of the trunk, a branch is bit for bit what one run with its settings is.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bertjax.config import typed
@@ -15,7 +16,7 @@ from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.opening import split_name
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.errors import Damaged, UserError, shorten
 from bertjax.training import init_from
 from bertjax.training.init_from import Source
 from bertjax.training.program import Program
@@ -24,8 +25,8 @@ from bertjax.training.run.record import RunRecord
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.stages import stage_at
 
-# What a branch is free to change; everything else that differs from the trunk is logged.
-_FREE = ("init_from", "init_state", "eval", "runtime", "model")
+# Parts that are not logged if they differ from the trunk: `init_from.check_function` compares the model.
+_NOT_LOGGED = ("init_from", "init_state", "eval", "runtime", "model")
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +78,14 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
     """Return the fingerprint of the checkpoint, and log settings in which the run differs from the trunk.
 
     Raises:
-      UserError: the checkpoint has another tokenizer, encoder or optimizer.
+      UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer.
     """
     config = program.config
     if resumed and resumed.config.init_from == config.init_from:
         return Source({}, resumed.identity.get("init_from", ""))
     step = first_step(config)
-    meta = _checkpoints(config).meta(step)
+    with _naming_damage(config):
+        meta = _checkpoints(config).meta(step)
     if meta["tokenizer"] != tokenizer.fingerprint:
         folder, _ = split_name(config.init_from)
         raise UserError(
@@ -103,7 +105,7 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
         )
     trunk = from_dict(meta["config"])
     init_from.check_function(trunk.model_at(stage_at(trunk.stages, max(step - 1, 0))[0]), trained)
-    halves = ({name: part for name, part in to_dict(of).items() if name not in _FREE} for of in (trunk, config))
+    halves = ({name: part for name, part in to_dict(of).items() if name not in _NOT_LOGGED} for of in (trunk, config))
     changed = "; ".join(typed.differences(*halves)) or "none"
     log.info("branches off %s at step %d; changes: %s", config.init_from, step, changed)
     return Source({}, hashlib.sha256(json.dumps(meta["fingerprints"], sort_keys=True).encode()).hexdigest())
@@ -114,11 +116,23 @@ def restore(config: Config, abstract_state: Callable[[int], Any]) -> RestoredChe
 
     Args:
       abstract_state: returns shapes, dtypes and shardings of the state after a given number of steps.
+
+    Raises:
+      UserError: it is damaged.
     """
     if not config.init_state:
         return None
     step = first_step(config)
-    return _checkpoints(config).restore(step, abstract_state(step))
+    with _naming_damage(config):
+        return _checkpoints(config).restore(step, abstract_state(step))
+
+
+@contextlib.contextmanager
+def _naming_damage(config: Config) -> Iterator[None]:
+    try:
+        yield
+    except Damaged as error:
+        raise UserError(f"init_from={config.init_from} is damaged ({error}); branch off another checkpoint") from error
 
 
 def _checkpoints(config: Config) -> Checkpoints:

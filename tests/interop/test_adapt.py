@@ -15,11 +15,13 @@ from tests import runs  # noqa: E402
 from tests.interop import foreign, published  # noqa: E402
 
 ADAPT = Path(__file__).parents[2] / "configs" / "adapt.py"
-STEPS = 3
+STEPS = 6
 SHORT = {
-    **{"stages.0.steps": STEPS, "stages.0.seq_len": 64, "stages.0.batch": 4, "optimizer.warmup_steps": 1},
-    **{"optimizer.learning_rate": 1e-3, "eval.every": STEPS, "eval.rows": 8, "eval.samples": 0, "runtime.log_every": 1},
+    **{"stages.0.steps": STEPS, "stages.0.seq_len": 64, "stages.0.batch": 8, "optimizer.warmup_steps": 1},
+    **{"optimizer.learning_rate": 3e-3, "eval.every": STEPS, "eval.rows": 8, "eval.samples": 0},
 }
+# XLM-R and CamemBERT are read as RoBERTa, and written as it.
+FAMILIES = [family for family in foreign.FAMILIES if family not in ("xlm-roberta", "camembert")]
 
 
 @pytest.fixture(scope="module")
@@ -31,31 +33,35 @@ def corpus(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", foreign.FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_published_model_is_trained_further(family, corpus, tmp_path, capsys):
+    """From a folder of transformers to one that its class opens, with all of its weights and other logits."""
     made = foreign.make(family, "pretrained", tmp_path / "theirs")
     convert.run(made.folder, tmp_path / "model")
     flags = [f"--config.{name}={value}" for name, value in SHORT.items()]
     flags += [f"--config.data.corpus={corpus}", f"--config.data.store={tmp_path}/stores"]
     workdir = tmp_path / "run"
     assert runs.call(f"--config={ADAPT}:{tmp_path / 'model'}", *flags, f"--workdir={workdir}") == 0
-    before, after = (scores(f"{workdir}@{step}", capsys) for step in (0, STEPS))
-    summary = json.loads((workdir / "summary.json").read_text())["eval"]
-    name = next(name for name in summary if name.endswith("_loss"))
-    assert after[name] == pytest.approx(summary[name], rel=1e-4)
-    assert after[name] < before[name]
     convert.run(workdir, tmp_path / "back")
-    opened = type(made.model).from_pretrained(tmp_path / "back").eval()
-    for path, values in made.model.state_dict().items():
-        assert path in opened.state_dict() and opened.state_dict()[path].shape == values.shape
+    opened, info = type(made.model).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
     inputs = foreign.rows(made.tokenizer, foreign.TEXTS, None)
     with torch.no_grad():
-        old, new = (model(**inputs).logits.numpy() for model in (made.model, opened))
-    assert np.isfinite(new).all() and 0 < np.abs(new - old).max()
+        old, new = (model.eval()(**inputs).logits.numpy() for model in (made.model, opened))
+    assert np.isfinite(new).all() and 1e-3 < np.abs(new - old).max()
+    if family == "modernbert":
+        assert_better(workdir, capsys)
 
 
-def scores(model: str, capsys) -> dict[str, float]:
-    """Return what `bertjax evaluate` scores."""
+def assert_better(workdir: Path, capsys) -> None:
+    """The run keeps the model as it came, and its held-out loss was higher on the same rows."""
+    before, after = (scores(capsys, f"{workdir}@{step}") for step in (0, STEPS))
+    summary = json.loads((workdir / "summary.json").read_text())["eval"]
+    assert after == pytest.approx(summary["mlm_loss"], rel=1e-5) and after < before - 0.1
+
+
+def scores(capsys, *arguments: str) -> float:
+    """Return the loss that `bertjax evaluate` prints."""
     capsys.readouterr()
-    assert command_line.exit_code_of(lambda: evaluate.main([model, "--json", "--platform=cpu"])) == 0
-    return json.loads(capsys.readouterr().out)["eval"]
+    assert command_line.exit_code_of(lambda: evaluate.main([*arguments, "--json", "--platform=cpu"])) == 0
+    return json.loads(capsys.readouterr().out)["eval"]["mlm_loss"]

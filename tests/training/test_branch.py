@@ -1,6 +1,7 @@
 """Runs that branch off a checkpoint of another run, with its optimizer state and step."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,12 @@ from safetensors.numpy import load_file
 from tests import runs
 
 # A trunk of 40 steps at a constant rate, and two branches that decay over the next 8 and 16.
-TRUNK = ["--config.optimizer.schedule.kind=wsd", "--config.optimizer.ema_decay=0.5"]
+TRUNK = [
+    *("--config.optimizer.schedule.kind=wsd", "--config.optimizer.ema_decay=0.5"),
+    *("--config.model.layers=1", "--config.model.width=16", "--config.eval.rows=8"),
+]
 NO_DECAY, AT_40 = "--config.optimizer.schedule.decay_steps=0", "--config.runtime.keep_at=[40]"
-LENGTHS = (8, 16)
+LENGTHS = (8, pytest.param(16, marks=pytest.mark.slow))
 
 
 def decaying(steps: int) -> list[str]:
@@ -73,7 +77,7 @@ def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
         (["--config.init_from={trunk}/export@7"], "has no checkpoints, and init_state=True needs one"),
         (["--config.stages.0.steps=40"], "has trained 40 steps and the stages of this run have 40 in all"),
         (["--config.optimizer.ema_decay=0"], "has another state (opt_state/"),
-        (["--config.model.layers=3"], "has another state ("),
+        (["--config.model.layers=2"], "has another state ("),
         (["--config.model.heads=4"], "computes another function with these weights; set model.heads=2 (not 4)"),
         (
             ["--config.data.tokenizer.vocab_size=300"],
@@ -87,3 +91,15 @@ def test_what_is_no_branch_of_the_trunk_is_refused(flags, trunk, tmp_path, capsy
     assert runs.call(*command) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_damaged_trunk_is_named(flags, trunk, tmp_path, capsys):
+    shutil.copytree(trunk, tmp_path / "trunk")
+    files = [path for path in (tmp_path / "trunk" / "checkpoints" / "40" / "state").rglob("*") if path.is_file()]
+    largest = max(files, key=lambda path: path.stat().st_size)
+    largest.write_bytes(bytes(byte ^ 1 for byte in largest.read_bytes()))
+    command = [*flags, *decaying(8), *branch_of(tmp_path / "trunk"), f"--workdir={tmp_path}/run"]
+    assert runs.call(*command) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: init_from={tmp_path}/trunk@40 is damaged (")
+    assert error.endswith("); branch off another checkpoint")
