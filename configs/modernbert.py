@@ -29,6 +29,9 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | vocabulary | 50,368 | 2.1 | the same, byte-level BPE trained on your corpus |
 | packing | no padding | 2.1 | several examples per row, kept separate |
 
+`modernbert.py:large` has 28 layers of width 1,024, a peak of 5e-4 for 900 billion tokens after a warm-up of 2 billion,
+and 5e-5 from then on (section 2.2).
+
 (*) From the authors' published code, AnswerDotAI/ModernBERT, branch pretraining_documentation: yamls/modernbert,
 modernbert-base-pretrain, -context-extension and -learning-rate-decay.
 
@@ -37,6 +40,8 @@ Deviations:
 - Its batch grows from 768 to 4,608 rows over 50 billion tokens. Here all batches of the first phase are whole
   (docs/guides/pretraining.md has such a ramp).
 - The text has no code.
+- Large starts with random weights, and has the batches and the weight decay of base. Theirs starts with copies of the
+  weights of base, has 4,928 and 616 rows, and a weight decay of 1e-6 from the rate of 5e-5 on (*).
 - Each phase of the authors reads its own corpus, and their optimizer keeps its moments. Here all steps read one corpus;
   `init_state` starts a phase as a run of its own, with its own corpus.
 
@@ -76,7 +81,13 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     ]
     config.eval = {"every": 2500}
     config.runtime = {"micro_tokens": 8192, "log_every": 100}
-    if variant == "smoke":
+    if variant == "large":
+        config.model["preset"] = "modernbert_large"
+        config.optimizer.update({"learning_rate": 5e-4, "warmup_tokens": 2e9})
+        short, long, decay = config.stages
+        slow = {"steps": 173_569, "seq_len": 1024, "batch": 4608, "rotary_base": 10_000.0, "learning_rate": 5e-5}
+        config.stages = [{**short, "steps": 190_735}, slow, {**long, "learning_rate": 0.0}, decay]
+    elif variant == "smoke":
         config.model.update({"layers": 4, "width": 128, "heads": 2, "feedforward": 192})
         config.model.block = {"kind": "modern", "window": 8}
         config.data = {"corpus": "embedded:en", "tokenizer": {"kind": "byte_bpe", "vocab_size": 2000}}
@@ -90,5 +101,5 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:
-        raise ValueError(f"unknown variant {variant!r}; choose smoke")
+        raise ValueError(f"unknown variant {variant!r}; choose smoke or large")
     return config

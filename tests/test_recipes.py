@@ -14,6 +14,7 @@ from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.stages import warmup_segments
 from tests import frozen, runs
 from tests.object_store import ObjectStore
 
@@ -372,6 +373,14 @@ def test_three_phases_have_the_published_tokens_and_one_decay_over_the_last(name
     billions = [stage.steps * stage.batch * stage.seq_len / 1e9 for stage in config.stages]
     assert billions == pytest.approx(TOKENS[name], rel=1e-4)
     assert config.optimizer.schedule.decay_steps == config.stages[2].steps
+
+
+def test_modernbert_large_continues_at_a_tenth_of_its_rate():
+    base, large = (load(f"{CONFIGS / 'modernbert'}.py{size}") for size in ("", ":large"))
+    assert (large.model.layers, large.model.width) == (28, 1024)
+    peaks = [(segment.peak, segment.steps) for segment in warmup_segments(large.stages, large.optimizer)]
+    assert peaks == [(5e-4, 190_735), (5e-5, 173_569 + 52_982 + 10_596)]
+    assert sum(stage.steps for stage in large.stages) == sum(stage.steps for stage in base.stages)
 
 
 def test_the_sizes_of_ettin_differ_in_encoder_rate_and_decay():
