@@ -66,23 +66,19 @@ def check(config: Config, resumed: RunRecord | None) -> None:
     if resumed is None and step not in (steps := _checkpoints(config).steps()):
         listed = ", ".join(map(str, steps)) or "none"
         raise UserError(f"init_from={config.init_from} is not a checkpoint; that run has {listed}")
-    lengths = [stage.steps for stage in config.stages]
-    if None not in lengths and step >= sum(lengths):
-        raise UserError(
-            f"init_from={config.init_from} has trained {step} steps and the stages of this run have {sum(lengths)} in "
-            f"all, counted from the first step of that run; raise stages.{len(lengths) - 1}.steps"
-        )
+    _check_steps_left(config)
 
 
 def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer) -> Source:
     """Return the fingerprint of the checkpoint, and log settings in which the run differs from the trunk.
 
     Raises:
-      UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer.
+      UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer; or no step is left.
     """
     config = program.config
     if resumed and resumed.config.init_from == config.init_from:
         return Source({}, resumed.identity.get("init_from", ""))
+    _check_steps_left(config)
     step = first_step(config)
     with _naming_damage(config):
         meta = _checkpoints(config).meta(step)
@@ -125,6 +121,16 @@ def restore(config: Config, abstract_state: Callable[[int], Any]) -> RestoredChe
     step = first_step(config)
     with _naming_damage(config):
         return _checkpoints(config).restore(step, abstract_state(step))
+
+
+def _check_steps_left(config: Config) -> None:
+    """Raise UserError if a run has no steps after its checkpoint; steps that the data decide are checked later."""
+    lengths = [stage.steps for stage in config.stages]
+    if None not in lengths and first_step(config) >= sum(lengths):
+        raise UserError(
+            f"init_from={config.init_from} has trained {first_step(config)} steps and the stages of this run have "
+            f"{sum(lengths)} in all, counted from the first step of that run; raise stages.{len(lengths) - 1}.steps"
+        )
 
 
 @contextlib.contextmanager

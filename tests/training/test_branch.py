@@ -75,6 +75,7 @@ def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
         (["--config.init_from={trunk}"], "init_state=True continues a checkpoint of a run, and init_from='"),
         (["--config.init_from={trunk}@7"], "@7 is not a checkpoint; that run has "),
         (["--config.init_from={trunk}/export@7"], "has no checkpoints, and init_state=True needs one"),
+        (["--config.stages.0.epochs=0.5"], "has trained 40 steps and the stages of this run have 28 in all"),
         (["--config.stages.0.steps=40"], "has trained 40 steps and the stages of this run have 40 in all"),
         (["--config.optimizer.ema_decay=0"], "has another state (opt_state/"),
         (["--config.model.layers=2"], "has another state ("),
