@@ -55,8 +55,8 @@ model = {auto}.from_pretrained("{folder}")
 import bertjax
 
 module, params, tokenizer = bertjax.load("EXPORT")
-tokens_BT = tokenizer.rows(["a sentence"], seq_len=16)
-hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=tokens_BT != tokenizer.pad_id).hidden
+tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
+hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden
 ```
 
 If a text contains a special symbol such as `{mask}`, transformers reads it as the symbol and bertjax as ordinary text.

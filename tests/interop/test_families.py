@@ -1,12 +1,14 @@
 """Every family of transformers, without transformers: round trips, the choice of the family, and errors."""
 
 import json
+import re
 
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from bertjax.config import export
 from bertjax.interop import families, huggingface, weights
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.presets import PRESETS
@@ -76,6 +78,19 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
         kind not in ("xlnet", "mobilebert", "modernbert", "eurobert")
     )
+
+
+def test_the_lines_for_jax_in_the_card_run_and_hide_padding(tokens, tmp_path, monkeypatch):
+    original = models.make(frozenset({"mlm"}), tokens, "eurobert")
+    huggingface.write(tmp_path, original)
+    export.write(tmp_path / "EXPORT", original)
+    [lines] = re.findall(r"```python\n(import bertjax\n.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(lines, scope)
+    [ids] = tokens.encode(["a sentence"])
+    assert scope["examples_BT"].tolist() == [[1] * (len(ids) + 2) + [0] * (14 - len(ids))]
+    assert np.isfinite(scope["hidden_BTD"]).all()
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)

@@ -117,6 +117,16 @@ def test_a_saved_one_loads_again_and_restores_texts(folder, tmp_path):
     assert len(ours.byte_ids) == 256
 
 
+def test_rows_hide_padding_and_not_the_end_of_a_text(folder):
+    """EuroBERT pads with the symbol that ends a text, so ids alone do not tell them apart."""
+    ours = tokenizers.read(folder).tokenizer
+    tokens_BT, examples_BT = ours.rows(["One.", "One. Two. Three."], seq_len=16)
+    for tokens_T, examples_T, [ids] in zip(tokens_BT, examples_BT, map(ours.encode, (["One."], ["One. Two. Three."]))):
+        assert tokens_T[examples_T == 1].tolist() == [ours.cls_id, *ids, ours.sep_id]
+        assert set(tokens_T[examples_T == 0]) == {ours.pad_id} and len(ids) < 14
+    assert (ours.pad_id == ours.sep_id) == (folder.name.startswith("eurobert"))
+
+
 @pytest.mark.parametrize("spaces", [0, 1, 2, 5])
 def test_texts_are_those_of_transformers_but_for_the_space_before_a_sentence(folder, spaces):
     """Sentences of a corpus are encoded after a space, so `decode` leaves out one."""
