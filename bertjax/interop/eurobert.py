@@ -51,10 +51,8 @@ class _EuroBert(Family):
 
     def encoder_config(self, config):
         config = {**config, **base_of(config.get("rope_parameters"), "rope_theta")}
-        heads = config.get("num_attention_heads", self.defaults.heads)
         # null, like a missing key, means one head of keys and values per head of queries, which is 0 in bertjax.
-        shared = config.get("num_key_value_heads") or heads
-        encoder = super().encoder_config(config | {"num_key_value_heads": 0 if shared == heads else shared})
+        encoder = super().encoder_config(config | {"num_key_value_heads": config.get("num_key_value_heads") or 0})
         if (channels := config.get("head_dim")) not in (None, encoder.head_channels):
             raise UserError(
                 f"config.json has head_dim={quoted(channels)}; bertjax's EuroBERT computes hidden_size / "

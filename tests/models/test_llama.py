@@ -182,6 +182,16 @@ def test_heads_that_share_keys_are_not_cut():
     np.testing.assert_allclose(encode(config, smaller, packed()).hidden, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_one_head_of_keys_for_each_head_of_queries_has_one_spelling():
+    """Otherwise `init_from`, `merge` and `compress` would refuse the same architecture."""
+    spelled = dataclasses.replace(CONFIG, block=LlamaBlock(key_value_heads=4))
+    assert spelled == dataclasses.replace(CONFIG, block=LlamaBlock()) and not spelled.block.key_value_heads
+    assert not spelled.differences(dataclasses.replace(CONFIG, block=LlamaBlock()))
+    _, smaller = cut.heads(params_of(spelled), spelled, np.array([[3, 1], [0, 2]]))
+    assert (smaller.heads, smaller.block.key_value_heads) == (2, 0)
+    assert CONFIG.replace({"block.key_value_heads": 4}).architecture()["block"]["key_value_heads"] == 0
+
+
 def test_a_mesh_divides_keys_and_values():
     """One head of keys and values is 4 wide, which no more than 4 devices along `tensor` and `fsdp` divide."""
     encoder = dataclasses.replace(CONFIG, feedforward=32, block=LlamaBlock(key_value_heads=1))
@@ -196,7 +206,7 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
     generator = Electra(generator_share=0.5).generator(CONFIG)
     assert (generator.heads, generator.block.key_value_heads) == (2, 1)
     generator = Electra(generator_share=0.25).generator(CONFIG)
-    assert (generator.heads, generator.block.key_value_heads) == (1, 1)
+    assert (generator.heads, generator.block.key_value_heads) == (1, 0)  # 0: one for each head of queries
 
 
 @pytest.mark.parametrize(

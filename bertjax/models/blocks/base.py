@@ -83,6 +83,10 @@ class Block(Kind, abc.ABC):
     def check(self, config: Any) -> None:
         """Raise UserError if the block's settings are out of range, or conflict with the encoder's."""
 
+    def normalized(self, config: Any) -> "Block":
+        """Return the block with one spelling of settings that have two, such as a number and 0 for its default."""
+        return self
+
     @abc.abstractmethod
     def layer(self, config: Any) -> nn.Module:
         """Return one layer.

@@ -31,7 +31,7 @@ class LlamaBlock(Block):
 
     Attributes:
       key_value_heads: number of heads of keys and values; each serves the same number of consecutive heads of queries
-        (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries.
+        (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries; that number itself becomes 0.
       rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864).
     """
 
@@ -55,6 +55,9 @@ class LlamaBlock(Block):
                 f"model.block.key_value_heads={self.key_value_heads} does not divide model.heads={config.heads}; "
                 "choose a divisor, or 0 for one head of keys and values per head of queries"
             )
+
+    def normalized(self, config):
+        return dataclasses.replace(self, key_value_heads=0) if self.key_value_heads == config.heads else self
 
     def layer(self, config):
         return LlamaLayer(config, parent=None)

@@ -13,19 +13,19 @@ import optax
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.optim.config import Multiplier
-from bertjax.training.param_paths import map_with_path, matches, path_of
+from bertjax.training.param_paths import DECODER, map_with_path, matches, path_of
 
 # Only encoders stack their layers: a head may have submodules that are called so.
 IS_STACKED = matches(r"(^|/)encoder/layers/")
 # Anchored: the layers of ELECTRA's generator (`generator/encoder/...`) are not the encoder's.
 IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
-IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
+IS_EMBEDDING = matches(rf"(^|/)(embeddings|projection)/|{DECODER}")
 
 
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
     """Scale updates by decay^(L + offset - depth): depth 0 for embeddings, 1 to L for layers; heads are not scaled.
 
-    L is the size of the stack. Parameters that several layers share have the depth of the last one.
+    A decoder with a table of its own has depth 0, as one that is tied to the word embeddings. L is the size of the stack. Parameters that several layers share have the depth of the last one.
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
