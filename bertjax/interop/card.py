@@ -40,7 +40,7 @@ An encoder of the BERT family, written by bertjax. {license}{notes}
 
 ## Load it
 
-PyTorch:
+PyTorch{since}:
 
 ```python
 from transformers import AutoTokenizer, {auto}
@@ -137,6 +137,7 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
         architecture=family.class_of(parts),
         model_type=family.model_type,
         auto=auto,
+        since=f", with transformers {family.since} or later" if family.since else "",
         folder=folder,
         header=_header(about, task or next((tag for part, tag in _TAGS.items() if part in parts), ""), mask),
         license=f"License: {about.license}." if about.license else "No license is given.",

@@ -1,7 +1,7 @@
 """EuroBERT in transformers 5: `EuroBertModel`, `EuroBertForMaskedLM` and `EuroBertConfig`.
 
 (transformers 5.24, models/eurobert/modeling_eurobert.py and configuration_eurobert.py.) The published folders name code
-of the authors (`auto_map`) that computes the same. Transformers 4 does not have the classes.
+of the authors (`auto_map`) that computes the same. The classes are new in transformers 5.3.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class _EuroBert(Family):
 
     @property
     def settings_read(self):
-        return super().settings_read | _HARMLESS | {"head_dim", "rope_parameters"}
+        return super().settings_read | _HARMLESS | {"head_dim", "rope_parameters", "rope_scaling"}
 
     def names(self, encoder, parts):
         # None of its dense layers below the heads has a bias, and RMS norms never have.
@@ -50,7 +50,9 @@ class _EuroBert(Family):
         )
 
     def encoder_config(self, config):
-        config = {**config, **base_of(config.get("rope_parameters"), "rope_theta")}
+        # Of the two keys transformers 5 takes the older one first.
+        key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+        config = {**config, **base_of(config.get(key), "rope_theta", key)}
         # null, like a missing key, means one head of keys and values per head of queries, which is 0 in bertjax.
         encoder = super().encoder_config(config | {"num_key_value_heads": config.get("num_key_value_heads") or 0})
         if (channels := config.get("head_dim")) not in (None, encoder.head_channels):
@@ -136,7 +138,9 @@ FAMILY = _EuroBert(
         norm_epsilon=1e-5,
     ),
     fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False},
+    decoder_settings=frozenset({"tie_word_embeddings"}),
     tied={},
     masking_rate=0.5,
     has_flax=False,
+    since="5.3",
 )

@@ -9,6 +9,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.config import export
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import families, huggingface, weights
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.presets import PRESETS
@@ -75,6 +76,8 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
     assert f"model = {auto}.from_pretrained" in card
+    since = {"modernbert": "4.48", "eurobert": "5.3"}.get(kind)
+    assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
         kind not in ("xlnet", "mobilebert", "modernbert", "eurobert")
     )
@@ -233,6 +236,35 @@ def test_the_padding_of_a_mobilebert_is_exported_as_zeros_and_a_note_reports_it(
     assert not written[tokens.pad_id].any() and word[tokens.pad_id].all()
     others = np.arange(tokens.vocab_size) != tokens.pad_id
     np.testing.assert_array_equal(written[others], word[: tokens.vocab_size][others])
+
+
+class EndIsPadding(HuggingFaceTokenizer):
+    """A tokenizer that pads with the symbol that ends texts, as of EuroBERT."""
+
+    @property
+    def pad_id(self):
+        return self.sep_id
+
+
+@pytest.mark.parametrize("kind", models.CLASSES)
+def test_families_that_find_padding_by_its_id_refuse_a_tokenizer_that_pads_with_the_end_of_a_text(
+    tokens, tmp_path, kind
+):
+    shared = EndIsPadding(tokens.model)
+    offset = {"embeddings.position_offset": shared.pad_id + 1} if kind == "roberta" else {}
+    original = encoder_with(models.make(frozenset(), tokens, kind)._replace(tokenizer=shared), **offset)
+    if offset:
+        original.params["encoder"]["embeddings"]["position"] = np.ones((20 + shared.pad_id + 1, 16), np.float32)
+    title = families.of_config({"model_type": kind}).title
+    message = rf"ends texts with the symbol that it pads with, '\[SEP\]', and transformers' {title} takes the end of"
+    if kind in ("roberta", "mobilebert"):
+        assert re.search(message, families.tokenizer_complaint(original.encoder, shared))
+        with pytest.raises(UserError, match=message):
+            huggingface.write(tmp_path / "out", original)
+        assert not (tmp_path / "out").exists()
+    else:
+        assert not families.tokenizer_complaint(original.encoder, shared)
+        huggingface.write(tmp_path / "out", original)
 
 
 def test_a_pooler_without_a_head_is_not_dropped(tokens, tmp_path):

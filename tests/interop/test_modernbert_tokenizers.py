@@ -184,6 +184,23 @@ def test_a_gemma_tokenizer_without_a_last_symbol_is_refused(tmp_path):
         tokenizers.read(tmp_path)
 
 
+@pytest.mark.parametrize("settings", [{}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": False}])
+def test_a_template_without_an_end_is_refused_by_name(tmp_path, settings):
+    """As of Llama itself, whose texts only start with a symbol."""
+    make, size, symbols = CASES["eurobert"]
+    description = json.loads(make(published.lines(200), 600))
+    template = description["post_processor"]["processors"][1]
+    template["single"] = template["single"][:-1]
+    template["pair"] = [part for part in template["pair"] if _END not in str(part)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(symbols | settings))
+    complaint = r"lays out a text as '<\|begin_of_text\|> A', and bertjax as \[CLS\] A \[SEP\] or"
+    with pytest.raises(UserError, match=complaint):
+        tokenizers.read(tmp_path)
+    with pytest.raises(UserError, match=complaint):
+        tokenizer.from_model(tmp_path / "tokenizer.json")
+
+
 @pytest.mark.parametrize(
     "case, vocabulary, settings, message",
     [

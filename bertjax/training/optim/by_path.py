@@ -25,7 +25,8 @@ IS_EMBEDDING = matches(rf"(^|/)(embeddings|projection)/|{DECODER}")
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
     """Scale updates by decay^(L + offset - depth): depth 0 for embeddings, 1 to L for layers; heads are not scaled.
 
-    A decoder with a table of its own has depth 0, as one that is tied to the word embeddings. L is the size of the stack. Parameters that several layers share have the depth of the last one.
+    A decoder with a table of its own has depth 0, as one that is tied to the word embeddings. L is the size of the
+    stack. Parameters that several layers share have the depth of the last one.
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
