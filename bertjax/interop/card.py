@@ -46,10 +46,10 @@ PyTorch{since}:
 from transformers import AutoTokenizer, {auto}
 
 tokenizer = AutoTokenizer.from_pretrained("{folder}")
-model = {auto}.from_pretrained("{folder}")
+model = {auto}.from_pretrained("{folder}"{trust})
 ```
 
-{pipeline}{flax}Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
+{code}{pipeline}{flax}Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
 
 ```python
 import bertjax
@@ -67,7 +67,7 @@ _PIPELINE = """With the text of an example and the labels of the model:
 ```python
 from transformers import pipeline
 
-pipeline("{task}", model="{folder}")
+pipeline("{task}", model="{folder}"{trust})
 ```
 
 """
@@ -81,6 +81,11 @@ outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 ```
+
+"""
+
+_CODE = """transformers has no such class. `trust_remote_code=True` runs the authors' code, which it downloads from
+[{code}](https://huggingface.co/{code}).
 
 """
 
@@ -132,6 +137,8 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
     about, mask = about or About(), export.tokenizer.piece(export.tokenizer.mask_id)
     folder = about.repository or "FOLDER"
     auto = family.auto_of(parts)
+    questions = _QUESTIONS if SPAN in parts else ""
+    trust = ", trust_remote_code=True" if family.code else ""
     task = next((task for term, task in PIPELINES.items() if term in parts), "")
     return _CARD.format(
         architecture=family.class_of(parts),
@@ -141,7 +148,9 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
         folder=folder,
         header=_header(about, task or next((tag for part, tag in _TAGS.items() if part in parts), ""), mask),
         license=f"License: {about.license}." if about.license else "No license is given.",
-        pipeline=_PIPELINE.format(task=task, folder=folder) if task else _QUESTIONS if SPAN in parts else "",
+        trust=trust,
+        code=_CODE.format(code=family.code) if family.code else "",
+        pipeline=_PIPELINE.format(task=task, folder=folder, trust=trust) if task else questions,
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),

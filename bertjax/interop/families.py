@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import albert, bert, distilbert, electra, eurobert, mobilebert, modernbert, roberta, xlnet
+from bertjax.interop import albert, bert, distilbert, electra, eurobert, mobilebert, modernbert, neobert, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
@@ -20,6 +20,7 @@ FAMILIES: tuple[Family, ...] = (
     mobilebert.FAMILY,
     modernbert.FAMILY,
     eurobert.FAMILY,
+    neobert.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -58,6 +58,8 @@ class Family:
       tied: {copy: original} of shared tensors; some versions of transformers write both.
       masking_rate: share of tokens that the paper predicts in masked language modeling.
       has_flax: whether transformers 4.57 also has the family in Flax.
+      code: repository of the Hugging Face Hub with the family's classes, if transformers does not have them. A written
+        folder names it (`auto_map`), and transformers runs it if `trust_remote_code` is set.
       since: first version of transformers with the classes, if it is a recent one, such as `5.3`.
       finds_padding_by_id: whether the classes treat every token with the padding id as padding, whatever the attention
         mask is.
@@ -77,6 +79,7 @@ class Family:
     masking_rate: float = 0.15
     decoder_settings: frozenset[str] = frozenset()
     has_flax: bool = True
+    code: str = ""
     since: str = ""
     finds_padding_by_id: bool = False
 

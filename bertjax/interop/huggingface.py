@@ -180,9 +180,14 @@ def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
 
 
 def encoder_alone(export: Export) -> Export:
-    """Return a model without heads and pooler; without heads nothing has trained the pooler."""
-    encoder = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
-    return export._replace(params={"encoder": encoder})
+    """Return a model without heads and pooler; without heads nothing has trained the pooler.
+
+    The architecture has no settings of heads either. So NeoBERT's encoder, for which transformers has no class, is
+    EuroBERT's.
+    """
+    params = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
+    block = export.encoder.block.without_heads()
+    return export._replace(params={"encoder": params}, encoder=dataclasses.replace(export.encoder, block=block))
 
 
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:

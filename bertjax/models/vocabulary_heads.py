@@ -21,12 +21,16 @@ class VocabularyHead(nn.Module):
 
 
 class DecoderHead(nn.Module):
-    """Multiply with a table of its own instead of the word embeddings, without a transform and biases.
+    """Multiply with a table of its own instead of the word embeddings, without a transform.
 
     This is the head of Llama (Touvron et al., 2023, arXiv 2302.13971).
+
+    Attributes:
+      has_biases: whether each word has a bias, as in NeoBERT.
     """
 
     config: EncoderConfig
+    has_biases: bool = False
 
     @nn.compact
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
@@ -38,4 +42,13 @@ class DecoderHead(nn.Module):
         """
         init = nn.initializers.truncated_normal(self.config.init_stddev)
         own_VD = self.param("word", init, (self.config.padded_vocab_size, self.config.width))
-        return vocabulary_logits(self.config, hidden_BKD, own_VD, jnp.zeros(()))  # a zero for each bias
+        if not self.has_biases:
+            return vocabulary_logits(self.config, hidden_BKD, own_VD, jnp.zeros(()))  # a zero for each bias
+        word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
+        return vocabulary_logits(self.config, hidden_BKD, own_VD, word_bias_V)
+
+
+class BiasedDecoderHead(DecoderHead):
+    """A decoder with a bias for each word (Le Breton et al., 2025, NeoBERT)."""
+
+    has_biases: bool = True

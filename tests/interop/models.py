@@ -51,6 +51,11 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "neobert": {
+        "block": {"kind": "llama", "decoder_bias": True, "pooler": True},
+        "embeddings": {"kind": "words"},
+        "attention_dropout": 0.2,
+    },
 }
 CLASSES = {
     "bert": {
@@ -75,6 +80,7 @@ CLASSES = {
     },
     "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
+    "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
 }
 STEMS = {
     "bert": "Bert",
@@ -86,6 +92,7 @@ STEMS = {
     "mobilebert": "MobileBert",
     "modernbert": "ModernBert",
     "eurobert": "EuroBert",
+    "neobert": "NeoBERT",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {

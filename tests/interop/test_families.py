@@ -71,15 +71,17 @@ def test_a_round_trip_restores_the_export(tokens, tmp_path, kind, architecture, 
 def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, architecture, parts):
     huggingface.write(tmp_path, models.make(parts, tokens, kind))
     card, stem = (tmp_path / "README.md").read_text(), families.of_config({"model_type": kind}).stem
-    named = {f"{stem}Model": "AutoModel", "XLNetLMHeadModel": "AutoModelForPreTraining"}
-    named["BertLMHeadModel"] = "AutoModelForCausalLM"
+    named = {f"{stem}Model": "AutoModel", "NeoBERT": "AutoModel", "XLNetLMHeadModel": "AutoModelForPreTraining"}
+    named |= {"BertLMHeadModel": "AutoModelForCausalLM", "NeoBERTLMHead": "AutoModelForMaskedLM"}
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
-    assert f"model = {auto}.from_pretrained" in card
+    code = ", trust_remote_code=True" if kind == "neobert" else ""
+    assert re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
+    assert ("from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)." in card) == bool(code)
     since = {"modernbert": "4.48", "eurobert": "5.3"}.get(kind)
     assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
-        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert")
+        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert")
     )
 
 
@@ -100,7 +102,8 @@ def test_the_lines_for_jax_in_the_card_run_and_hide_padding(tokens, tmp_path, mo
 def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind, architecture, parts):
     huggingface.write(tmp_path, models.make(parts, tokens, kind))
     tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    ends = ("output.bias", "LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight")
+    norms = ("LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight", "ffn_norm.weight")
+    ends = ("output.bias", *norms)
     name = next(name for name in tensors if name.endswith(ends))
     for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"classifier.weight": tensors[name]}):
         weights.write(tmp_path / "model.safetensors", changed)
@@ -339,7 +342,9 @@ def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("roberta", 0.15), ("bert", 0.15)])
+@pytest.mark.parametrize(
+    "kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("neobert", 0.2), ("roberta", 0.15), ("bert", 0.15)]
+)
 def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
     huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
     restored, notes = huggingface.read(tmp_path)

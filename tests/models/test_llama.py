@@ -17,7 +17,7 @@ from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
-from bertjax.models.vocabulary_heads import DecoderHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -131,10 +131,18 @@ def test_captured_keys_have_one_head_per_head_of_queries():
         assert np.abs(value[..., 0, :] - value[..., 2, :]).max() > 0.01
 
 
-@pytest.mark.parametrize("preset, millions", [("eurobert_210m", 212), ("eurobert_610m", 608), ("eurobert_2_1b", 2108)])
-def test_presets_have_the_published_number_of_parameters(preset, millions):
+@pytest.mark.parametrize(
+    "preset, words, millions",
+    [
+        ("eurobert_210m", 128_256, 212),
+        ("eurobert_610m", 128_256, 608),
+        ("eurobert_2_1b", 128_256, 2108),
+        ("neobert", 30_522, 222),
+    ],
+)
+def test_presets_have_the_published_number_of_parameters(preset, words, millions):
     """Without the decoder."""
-    config = dataclasses.replace(PRESETS[preset], vocab_size=128_256)
+    config = dataclasses.replace(PRESETS[preset], vocab_size=words)
     params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     assert abs(vocabulary.count_parameters(params, config) / 1e6 - millions) < 1
 
@@ -150,6 +158,25 @@ def test_only_heads_on_examples_have_biases_and_the_decoder_is_not_tied():
     logits = head.apply(own, hidden, words)
     np.testing.assert_array_equal(logits, head.apply(own, hidden, 2 * words))
     assert float(logits[0, 0, 100:].max()) == float(jnp.finfo(jnp.float32).min), "padding of the vocabulary"
+
+
+def test_neobert_has_biases_in_its_decoder_and_the_pooler_of_bert():
+    block = LlamaBlock(decoder_bias=True, pooler=True)
+    shapes = batches.param_shapes(BERT(), dataclasses.replace(CONFIG, block=block))
+    paths = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
+    pooler = {"encoder/pooler/kernel", "encoder/pooler/bias"}
+    assert {path for path in paths if path.endswith("bias")} == {
+        "encoder/pooler/bias", "heads/nsp/classifier/bias", "heads/mlm/word_bias"
+    }  # fmt: skip
+    assert pooler <= paths and {path for path in paths if path.startswith("heads/mlm/")} == {
+        "heads/mlm/word", "heads/mlm/word_bias"
+    }  # fmt: skip
+    config = dataclasses.replace(CONFIG, block=block)
+    head, hidden, words = BiasedDecoderHead(config), jnp.ones((1, 1, 16)), jnp.ones((128, 16))
+    own = head.init(jax.random.key(0), hidden, words)
+    raised = {"params": own["params"] | {"word_bias": jnp.arange(128.0)}}
+    difference_V = (head.apply(raised, hidden, words) - head.apply(own, hidden, words))[0, 0, :100]
+    np.testing.assert_allclose(difference_V, np.arange(100), rtol=1e-5)
 
 
 def test_kernels_compute_grouped_queries():

@@ -87,6 +87,10 @@ class Block(Kind, abc.ABC):
         """Return the block with one spelling of settings that have two, such as a number and 0 for its default."""
         return self
 
+    def without_heads(self) -> "Block":
+        """Return the block with the defaults of settings that only heads and the pooler read."""
+        return self
+
     @abc.abstractmethod
     def layer(self, config: Any) -> nn.Module:
         """Return one layer.

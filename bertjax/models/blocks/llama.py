@@ -1,8 +1,9 @@
-"""Llama's layer (Touvron et al., 2023, arXiv 2302.13971, section 2.2) without its causal mask, as in EuroBERT.
+"""Llama's layer (Touvron et al., 2023, arXiv 2302.13971, section 2.2) without its causal mask: EuroBERT and NeoBERT.
 
 EuroBERT (Boizard et al., 2025, arXiv 2503.05500) has RMS norms before attention and feed-forward networks, rotary
 positions, grouped queries and SwiGLU, without biases. Word embeddings are not normalized, and the masked-LM decoder is
-not tied to them.
+not tied to them. NeoBERT (Le Breton et al., 2025, arXiv 2502.19587) has the same layer with a head of keys and values
+per head of queries. Its decoder has biases, and its classifier reads BERT's pooler.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from bertjax.models.random import split
 from bertjax.models.remat import kept
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
-from bertjax.models.vocabulary_heads import DecoderHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
 
 
@@ -32,19 +33,32 @@ class LlamaBlock(Block):
     Attributes:
       key_value_heads: number of heads of keys and values; each serves the same number of consecutive heads of queries
         (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries; that number itself becomes 0.
+      decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
+      pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
       rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864).
     """
 
     kind: str = dataclasses.field(init=False, default="llama")
     key_value_heads: int = 0
     rotary_base: float = 10_000.0
+    decoder_bias: bool = False
+    pooler: bool = False
 
     position_settings = ("rotary_base",)
     has_biases = has_attention_biases = False
     has_final_norm = True
-    has_pooler = False
-    example_head = HiddenLayerHead
-    masked_lm_head = DecoderHead
+
+    @property
+    def has_pooler(self):
+        return self.pooler
+
+    @property
+    def example_head(self):
+        return None if self.pooler else HiddenLayerHead
+
+    @property
+    def masked_lm_head(self):
+        return BiasedDecoderHead if self.decoder_bias else DecoderHead
 
     def check(self, config):
         check_heads(config)
@@ -58,6 +72,9 @@ class LlamaBlock(Block):
 
     def normalized(self, config):
         return dataclasses.replace(self, key_value_heads=0) if self.key_value_heads == config.heads else self
+
+    def without_heads(self):
+        return dataclasses.replace(self, decoder_bias=False, pooler=False)
 
     def layer(self, config):
         return LlamaLayer(config, parent=None)
