@@ -15,6 +15,9 @@ from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
+from bertjax.models.flops import head_products
+from bertjax.models.heads import masked_lm_head
+from bertjax.models.model import HeadSpec
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
@@ -177,6 +180,8 @@ def test_neobert_has_biases_in_its_decoder_and_the_pooler_of_bert():
     raised = {"params": own["params"] | {"word_bias": jnp.arange(128.0)}}
     difference_V = (head.apply(raised, hidden, words) - head.apply(own, hidden, words))[0, 0, :100]
     np.testing.assert_allclose(difference_V, np.arange(100), rtol=1e-5)
+    counts = {head_products(encoder, HeadSpec(masked_lm_head(encoder))) for encoder in (CONFIG, config)}
+    assert counts == {100 * 16}
 
 
 def test_kernels_compute_grouped_queries():
