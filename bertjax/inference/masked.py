@@ -20,8 +20,8 @@ def masked_lm(model: Export) -> MaskedLM | None:
     """
     heads = model.params.get("heads", {})
     names = heads.get(MaskedLM.term, {}).keys()
-    is_decoder = names - {"word_bias"} == {"word"}  # `DecoderHead`
-    if (is_decoder or names >= {"transform", "norm", "word_bias"}) and "generator" not in model.params:
+    has_decoder = "word" in names  # a table of its own, as in `DecoderHead`
+    if (has_decoder or names >= {"transform", "norm", "word_bias"}) and "generator" not in model.params:
         return MaskedLM()
     objectives = (task.objective for task in config_of(model).tasks.values()) if heads else ()
     return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.term in heads), None)

@@ -31,7 +31,7 @@ _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
 _HARMLESS = frozenset("auto_map pretraining_tp bos_token eos_token pad_token mask_token".split())
 
 
-class _EuroBert(Family):
+class EuroBert(Family):
     @property
     def root(self):
         return "model."
@@ -57,17 +57,16 @@ class _EuroBert(Family):
         encoder = super().encoder_config(config | {"num_key_value_heads": config.get("num_key_value_heads") or 0})
         if (channels := config.get("head_dim")) not in (None, encoder.head_channels):
             raise UserError(
-                f"config.json has head_dim={quoted(channels)}; bertjax's EuroBERT computes hidden_size / "
+                f"config.json has head_dim={quoted(channels)}; bertjax's {self.title} computes hidden_size / "
                 f"num_attention_heads = {encoder.head_channels} only"
             )
         return encoder
 
     def settings(self, encoder, architecture):
-        settings = super().settings(encoder, architecture)
-        return settings | {
+        return super().settings(encoder, architecture) | {
             "num_key_value_heads": encoder.block.key_value_heads or encoder.heads,
             "head_dim": encoder.head_channels,
-            "rope_parameters": {"rope_type": "default", "rope_theta": settings["rope_theta"]},
+            "rope_parameters": {"rope_type": "default", "rope_theta": encoder.block.rotary_base},
         }
 
     def symbols(self, tokenizer):
@@ -93,7 +92,7 @@ _SEQUENCE_HEAD = _SequenceHead(
     pooling="classifier_pooling",
     poolings={"late": LATE, "bos": CLS, "mean": MEAN},
 )
-FAMILY = _EuroBert(
+FAMILY = EuroBert(
     title="EuroBERT",
     model_type="eurobert",
     stem="EuroBert",

@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import albert, bert, distilbert, electra, eurobert, mobilebert, modernbert, neobert, roberta, xlnet
+from bertjax.interop import (
+    albert,
+    bert,
+    distilbert,
+    electra,
+    eurobert,
+    mobilebert,
+    modernbert,
+    neobert,
+    roberta,
+    ultrabert,
+    xlnet,
+)
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
@@ -21,6 +33,7 @@ FAMILIES: tuple[Family, ...] = (
     modernbert.FAMILY,
     eurobert.FAMILY,
     neobert.FAMILY,
+    ultrabert.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -56,6 +56,12 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "ultrabert": {
+        "layers": 4,
+        "block": {"kind": "ultrabert", "window": 3, "decoder_width": 12, "key_value_heads": 1},
+        "embeddings": {"kind": "words"},
+        "attention_dropout": 0.2,
+    },
 }
 CLASSES = {
     "bert": {
@@ -81,6 +87,7 @@ CLASSES = {
     "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
     "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
+    "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
 }
 STEMS = {
     "bert": "Bert",
@@ -93,6 +100,7 @@ STEMS = {
     "modernbert": "ModernBert",
     "eurobert": "EuroBert",
     "neobert": "NeoBERT",
+    "ultrabert": "Ultrabert",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {

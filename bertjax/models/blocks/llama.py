@@ -7,6 +7,7 @@ per head of queries. Its decoder has biases, and its classifier reads BERT's poo
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -27,38 +28,27 @@ from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class LlamaBlock(Block):
+class GroupedBlock(Block):
     """A pre-norm Transformer layer with RMS norms, rotary positions, grouped queries and SwiGLU.
+
+    Subclasses choose the heads, and may let a layer depend on its place.
 
     Attributes:
       key_value_heads: number of heads of keys and values; each serves the same number of consecutive heads of queries
         (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries; that number itself becomes 0.
-      decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
-      pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
       rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864).
     """
 
-    kind: str = dataclasses.field(init=False, default="llama")
     key_value_heads: int = 0
     rotary_base: float = 10_000.0
-    decoder_bias: bool = False
-    pooler: bool = False
 
     position_settings = ("rotary_base",)
     has_biases = has_attention_biases = False
     has_final_norm = True
 
-    @property
-    def has_pooler(self):
-        return self.pooler
-
-    @property
-    def example_head(self):
-        return None if self.pooler else HiddenLayerHead
-
-    @property
-    def masked_lm_head(self):
-        return BiasedDecoderHead if self.decoder_bias else DecoderHead
+    def at_depth(self, number: jax.Array | int, visibility: Visibility, positions: Any) -> tuple[Visibility, Rotary]:
+        """Return what a layer sees, and its rotation of queries and keys."""
+        return visibility, positions
 
     def check(self, config):
         check_heads(config)
@@ -72,9 +62,6 @@ class LlamaBlock(Block):
 
     def normalized(self, config):
         return dataclasses.replace(self, key_value_heads=0) if self.key_value_heads == config.heads else self
-
-    def without_heads(self):
-        return dataclasses.replace(self, decoder_bias=False, pooler=False)
 
     def layer(self, config):
         return LlamaLayer(config, parent=None)
@@ -100,6 +87,36 @@ class LlamaBlock(Block):
         return (self.key_value_heads or config.heads) * config.head_channels
 
 
+@dataclasses.dataclass(frozen=True)
+class LlamaBlock(GroupedBlock):
+    """The layer and heads of EuroBERT or NeoBERT.
+
+    Attributes:
+      key_value_heads, rotary_base: see `GroupedBlock`.
+      decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
+      pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
+    """
+
+    kind: str = dataclasses.field(init=False, default="llama")
+    decoder_bias: bool = False
+    pooler: bool = False
+
+    @property
+    def has_pooler(self):
+        return self.pooler
+
+    @property
+    def example_head(self):
+        return None if self.pooler else HiddenLayerHead
+
+    @property
+    def masked_lm_head(self):
+        return BiasedDecoderHead if self.decoder_bias else DecoderHead
+
+    def without_heads(self):
+        return dataclasses.replace(self, decoder_bias=False, pooler=False)
+
+
 class LlamaLayer(nn.Module):
     """One pre-norm layer (Xiong et al., 2020, arXiv 2002.04745)."""
 
@@ -112,14 +129,14 @@ class LlamaLayer(nn.Module):
         visibility: Visibility,
         key: jax.Array | None = None,
         queries: Queries | None = None,
-        positions: Rotary | None = None,
+        positions: Any = None,
         number: jax.Array | int = 0,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
           hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
-          positions: rotation of queries and keys.
+          positions: rotation of queries and keys, see `positions` of the block.
         """
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
@@ -128,7 +145,8 @@ class LlamaLayer(nn.Module):
         sums, normed_BTD = hidden_BTD if queries is None else queries.hidden_BQD, norm(hidden_BTD)
         normed_queries = queries and queries._replace(hidden_BQD=norm(queries.hidden_BQD))
         attention = GroupedAttention(config, name="attention")
-        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, positions)
+        visibility, rotary = config.block.at_depth(number, visibility, positions)
+        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))
         normed = normalization(config, "output_norm")(sums)
         output = feed_forward(self, normed, visibility, queries, gated=True, activate=jax.nn.silu)  # SwiGLU
