@@ -14,9 +14,11 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.param_paths import check_pattern, matches_any
+from bertjax.training.param_paths import DECODER, check_pattern, matches_any
 
 ROOT = "lora"
+# Frozen by default: the encoder without its pooler, and decoders that are not tied to it.
+FROZEN = rf"^(generator/)?encoder/(?!pooler/)|{DECODER}"
 
 
 @dataclasses.dataclass(frozen=True)
