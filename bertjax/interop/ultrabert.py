@@ -27,7 +27,9 @@ from bertjax.interop.task_heads import (
 from bertjax.models.blocks.ultrabert import UltraBlock
 from bertjax.runtime.errors import UserError, quoted
 
-_BASES = {"full_attention": "full_rope_theta", "sliding_attention": "sliding_rope_theta"}
+# Kinds of layers, and the names that their rotary bases have here until `settings` writes them.
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+_BASES = {_GLOBAL: "full_rope_theta", _LOCAL: "sliding_rope_theta"}
 _EVERY = "global_every"  # no key of the files, which list the kind of each layer
 
 
@@ -38,14 +40,14 @@ class _UltraBert(eurobert.EuroBert):
 
     def encoder_config(self, config):
         config = _with_kinds(config)
-        layers = number(config, "num_hidden_layers", self.defaults.layers)
-        kinds = config.get("layer_types") or _kinds(layers, self.defaults.block.global_every)
-        every = next((every for every in range(1, layers + 2) if kinds == _kinds(layers, every)), None)
-        if every is None:
-            raise UserError(
-                f"config.json has layer_types={quoted(kinds)} for {layers} layers; bertjax's UltraBERT has global "
-                "layers in one period, the last layer of each"
-            )
+        every, layers = self.defaults.block.global_every, number(config, "num_hidden_layers", self.defaults.layers)
+        if kinds := config.get("layer_types"):
+            every = kinds.index(_GLOBAL) + 1 if _GLOBAL in kinds else len(kinds) + 1
+            if len(kinds) != layers or kinds != _kinds(layers, every):
+                raise UserError(
+                    f"config.json has layer_types={quoted(kinds)} for {layers} layers; bertjax's UltraBERT has global "
+                    "layers in one period, the last layer of each"
+                )
         rotations = table_of(config.get("rope_parameters"))
         if odd := {name: value for name, value in rotations.items() if name not in _BASES}:
             raise UserError(
@@ -62,7 +64,7 @@ class _UltraBert(eurobert.EuroBert):
     def settings(self, encoder, architecture):
         settings = super().settings(encoder, architecture)
         block = encoder.block
-        rotations = {"full_attention": block.rotary_base, "sliding_attention": block.local_rotary_base}
+        rotations = {_GLOBAL: block.rotary_base, _LOCAL: block.local_rotary_base}
         written = {
             "layer_types": _kinds(encoder.layers, block.global_every),
             "rope_parameters": {
@@ -76,7 +78,7 @@ class _UltraBert(eurobert.EuroBert):
 
 def _kinds(layers: int, every: int) -> list[str]:
     """Return `layer_types` of a period."""
-    return ["sliding_attention" if (place + 1) % every else "full_attention" for place in range(layers)]
+    return [_LOCAL if (place + 1) % every else _GLOBAL for place in range(layers)]
 
 
 def _with_kinds(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +91,7 @@ def _with_kinds(config: Mapping[str, Any]) -> dict[str, Any]:
     windows, bases = settings.pop("attention_windows", None), settings.pop("rope_theta", None)
     if windows:
         settings["sliding_window"] = next(filter(None, windows), settings.get("sliding_window", 128))
-        settings["layer_types"] = settings.get("layer_types") or [
-            "sliding_attention" if window else "full_attention" for window in windows
-        ]
+        settings["layer_types"] = settings.get("layer_types") or [_LOCAL if window else _GLOBAL for window in windows]
     if bases is not None and settings.get("rope_parameters") is None:
         kinds = settings.get("layer_types") or _kinds(len(bases), 3)
         found = {kind: {base for each, base in zip(kinds, bases) if each == kind} for kind in _BASES}
@@ -120,8 +120,8 @@ FAMILY = _UltraBert(
     | {TAGGING: TaskHead(TOKENS, "classifier"), SPAN: TaskHead(QUESTIONS, "qa_outputs")},
     keys={ours: theirs for ours, theirs in _EURO.keys.items() if ours != "block.rotary_base"}
     | {
-        "block.rotary_base": _BASES["full_attention"],
-        "block.local_rotary_base": _BASES["sliding_attention"],
+        "block.rotary_base": _BASES[_GLOBAL],
+        "block.local_rotary_base": _BASES[_LOCAL],
         "block.window": "sliding_window",
         "block.global_every": _EVERY,
         "block.decoder_width": "prediction_head_size",
