@@ -32,7 +32,8 @@ from bertjax.objectives.finetuning.reading import MIX
 from bertjax.runtime.errors import UserError
 from bertjax.training import stage_encoders
 from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
-from bertjax.training.lora import FROZEN, LoraConfig
+from bertjax.training.lora import LoraConfig
+from bertjax.training.optim.by_path import DECODER
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
@@ -44,6 +45,9 @@ INIT_FROM = "init_from"
 
 # Settings in which `kind` chooses a class.
 _UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS, EMBEDDINGS, BLOCKS)
+
+# LoRA freezes these parameters by default: the encoder without its pooler, and decoders that are not tied to it.
+_FROZEN_BY_LORA = rf"^(generator/)?encoder/(?!pooler/)|{DECODER}"
 
 # Locations of data, and how many processes prepare it. Runs compare data by content, through the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
@@ -207,7 +211,7 @@ class Config:
         The pooler counts as a head: it is the first of two layers in RoBERTa's classifier. A decoder that is not tied
         to the word embeddings counts as a part of the encoder, as a tied one is.
         """
-        return self.optimizer.frozen or ((FROZEN,) if self.lora.rank else ())
+        return self.optimizer.frozen or ((_FROZEN_BY_LORA,) if self.lora.rank else ())
 
     @property
     def open_settings(self) -> tuple[str, ...]:

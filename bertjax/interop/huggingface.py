@@ -186,8 +186,10 @@ def encoder_alone(export: Export) -> Export:
     EuroBERT's.
     """
     params = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
-    block = export.encoder.block.without_heads()
-    return export._replace(params={"encoder": params}, encoder=dataclasses.replace(export.encoder, block=block))
+    block = export.encoder.block
+    unread = {field.name: field.default for field in dataclasses.fields(block) if field.name in block.head_settings}
+    encoder = dataclasses.replace(export.encoder, block=dataclasses.replace(block, **unread))
+    return export._replace(params={"encoder": params}, encoder=encoder)
 
 
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:

@@ -14,19 +14,16 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.param_paths import DECODER, check_pattern, matches_any
+from bertjax.training.param_paths import check_pattern, matches_any
 
 ROOT = "lora"
-# Frozen by default: the encoder without its pooler, and decoders that are not tied to it.
-FROZEN = rf"^(generator/)?encoder/(?!pooler/)|{DECODER}"
 
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
     """LoRA settings (Hu et al., 2021, arXiv 2106.09685): x W becomes x W + alpha / rank * x A B, with W frozen.
 
-    LoRA freezes the encoder except for its pooler, and a decoder with a table of its own, unless `optimizer.frozen`
-    lists other parameters.
+    LoRA freezes the encoder without its pooler, and untied decoders, unless `optimizer.frozen` lists other parameters.
 
     Attributes:
       rank: columns of A and rows of B; 0 adapts no kernel.

@@ -9,10 +9,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
 
-# Tables from states to words that are not the word embeddings. By path they train as tied decoders do, so whether a
-# model has one changes neither what LoRA and `frozen_layers` freeze nor which rate it has with `layer_decay`.
-DECODER = r"(^|/)heads/(.+/)?word(_rest)?$"
-
 
 def path_of(key_path: tuple) -> str:
     """Return a leaf's path in a nested dict, such as `encoder/layers/attention/query/kernel`."""

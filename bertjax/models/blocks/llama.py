@@ -60,9 +60,6 @@ class GroupedBlock(Block):
                 "choose a divisor, or 0 for one head of keys and values per head of queries"
             )
 
-    def normalized(self, config):
-        return dataclasses.replace(self, key_value_heads=0) if self.key_value_heads == config.heads else self
-
     def layer(self, config):
         return LlamaLayer(config, parent=None)
 
@@ -101,6 +98,8 @@ class LlamaBlock(GroupedBlock):
     decoder_bias: bool = False
     pooler: bool = False
 
+    head_settings = ("decoder_bias", "pooler")
+
     @property
     def has_pooler(self):
         return self.pooler
@@ -112,9 +111,6 @@ class LlamaBlock(GroupedBlock):
     @property
     def masked_lm_head(self):
         return BiasedDecoderHead if self.decoder_bias else DecoderHead
-
-    def without_heads(self):
-        return dataclasses.replace(self, decoder_bias=False, pooler=False)
 
 
 class LlamaLayer(nn.Module):

@@ -13,12 +13,15 @@ import optax
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.optim.config import Multiplier
-from bertjax.training.param_paths import DECODER, map_with_path, matches, path_of
+from bertjax.training.param_paths import map_with_path, matches, path_of
 
 # Only encoders stack their layers: a head may have submodules that are called so.
 IS_STACKED = matches(r"(^|/)encoder/layers/")
 # Anchored: the layers of ELECTRA's generator (`generator/encoder/...`) are not the encoder's.
 IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
+# Tables from states to words that are not the word embeddings. By path they train as tied decoders do, so whether a
+# model has one changes neither what LoRA and `frozen_layers` freeze nor which rate it has with `layer_decay`.
+DECODER = r"(^|/)heads/(.+/)?word(_rest)?$"
 IS_EMBEDDING = matches(rf"(^|/)(embeddings|projection)/|{DECODER}")
 
 
