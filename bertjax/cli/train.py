@@ -104,6 +104,8 @@ def run(
             current = Run(started, restored, metrics_log, hooks, should_stop)
         started.commit()  # up to here, a refused start has not changed any file of the run
         files, tokenizer = opened.files, started.feeds.store.tokenizer
+        if complaint := families.tokenizer_complaint(started.program.encoder, tokenizer):
+            log.warning("the model will convert neither to transformers nor to ONNX: %s", complaint)
         if not loop.train(current):
             opened.end("stopped", STOPPED, current.saved)
             return Summary(current.saved, False, {}, files.path)

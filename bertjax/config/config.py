@@ -33,6 +33,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training import stage_encoders
 from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
+from bertjax.training.optim.by_path import DECODER
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.pruning import PruningConfig
 from bertjax.training.quantization import QuantizationConfig
@@ -45,8 +46,8 @@ INIT_FROM = "init_from"
 # Settings in which `kind` chooses a class.
 CONFIG_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS, EMBEDDINGS, BLOCKS)
 
-# LoRA freezes these parameters by default.
-_ENCODER_WITHOUT_POOLER = r"^(generator/)?encoder/(?!pooler/)"
+# LoRA freezes these parameters by default: the encoder without its pooler, and decoders that are not tied to it.
+_FROZEN_BY_LORA = rf"^(generator/)?encoder/(?!pooler/)|{DECODER}"
 
 # Locations of data, and how many processes prepare it. Runs compare data by content, through the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
@@ -210,9 +211,10 @@ class Config:
     def frozen(self) -> tuple[str, ...]:
         """Patterns for frozen parameters: `optimizer.frozen`; with LoRA, by default the encoder without its pooler.
 
-        The pooler counts as a head: it is the first of two layers in RoBERTa's classifier.
+        The pooler counts as a head: it is the first of two layers in RoBERTa's classifier. A decoder that is not tied
+        to the word embeddings counts as a part of the encoder, as a tied one is.
         """
-        return self.optimizer.frozen or ((_ENCODER_WITHOUT_POOLER,) if self.lora.rank else ())
+        return self.optimizer.frozen or ((_FROZEN_BY_LORA,) if self.lora.rank else ())
 
     @property
     def open_settings(self) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ def masked_lm(model: Export) -> MaskedLM | None:
     """
     heads = model.params.get("heads", {})
     names = heads.get(MaskedLM.head, {}).keys()
-    is_masked_lm_head = names >= {"transform", "norm", "word_bias"} or names == {"word"}  # `DecoderHead`
-    if is_masked_lm_head and "generator" not in model.params:
+    has_decoder = "word" in names  # a table of its own, as in `DecoderHead`
+    if (has_decoder or names >= {"transform", "norm", "word_bias"}) and "generator" not in model.params:
         return MaskedLM()
     objectives = (task.objective for task in config_of(model).tasks.values()) if heads else ()
     return next((mlm for mlm in objectives if isinstance(mlm, MaskedLM) and mlm.head in heads), None)

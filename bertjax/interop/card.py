@@ -40,23 +40,23 @@ An encoder of the BERT family, written by bertjax. {license}{notes}
 
 ## Load it
 
-PyTorch:
+PyTorch{since}:
 
 ```python
 from transformers import AutoTokenizer, {auto}
 
 tokenizer = AutoTokenizer.from_pretrained("{folder}")
-model = {auto}.from_pretrained("{folder}")
+model = {auto}.from_pretrained("{folder}"{trust})
 ```
 
-{pipeline}{flax}Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
+{code}{pipeline}{flax}Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
 
 ```python
 import bertjax
 
 module, params, tokenizer = bertjax.load("EXPORT")
-tokens_BT = tokenizer.rows(["a sentence"], seq_len=16)
-hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=tokens_BT != tokenizer.pad_id).hidden
+tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
+hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden
 ```
 
 If a text contains a special symbol such as `{mask}`, transformers reads it as the symbol and bertjax as ordinary text.
@@ -67,7 +67,7 @@ _PIPELINE = """With the text of an example and the labels of the model:
 ```python
 from transformers import pipeline
 
-pipeline("{task}", model="{folder}")
+pipeline("{task}", model="{folder}"{trust})
 ```
 
 """
@@ -81,6 +81,11 @@ outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 ```
+
+"""
+
+_CODE = """transformers has no such class. `trust_remote_code=True` runs the authors' code, which it downloads from
+[{code}](https://huggingface.co/{code}).
 
 """
 
@@ -132,15 +137,20 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
     about, mask = about or About(), export.tokenizer.piece(export.tokenizer.mask_id)
     folder = about.repository or "FOLDER"
     auto = family.auto_of(parts)
+    questions = _QUESTIONS if SPAN in parts else ""
+    trust = ", trust_remote_code=True" if family.code else ""
     task = next((task for term, task in PIPELINES.items() if term in parts), "")
     return _CARD.format(
         architecture=family.class_of(parts),
         model_type=family.model_type,
         auto=auto,
+        since=f", with transformers {family.since} or later" if family.since else "",
         folder=folder,
         header=_header(about, task or next((tag for part, tag in _TAGS.items() if part in parts), ""), mask),
         license=f"License: {about.license}." if about.license else "No license is given.",
-        pipeline=_PIPELINE.format(task=task, folder=folder) if task else _QUESTIONS if SPAN in parts else "",
+        trust=trust,
+        code=_CODE.format(code=family.code) if family.code else "",
+        pipeline=_PIPELINE.format(task=task, folder=folder, trust=trust) if task else questions,
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),

@@ -1,7 +1,7 @@
 """EuroBERT in transformers 5: `EuroBertModel`, `EuroBertForMaskedLM` and `EuroBertConfig`.
 
 (transformers 5.24, models/eurobert/modeling_eurobert.py and configuration_eurobert.py.) The published folders name code
-of the authors (`auto_map`) that computes the same. Transformers 4 does not have the classes.
+of the authors (`auto_map`) that computes the same. The classes are new in transformers 5.3.
 """
 
 import dataclasses
@@ -31,14 +31,14 @@ _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
 _HARMLESS = frozenset("auto_map pretraining_tp bos_token eos_token pad_token mask_token".split())
 
 
-class _EuroBert(Family):
+class EuroBert(Family):
     @property
     def root(self):
         return "model."
 
     @property
     def settings_read(self):
-        return super().settings_read | _HARMLESS | {"head_dim", "rope_parameters"}
+        return super().settings_read | _HARMLESS | {"head_dim", "rope_parameters", "rope_scaling"}
 
     def names(self, encoder, parts):
         # None of its dense layers below the heads has a bias, and RMS norms never have.
@@ -50,24 +50,23 @@ class _EuroBert(Family):
         )
 
     def encoder_config(self, config):
-        config = {**config, **base_of(config.get("rope_parameters"), "rope_theta")}
-        heads = config.get("num_attention_heads", self.defaults.heads)
+        # Of the two keys transformers 5 takes the older one first.
+        key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+        config = {**config, **base_of(config.get(key), "rope_theta", key)}
         # null, like a missing key, means one head of keys and values per head of queries, which is 0 in bertjax.
-        shared = config.get("num_key_value_heads") or heads
-        encoder = super().encoder_config(config | {"num_key_value_heads": 0 if shared == heads else shared})
+        encoder = super().encoder_config(config | {"num_key_value_heads": config.get("num_key_value_heads") or 0})
         if (channels := config.get("head_dim")) not in (None, encoder.head_channels):
             raise UserError(
-                f"config.json has head_dim={quoted(channels)}; bertjax's EuroBERT computes hidden_size / "
+                f"config.json has head_dim={quoted(channels)}; bertjax's {self.title} computes hidden_size / "
                 f"num_attention_heads = {encoder.head_channels} only"
             )
         return encoder
 
     def settings(self, encoder, architecture):
-        settings = super().settings(encoder, architecture)
-        return settings | {
+        return super().settings(encoder, architecture) | {
             "num_key_value_heads": encoder.block.key_value_heads or encoder.heads,
             "head_dim": encoder.head_channels,
-            "rope_parameters": {"rope_type": "default", "rope_theta": settings["rope_theta"]},
+            "rope_parameters": {"rope_type": "default", "rope_theta": encoder.block.rotary_base},
         }
 
     def symbols(self, tokenizer):
@@ -93,7 +92,7 @@ _SEQUENCE_HEAD = _SequenceHead(
     pooling="classifier_pooling",
     poolings={"late": LATE, "bos": CLS, "mean": MEAN},
 )
-FAMILY = _EuroBert(
+FAMILY = EuroBert(
     title="EuroBERT",
     model_type="eurobert",
     stem="EuroBert",
@@ -138,7 +137,9 @@ FAMILY = _EuroBert(
         norm_epsilon=1e-5,
     ),
     fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False},
+    decoder_settings=frozenset({"tie_word_embeddings"}),
     tied={},
     masking_rate=0.5,
     has_flax=False,
+    since="5.3",
 )

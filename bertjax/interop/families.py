@@ -3,7 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.interop import albert, bert, distilbert, electra, eurobert, mobilebert, modernbert, roberta, xlnet
+from bertjax.data.tokenizer import Tokenizer
+from bertjax.interop import (
+    albert,
+    bert,
+    distilbert,
+    electra,
+    eurobert,
+    mobilebert,
+    modernbert,
+    neobert,
+    roberta,
+    ultrabert,
+    xlnet,
+)
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
@@ -19,6 +32,8 @@ FAMILIES: tuple[Family, ...] = (
     mobilebert.FAMILY,
     modernbert.FAMILY,
     eurobert.FAMILY,
+    neobert.FAMILY,
+    ultrabert.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
@@ -75,3 +90,10 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
 def has_encoder(encoder: EncoderConfig, pad_id: int) -> bool:
     """Return whether any family computes an encoder, heads aside; `pad_id` is the tokenizer's padding id."""
     return any(not family.refusals(encoder, pad_id) for family in FAMILIES)
+
+
+def tokenizer_complaint(encoder: EncoderConfig, tokenizer: Tokenizer) -> str:
+    """Return why the families that compute an encoder do not fit its tokenizer; empty if one does or there are none."""
+    fitting = (family for family in FAMILIES if not family.refusals(encoder, tokenizer.pad_id))
+    complaints = [family.tokenizer_complaint(tokenizer) for family in fitting]
+    return complaints[0] if complaints and all(complaints) else ""

@@ -22,7 +22,7 @@ from bertjax.models.heads import PairHead, masked_lm_head
 from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 from bertjax.models.vocabulary_heads import VocabularyHead
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, quoted
 
 # Parts of a model besides its encoder: the pooler, and pretraining heads under the names of their loss terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
@@ -54,9 +54,15 @@ class Family:
       defaults: default settings in transformers. A field without a key is constant in the family.
       fixed: other keys that change the computed function, with the only value that bertjax computes. It is also the
         default in transformers.
+      decoder_settings: those of `fixed` that only the decoder of a masked-LM head reads.
       tied: {copy: original} of shared tensors; some versions of transformers write both.
       masking_rate: share of tokens that the paper predicts in masked language modeling.
       has_flax: whether transformers 4.57 also has the family in Flax.
+      code: repository of the Hugging Face Hub with the family's classes, if transformers does not have them. A written
+        folder names it (`auto_map`), and transformers runs it if `trust_remote_code` is set.
+      since: first version of transformers with the classes, if it is a recent one, such as `5.3`.
+      finds_padding_by_id: whether the classes treat every token with the padding id as padding, whatever the attention
+        mask is.
     """
 
     title: str
@@ -71,7 +77,11 @@ class Family:
     fixed: Mapping[str, Any]
     tied: Mapping[str, str]
     masking_rate: float = 0.15
+    decoder_settings: frozenset[str] = frozenset()
     has_flax: bool = True
+    code: str = ""
+    since: str = ""
+    finds_padding_by_id: bool = False
 
     @property
     def root(self) -> str:
@@ -200,6 +210,16 @@ class Family:
             f"computes {computed!r} only; fine-tune it with model.pooler_activation={computed}, or {ENCODER_ONLY}"
         ]
 
+    def tokenizer_complaint(self, tokenizer: Tokenizer) -> str:
+        """Return why the family's classes would read this tokenizer's ids in another way; empty if they would not."""
+        if not self.finds_padding_by_id or tokenizer.pad_id != tokenizer.sep_id:
+            return ""
+        return (
+            f"the tokenizer ends texts with the symbol that it pads with, {quoted(tokenizer.piece(tokenizer.pad_id))}, "
+            f"and transformers' {self.title} takes the end of each text for padding; use a tokenizer with a symbol for "
+            "padding only"
+        )
+
     def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """Return the architecture in a `config.json`; missing keys have the defaults of transformers.
 
@@ -208,7 +228,10 @@ class Family:
         """
         for key, fixed in (_PLAIN | dict(self.fixed)).items():
             if (value := config.get(key) or fixed) != fixed:  # null, like a missing key, means the default
-                raise UserError(f"config.json has {key}={value!r}; bertjax's {self.title} computes {fixed!r} only")
+                remedy = f"; {ENCODER_ONLY}" if key in self.decoder_settings else ""
+                raise UserError(
+                    f"config.json has {key}={value!r}; bertjax's {self.title} computes {fixed!r} only{remedy}"
+                )
         settings, defaults = {}, self.defaults.settings()
         for ours, theirs in self.keys.items():
             default = defaults[ours]

@@ -101,6 +101,8 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     # 2. Choose the family and class, and name the tensors.
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     family = families.of_model(export.encoder, flat, tokenizer.pad_id)
+    if complaint := family.tokenizer_complaint(tokenizer):
+        raise UserError(complaint)
     parts, notes = family.leave_out(parts_in(flat))
     notes = [*left_out_notes, *notes, *family.notes(flat, tokenizer.pad_id)]
     flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in parts_in(flat) - parts}
@@ -178,9 +180,16 @@ def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
 
 
 def encoder_alone(export: Export) -> Export:
-    """Return a model without heads and pooler; without heads nothing has trained the pooler."""
-    encoder = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
-    return export._replace(params={"encoder": encoder})
+    """Return a model without heads and pooler; without heads nothing has trained the pooler.
+
+    The architecture has no settings of heads either. So NeoBERT's encoder, for which transformers has no class, is
+    EuroBERT's.
+    """
+    params = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
+    block = export.encoder.block
+    unread = {field.name: field.default for field in dataclasses.fields(block) if field.name in block.head_settings}
+    encoder = dataclasses.replace(export.encoder, block=dataclasses.replace(block, **unread))
+    return export._replace(params={"encoder": params}, encoder=encoder)
 
 
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:
@@ -216,14 +225,16 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         settings |= task_heads.of_cross_encoder(embedder.activation)
     family = families.of_config(settings)
     notes = foreign_settings.notes_of_config(settings, family.settings_read)
-    encoder = family.encoder_config(settings)
+    term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
+    has_decoder = not encoder_only and term is None
+    unread = frozenset() if has_decoder else family.decoder_settings
+    encoder = family.encoder_config({key: value for key, value in settings.items() if key not in unread})
     notes += foreign_settings.notes_of_dropout(settings, family.keys["dropout"], encoder.dropout)
     tokenizer, notes_of_tokenizer, has_segments = tokenizers.read(folder, embedder.lowercase)
     # 2. Tensors under canonical names, and the head that the class of the checkpoint has.
     tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.names_outside_layers)
     tensors = family.canonical(tensors, encoder_only)
     notes += [*notes_of_tokenizer, *notes_of_names, *embedder.notes]
-    term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     outputs = {}
     if term is not None:
         head = family.task_head(term, tokenizer)
@@ -242,6 +253,8 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         )
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])
+    if complaint := family.tokenizer_complaint(tokenizer):
+        raise UserError(complaint)
     # 3. Params, without the rows of tables that no text reads.
     flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
     if not has_segments and encoder.embeddings.segments > 1:

@@ -151,4 +151,5 @@ FAMILY = _MobileBert(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     has_flax=False,
+    finds_padding_by_id=True,  # its embedding is zero
 )

@@ -225,4 +225,5 @@ FAMILY = _ModernBert(
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     masking_rate=0.3,
     has_flax=False,
+    since="4.48",
 )

@@ -104,6 +104,7 @@ FAMILY = _Roberta(
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
+    finds_padding_by_id=True,  # it counts positions over the others
 )
 # The same architecture under other class names, with other tokenizers. They are written back as RoBERTa.
 XLM_R = dataclasses.replace(FAMILY, title="XLM-R", model_type="xlm-roberta", stem="XLMRoberta")

@@ -125,6 +125,9 @@ def _read(folder: Path, lowercase: bool) -> Found:
     kind = _kind_of(folder, description, files, is_ours=tokenizer_classes.is_generic(settings, config))
     tokenizer_classes.check(folder, settings, config, kind)
     layout = layout_of(description.get("post_processor"))
+    # Before any setting is refused that asks for the symbols of such a template, as `add_bos_token` of Llama.
+    if kind != _SENTENCEPIECE and not layout and (spelled := layouts.spelled(description.get("post_processor"))):
+        raise UserError(f"{folder / MODEL} {layouts.refusal(spelled)}")
     notes = foreign_settings.notes_of_tokenizer(_without_bounds(settings, layout), symbols)
     has_segments = tokenizer_classes.gives_segments(class_name, settings) and (layout is None or layout.segment > 0)
     if kind == _SENTENCEPIECE:
@@ -140,11 +143,6 @@ def _read(folder: Path, lowercase: bool) -> Found:
     notes += [*more, *(tokenizer_classes.note(settings, config) if is_json else ())]
     layout = layout_of(description.get("post_processor"))
     if not layout and is_json:
-        if spelled := layouts.spelled(description.get("post_processor")):
-            raise UserError(
-                f"{folder / MODEL} lays out a text as {quoted(spelled)}, and bertjax as [CLS] A [SEP] or "
-                "A [SEP] [CLS]; correct its post_processor"
-            )
         notes.append(
             f"{MODEL} has no template of special tokens: texts are laid out as [CLS] A [SEP], and without symbols in "
             "transformers 4"

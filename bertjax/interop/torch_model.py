@@ -131,14 +131,17 @@ class _TwoLayers(torch.nn.Module):
 
 
 def _head(params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding) -> torch.nn.Module:
+    if "second" in params:  # `DeepDecoderHead`
+        layers = [part for name in ("first", "second") for part in (_dense(params[name]), torch.nn.GELU("tanh"))]
+        return torch.nn.Sequential(*layers, _dense({"kernel": params["word"].T}))
+    if "word" in params:  # `DecoderHead`
+        return _dense({"kernel": params["word"].T} | ({"bias": params["word_bias"]} if "word_bias" in params else {}))
     if "word_bias" in params:
         return _MaskedLM(params, config, word_VE)
     if "norm" in params:  # `LabelHead`
         return torch.nn.Sequential(_Transformed(params, config), _dense(params["classifier"]))
     if "transform" in params:
         return _TwoLayers(params, config)
-    if "word" in params:  # `DecoderHead`
-        return _dense({"kernel": params["word"].T})
     return _dense(params.get("classifier", params))
 
 

@@ -110,6 +110,8 @@ class EncoderConfig:
 
     def __post_init__(self):
         config_checks.check(self)
+        if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
+            object.__setattr__(self, "block", dataclasses.replace(self.block, key_value_heads=0))
 
     def architecture(self) -> dict[str, Any]:
         """Return the settings by name, JSON-compatible, without `execution`."""

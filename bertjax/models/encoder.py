@@ -110,7 +110,7 @@ class Encoder(nn.Module):
         Args:
           tokens_BT, segments_BT: int token ids and segments; segments are all 0 by default.
           positions_BT: int, restarting in each example; 0..T-1 by default.
-          examples_BT: int, 0 = padding; all 1 by default (pass `tokens_BT != pad_id` if there is padding).
+          examples_BT: int, 0 = padding; all 1 by default (if there is padding, pass what `Tokenizer.rows` returns).
           summary_positions_BN: int, column of each example's [CLS]; column 0 by default. Unless the encoder is
             bidirectional, only its shape matters: the last token of each example is pooled.
           read_BK: int, positions whose hidden states are returned; all by default.

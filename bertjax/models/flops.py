@@ -10,7 +10,7 @@ from bertjax.models.heads import MaskedLMHead, PairHead, SpanBoundaryHead
 from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec
-from bertjax.models.vocabulary_heads import DecoderHead, VocabularyHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead, DeepDecoderHead, VocabularyHead
 
 
 class Counts(NamedTuple):
@@ -53,8 +53,10 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
     width, embedded = config.width, config.embedded_width
     if head.kind is MaskedLMHead:
         return (width + config.vocab_size) * config.embeddings.output_width(config)
-    if head.kind in (VocabularyHead, DecoderHead):
+    if head.kind in (VocabularyHead, DecoderHead, BiasedDecoderHead):
         return config.vocab_size * width
+    if head.kind is DeepDecoderHead:
+        return (2 * config.block.decoder_width + config.vocab_size) * width
     if head.kind is SpanBoundaryHead:
         boundary = (2 * width + head.options["place_width"]) * width
         return boundary + (width + config.vocab_size) * embedded

@@ -54,6 +54,14 @@ def _eurobert(layers: int, width: int, heads: int, feedforward: int, key_value_h
     )  # fmt: skip
 
 
+def _neobert(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
+    return EncoderConfig(
+        layers=layers, width=width, heads=heads, feedforward=feedforward, max_positions=4096,
+        embeddings=WordEmbeddings(), block=LlamaBlock(decoder_bias=True, pooler=True),
+        norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
+    )  # fmt: skip
+
+
 def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
     return EncoderConfig(
         block=MobileBertBlock(feedforwards=feedforwards, bottlenecked=bottlenecked),
@@ -74,7 +82,8 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # modernbert_*: Warner et al. (2024), arXiv 2412.13663, section 2.1 and appendix A. ettin_*: Weller et al. (2025), arXiv
 # 2507.11412, table 1. mmbert_*: Marone et al. (2025), arXiv 2509.06888, table 1. Rotary bases and lengths are those of
 # the published models, after their context extension. eurobert_*: Boizard et al. (2025), arXiv 2503.05500, and their
-# code (Nicolas-BZRD/EuroBERT, optimus/trainer/model/encoder/eurobert.py).
+# code (Nicolas-BZRD/EuroBERT, optimus/trainer/model/encoder/eurobert.py). neobert: Le Breton et al. (2025), arXiv
+# 2502.19587, and their code (chandar-lab/NeoBERT, src/neobert/model/model.py); feedforward is 2/3 of their 3,072.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "fixed_tiny": _bert(3, 256, 8, block=BertBlock(FIXED_PATTERNS)),
@@ -124,4 +133,5 @@ PRESETS: dict[str, EncoderConfig] = {
     "eurobert_210m": _eurobert(12, 768, 12, 3072),
     "eurobert_610m": _eurobert(26, 1152, 18, 4096, key_value_heads=6),
     "eurobert_2_1b": _eurobert(32, 2304, 18, 6144, key_value_heads=6),
+    "neobert": _neobert(28, 768, 12, 2048),
 }

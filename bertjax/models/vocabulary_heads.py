@@ -6,6 +6,7 @@ from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import vocabulary_logits
+from bertjax.models.layers import Dense
 
 
 class VocabularyHead(nn.Module):
@@ -21,12 +22,16 @@ class VocabularyHead(nn.Module):
 
 
 class DecoderHead(nn.Module):
-    """Multiply with a table of its own instead of the word embeddings, without a transform and biases.
+    """Multiply with a table of its own instead of the word embeddings, without a transform.
 
     This is the head of Llama (Touvron et al., 2023, arXiv 2302.13971).
+
+    Attributes:
+      has_biases: whether each word has a bias, as in NeoBERT.
     """
 
     config: EncoderConfig
+    has_biases: bool = False
 
     @nn.compact
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
@@ -38,4 +43,33 @@ class DecoderHead(nn.Module):
         """
         init = nn.initializers.truncated_normal(self.config.init_stddev)
         own_VD = self.param("word", init, (self.config.padded_vocab_size, self.config.width))
-        return vocabulary_logits(self.config, hidden_BKD, own_VD, jnp.zeros(()))  # a zero for each bias
+        if not self.has_biases:
+            return vocabulary_logits(self.config, hidden_BKD, own_VD, jnp.zeros(()))  # a zero for each bias
+        word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
+        return vocabulary_logits(self.config, hidden_BKD, own_VD, word_bias_V)
+
+
+class DeepDecoderHead(nn.Module):
+    """Two dense layers without biases, each with the approximate GELU, and a decoder (UltraBERT).
+
+    (transformers 5.24, models/ultrabert/modeling_ultrabert.py: `UltrabertPredictionHead`.) The block's `decoder_width`
+    is the width between the two layers.
+    """
+
+    config: EncoderConfig
+
+    @nn.compact
+    def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
+        """Return float32 logits, see `DecoderHead`."""
+        config = self.config
+        for name, width in (("first", config.block.decoder_width), ("second", config.width)):
+            hidden_BKD = jax.nn.gelu(Dense(config, width, use_bias=False, name=name)(hidden_BKD), approximate=True)
+        init = nn.initializers.truncated_normal(config.init_stddev)
+        own_VD = self.param("word", init, (config.padded_vocab_size, config.width))
+        return vocabulary_logits(config, hidden_BKD, own_VD, jnp.zeros(()))
+
+
+class BiasedDecoderHead(DecoderHead):
+    """A decoder with a bias for each word (Le Breton et al., 2025, NeoBERT)."""
+
+    has_biases: bool = True

@@ -36,7 +36,8 @@ class Stage:
       tasks: names of tasks that take turns in this stage; empty for all.
       layers: encoder depth in this stage, for progressive stacking; 0 for the full depth.
       frozen: regular expressions; parameters with a matching path, and their moments, do not change in this stage.
-      frozen_layers: how many of the lowest layers to freeze in this stage, with the embeddings; 0 for none.
+      frozen_layers: how many of the lowest layers to freeze in this stage, with the embeddings and a decoder that has a
+        table of its own; 0 for none.
       masking_rate: overrides `objective.masking.rate` in training, not in evaluations; 0 for no override.
       rotary_base: overrides `model.block.rotary_base`; 0 for no override. A model that is trained on short rows with a
         small base reads longer ones if a late stage raises it (Warner et al., 2024, arXiv 2412.13663, section 2.2).

@@ -126,6 +126,11 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     check_function(model.encoder, program)
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
+    if untrained := [path for path in new if _is_frozen_by_lora(program.config, path)]:
+        raise UserError(
+            f"init_from={name} lacks {untrained[0]}, which lora.rank={program.config.lora.rank} freezes: it would "
+            "stay random; start from a model with its MLM head, or set optimizer.frozen=['^encoder/'] to train it"
+        )
     # Heads that only the source has are left out without a warning: a new task does not need them.
     params = {path: leaf for path, leaf in _leaves(source) if path in ours and path not in new}
     _warn_of_pooler(program.config, params)
@@ -197,6 +202,11 @@ def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
             config.init_from,
             list(config.optimizer.frozen),
         )
+
+
+def _is_frozen_by_lora(config: Config, path: str) -> bool:
+    """Return whether LoRA freezes a parameter by default, and not because `optimizer.frozen` lists it."""
+    return not config.optimizer.frozen and matches_any(config.frozen, path) and not path.startswith(_POOLER)
 
 
 def _leaves(params: dict) -> list[tuple[str, Any]]:

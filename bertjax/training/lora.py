@@ -23,7 +23,7 @@ ROOT = "lora"
 class LoraConfig:
     """LoRA settings (Hu et al., 2021, arXiv 2106.09685): x W becomes x W + alpha / rank * x A B, with W frozen.
 
-    LoRA freezes the encoder except for its pooler, unless `optimizer.frozen` lists other parameters.
+    LoRA freezes the encoder without its pooler, and untied decoders, unless `optimizer.frozen` lists other parameters.
 
     Attributes:
       rank: columns of A and rows of B; 0 adapts no kernel.

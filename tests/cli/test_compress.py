@@ -57,9 +57,9 @@ def refused(source, tmp_path, capsys):
 
 def hidden(folder):
     module, params, tokens = bertjax.load(folder)
-    tokens_BT = tokens.rows(TEXTS, seq_len=18)
-    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=tokens_BT != tokens.pad_id)
-    return np.asarray(encoded.hidden)[tokens_BT != tokens.pad_id]
+    tokens_BT, examples_BT = tokens.rows(TEXTS, seq_len=18)
+    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=examples_BT)
+    return np.asarray(encoded.hidden)[examples_BT > 0]
 
 
 def test_an_export_that_names_few_settings_is_cut(source, tmp_path):

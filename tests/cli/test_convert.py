@@ -93,7 +93,7 @@ def test_an_encoder_without_head_cannot_be_scored(encoder_alone, tmp_path):
 def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monkeypatch):
     export.write(tmp_path / "ours", models.make(models.PARTS["BertForMaskedLM"], models.trained()))
     module, params, tokenizer = bertjax.load(tmp_path / "ours")
-    encoded = module.apply({"params": params}, tokenizer.rows(["ab cd"], 8))
+    encoded = module.apply({"params": params}, tokenizer.rows(["ab cd"], 8)[0])
     assert encoded.pooled_BND is None and np.isfinite(encoded.hidden).all()
     corpus = runs.write_corpus(tmp_path / "corpus.txt")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -43,8 +43,8 @@ def write(path, *lines: str):
 
 def hidden(folder, texts=TEXTS):
     module, params, tokens = bertjax.load(folder)
-    tokens_BT = tokens.rows(texts, seq_len=18)
-    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=tokens_BT != tokens.pad_id)
+    tokens_BT, examples_BT = tokens.rows(texts, seq_len=18)
+    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=examples_BT)
     return tokens_BT, np.asarray(encoded.hidden), np.asarray(encoded.pooled_BND)
 
 
@@ -85,7 +85,7 @@ def test_a_new_word_is_one_token_and_long_texts_fit(source, tmp_path):
     module, params, tokens = bertjax.load(tmp_path / "new")
     assert tokens.encode(["fedcab bbbb ddeee"]) == [[60, 61, *tokens.encode(["dd"])[0], 62]]
     assert module.config.max_positions == 50 and module.config.vocab_size == 63
-    tokens_BT = tokens.rows([" ".join(["fedcab"] * 60)], seq_len=50)
+    tokens_BT, _ = tokens.rows([" ".join(["fedcab"] * 60)], seq_len=50)
     assert np.isfinite(jax.jit(module.apply)({"params": params}, tokens_BT).hidden).all()
     assert (tmp_path / "new" / "new_pieces.txt").read_text().split() == NEW
     position = params["embeddings"]["position"]

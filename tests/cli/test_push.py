@@ -75,7 +75,7 @@ def test_a_cut_model_in_int8_is_published_as_the_same_function(undisturbed, tmp_
     export.write(tmp_path / "read", huggingface.read(folder)[0])
     published, cut = (bertjax.load(tmp_path / name) for name in ("read", "cut"))
     assert published.module.config.layers == 1 and published.module.config.heads > cut.module.config.heads == 1
-    tokens_BT = cut.tokenizer.rows(["the king and the queen", "a"], seq_len=16)
+    tokens_BT, _ = cut.tokenizer.rows(["the king and the queen", "a"], seq_len=16)
     hidden = [model.module.apply({"params": model.params}, tokens_BT).hidden for model in (published, cut)]
     np.testing.assert_allclose(*hidden, atol=1e-5)
 

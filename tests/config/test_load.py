@@ -59,7 +59,7 @@ def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
 
 def test_a_jitted_function_may_close_over_the_loaded_params(undisturbed):
     module, params, tokenizer = bertjax.load(undisturbed / "export")
-    tokens_BT = tokenizer.rows(["Bad cafe faced a [MASK]."], seq_len=16)
+    tokens_BT, _ = tokenizer.rows(["Bad cafe faced a [MASK]."], seq_len=16)
 
     def closes(tokens_BT):
         return module.apply({"params": params}, tokens_BT).hidden

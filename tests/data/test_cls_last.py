@@ -104,7 +104,7 @@ def tokenizers():
 def test_the_template_of_a_tokenizer_says_where_cls_is(tokenizers, tmp_path):
     first, last = tokenizers
     assert (first.cls_last, last.cls_last) == (False, True)
-    rows = [one.rows(["ab ad", "ce"], seq_len=8) for one in (first, last)]
+    rows = [one.rows(["ab ad", "ce"], seq_len=8)[0] for one in (first, last)]
     for a, b in zip(*rows, strict=True):
         used = int((a != first.pad_id).sum())
         assert b[:used].tolist() == [*a[1:used], last.cls_id] and (b[used:] == last.pad_id).all()

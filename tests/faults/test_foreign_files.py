@@ -90,7 +90,7 @@ def originals(tmp_path_factory) -> dict[str, tuple[Path, Callable[[Path], object
 def _read_export(folder: Path) -> None:
     saved = SavedModel(folder)
     model = saved.export
-    assert model.tokenizer.rows([_TEXT], 8).shape == (1, 8)
+    assert model.tokenizer.rows([_TEXT], 8)[0].shape == (1, 8)
     assert model.encoder.vocab_size == model.tokenizer.vocab_size
     _ = saved.config
     assert Predictor(model).default in ("task", "fill", "embed")

@@ -51,6 +51,17 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "neobert": {
+        "block": {"kind": "llama", "decoder_bias": True, "pooler": True},
+        "embeddings": {"kind": "words"},
+        "attention_dropout": 0.2,
+    },
+    "ultrabert": {
+        "layers": 4,
+        "block": {"kind": "ultrabert", "window": 3, "decoder_width": 12, "key_value_heads": 1},
+        "embeddings": {"kind": "words"},
+        "attention_dropout": 0.2,
+    },
 }
 CLASSES = {
     "bert": {
@@ -75,6 +86,8 @@ CLASSES = {
     },
     "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
+    "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
+    "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
 }
 STEMS = {
     "bert": "Bert",
@@ -86,6 +99,8 @@ STEMS = {
     "mobilebert": "MobileBert",
     "modernbert": "ModernBert",
     "eurobert": "EuroBert",
+    "neobert": "NeoBERT",
+    "ultrabert": "Ultrabert",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {

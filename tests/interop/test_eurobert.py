@@ -3,9 +3,11 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from bertjax.interop import families, foreign_settings, huggingface
+from bertjax.interop.outputs import reading_of, values
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
 
@@ -70,7 +72,18 @@ def config_of(**settings) -> dict:
 
 def test_settings_of_both_kinds_of_folders():
     # As the authors' code writes it, and as transformers 5 does.
-    for rotary in ({"rope_theta": 250000}, {"rope_parameters": {"rope_type": "default", "rope_theta": 250000}}):
+    new = {"rope_type": "default", "rope_theta": 250000}
+    scaling = {"type": "default", "rope_theta": 250000}
+    for rotary in (
+        {"rope_theta": 250000},
+        {"rope_parameters": new},
+        {"rope_scaling": scaling, "rope_theta": 7.0},
+        {"rope_scaling": {"type": "default"}, "rope_theta": 250000},
+        {"rope_scaling": scaling, "rope_parameters": new | {"rope_theta": 7.0}},
+    ):
+        theirs = transformers.EuroBertConfig(**rotary).rope_parameters
+        assert theirs["rope_theta"] == 250000
+        foreign_settings.notes_of_config(config_of(**rotary), FAMILY.settings_read)
         block = FAMILY.encoder_config(config_of(num_key_value_heads=2, **rotary)).block
         assert (block.rotary_base, block.key_value_heads) == (250_000.0, 2)
     for every in ({}, {"num_key_value_heads": None}, {"num_key_value_heads": 4}):
@@ -83,7 +96,10 @@ def test_settings_of_both_kinds_of_folders():
         ({"hidden_act": "gelu"}, "config.json has hidden_act='gelu'; bertjax's EuroBERT computes 'silu' only"),
         ({"mlp_bias": True}, "config.json has mlp_bias=True; bertjax's EuroBERT computes False only"),
         ({"attention_bias": True}, "config.json has attention_bias=True; bertjax's EuroBERT computes False only"),
-        ({"tie_word_embeddings": True}, "config.json has tie_word_embeddings=True; bertjax's EuroBERT computes False"),
+        (
+            {"tie_word_embeddings": True},
+            "config.json has tie_word_embeddings=True; bertjax's EuroBERT computes False only; add --encoder-only",
+        ),
         ({"head_dim": 16}, "config.json has head_dim=16; bertjax's EuroBERT computes hidden_size / .* = 8 only"),
         ({"num_key_value_heads": 3}, "model.block.key_value_heads=3 does not divide model.heads=4"),
         ({"num_key_value_heads": "2"}, "config.json has num_key_value_heads='2', which is not a whole number"),
@@ -91,7 +107,10 @@ def test_settings_of_both_kinds_of_folders():
             {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
             "config.json has rope_parameters with .*yarn.*; bertjax's rotary positions are not scaled",
         ),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "config.json has rope_scaling=.*positions are scaled"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "config.json has rope_scaling with .*yarn.*; bertjax's rotary positions are not scaled",
+        ),
         ({"is_causal": True}, "config.json has is_causal=True: its tokens see only earlier ones"),
     ],
 )
@@ -100,6 +119,20 @@ def test_settings_that_are_not_computed_are_refused(settings, complaint):
     with pytest.raises(UserError, match=f"^{complaint}"):
         foreign_settings.notes_of_config(config, FAMILY.settings_read)
         FAMILY.encoder_config(config)
+
+
+def test_a_tied_decoder_is_left_out_with_encoder_only_and_by_other_heads(tmp_path):
+    """transformers writes one tensor for both."""
+    model = make(tmp_path / "mlm", "ForMaskedLM", tie_word_embeddings=True)
+    with pytest.raises(UserError, match="tie_word_embeddings=True; .* add --encoder-only to convert the encoder alone"):
+        huggingface.read(tmp_path / "mlm")
+    ours, _ = huggingface.read(tmp_path / "mlm", encoder_only=True)
+    computed, real_BT = values(ours, reading_of(ours), parity.batch()), parity.batch()["examples_BT"] > 0
+    with torch.no_grad():
+        theirs_BTD = model.model(**parity.inputs()).last_hidden_state.numpy()
+    np.testing.assert_allclose(computed["last_hidden_state"][real_BT], theirs_BTD[real_BT], atol=1e-4)
+    labeled = make(tmp_path / "labels", "ForTokenClassification", num_labels=3, tie_word_embeddings=True)
+    parity.check_labels(tmp_path / "labels", labeled)
 
 
 def test_the_pooling_of_the_authors_code_is_read(tmp_path):

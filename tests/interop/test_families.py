@@ -1,12 +1,15 @@
 """Every family of transformers, without transformers: round trips, the choice of the family, and errors."""
 
 import json
+import re
 
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from bertjax.config import export
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import families, huggingface, weights
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.presets import PRESETS
@@ -68,21 +71,39 @@ def test_a_round_trip_restores_the_export(tokens, tmp_path, kind, architecture, 
 def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, architecture, parts):
     huggingface.write(tmp_path, models.make(parts, tokens, kind))
     card, stem = (tmp_path / "README.md").read_text(), families.of_config({"model_type": kind}).stem
-    named = {f"{stem}Model": "AutoModel", "XLNetLMHeadModel": "AutoModelForPreTraining"}
-    named["BertLMHeadModel"] = "AutoModelForCausalLM"
+    named = {f"{stem}Model": "AutoModel", "NeoBERT": "AutoModel", "XLNetLMHeadModel": "AutoModelForPreTraining"}
+    named |= {"BertLMHeadModel": "AutoModelForCausalLM", "NeoBERTLMHead": "AutoModelForMaskedLM"}
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
-    assert f"model = {auto}.from_pretrained" in card
+    code = ", trust_remote_code=True" if kind == "neobert" else ""
+    assert re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
+    assert ("from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)." in card) == bool(code)
+    since = {"modernbert": "4.48", "eurobert": "5.3", "ultrabert": "5.20"}.get(kind)
+    assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
-        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert")
+        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "ultrabert")
     )
+
+
+def test_the_lines_for_jax_in_the_card_run_and_hide_padding(tokens, tmp_path, monkeypatch):
+    original = models.make(frozenset({"mlm"}), tokens, "eurobert")
+    huggingface.write(tmp_path, original)
+    export.write(tmp_path / "EXPORT", original)
+    [lines] = re.findall(r"```python\n(import bertjax\n.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(lines, scope)
+    [ids] = tokens.encode(["a sentence"])
+    assert scope["examples_BT"].tolist() == [[1] * (len(ids) + 2) + [0] * (14 - len(ids))]
+    assert np.isfinite(scope["hidden_BTD"]).all()
 
 
 @pytest.mark.parametrize("kind, architecture, parts", CLASSES)
 def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind, architecture, parts):
     huggingface.write(tmp_path, models.make(parts, tokens, kind))
     tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    ends = ("output.bias", "LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight")
+    norms = ("LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight", "ffn_norm.weight")
+    ends = ("output.bias", *norms)
     name = next(name for name in tensors if name.endswith(ends))
     for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"classifier.weight": tensors[name]}):
         weights.write(tmp_path / "model.safetensors", changed)
@@ -220,6 +241,35 @@ def test_the_padding_of_a_mobilebert_is_exported_as_zeros_and_a_note_reports_it(
     np.testing.assert_array_equal(written[others], word[: tokens.vocab_size][others])
 
 
+class EndIsPadding(HuggingFaceTokenizer):
+    """A tokenizer that pads with the symbol that ends texts, as of EuroBERT."""
+
+    @property
+    def pad_id(self):
+        return self.sep_id
+
+
+@pytest.mark.parametrize("kind", models.CLASSES)
+def test_families_that_find_padding_by_its_id_refuse_a_tokenizer_that_pads_with_the_end_of_a_text(
+    tokens, tmp_path, kind
+):
+    shared = EndIsPadding(tokens.model)
+    offset = {"embeddings.position_offset": shared.pad_id + 1} if kind == "roberta" else {}
+    original = encoder_with(models.make(frozenset(), tokens, kind)._replace(tokenizer=shared), **offset)
+    if offset:
+        original.params["encoder"]["embeddings"]["position"] = np.ones((20 + shared.pad_id + 1, 16), np.float32)
+    title = families.of_config({"model_type": kind}).title
+    message = rf"ends texts with the symbol that it pads with, '\[SEP\]', and transformers' {title} takes the end of"
+    if kind in ("roberta", "mobilebert"):
+        assert re.search(message, families.tokenizer_complaint(original.encoder, shared))
+        with pytest.raises(UserError, match=message):
+            huggingface.write(tmp_path / "out", original)
+        assert not (tmp_path / "out").exists()
+    else:
+        assert not families.tokenizer_complaint(original.encoder, shared)
+        huggingface.write(tmp_path / "out", original)
+
+
 def test_a_pooler_without_a_head_is_not_dropped(tokens, tmp_path):
     export = models.make(frozenset(), tokens, "electra")
     export.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
@@ -292,7 +342,9 @@ def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("roberta", 0.15), ("bert", 0.15)])
+@pytest.mark.parametrize(
+    "kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("neobert", 0.2), ("roberta", 0.15), ("bert", 0.15)]
+)
 def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
     huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
     restored, notes = huggingface.read(tmp_path)

@@ -117,6 +117,16 @@ def test_a_saved_one_loads_again_and_restores_texts(folder, tmp_path):
     assert len(ours.byte_ids) == 256
 
 
+def test_rows_hide_padding_and_not_the_end_of_a_text(folder):
+    """EuroBERT pads with the symbol that ends a text, so ids alone do not tell them apart."""
+    ours = tokenizers.read(folder).tokenizer
+    tokens_BT, examples_BT = ours.rows(["One.", "One. Two. Three."], seq_len=16)
+    for tokens_T, examples_T, [ids] in zip(tokens_BT, examples_BT, map(ours.encode, (["One."], ["One. Two. Three."]))):
+        assert tokens_T[examples_T == 1].tolist() == [ours.cls_id, *ids, ours.sep_id]
+        assert set(tokens_T[examples_T == 0]) == {ours.pad_id} and len(ids) < 14
+    assert (ours.pad_id == ours.sep_id) == (folder.name.startswith("eurobert"))
+
+
 @pytest.mark.parametrize("spaces", [0, 1, 2, 5])
 def test_texts_are_those_of_transformers_but_for_the_space_before_a_sentence(folder, spaces):
     """Sentences of a corpus are encoded after a space, so `decode` leaves out one."""
@@ -172,6 +182,23 @@ def test_a_gemma_tokenizer_without_a_last_symbol_is_refused(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_eos_token": False}))
     with pytest.raises(UserError, match="GemmaTokenizerFast' without add_eos_token: texts end without"):
         tokenizers.read(tmp_path)
+
+
+@pytest.mark.parametrize("settings", [{}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": False}])
+def test_a_template_without_an_end_is_refused_by_name(tmp_path, settings):
+    """As of Llama itself, whose texts only start with a symbol."""
+    make, size, symbols = CASES["eurobert"]
+    description = json.loads(make(published.lines(200), 600))
+    template = description["post_processor"]["processors"][1]
+    template["single"] = template["single"][:-1]
+    template["pair"] = [part for part in template["pair"] if _END not in str(part)]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(symbols | settings))
+    complaint = r"lays out a text as '<\|begin_of_text\|> A', and bertjax as \[CLS\] A \[SEP\] or"
+    with pytest.raises(UserError, match=complaint):
+        tokenizers.read(tmp_path)
+    with pytest.raises(UserError, match=complaint):
+        tokenizer.from_model(tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ EUROBERT = {
     "mlp.up_proj": "gate",
     "mlp.down_proj": "output",
 }
+NEOBERT = {"wo": "attention/output", "ffn.w3": "output"}  # the others are joined, see test_neobert.py
 FAMILIES = {
     "bert": ("bert.encoder.layer.1", BERT),
     "roberta": ("roberta.encoder.layer.1", BERT),
@@ -60,6 +61,8 @@ FAMILIES = {
     "mobilebert": ("mobilebert.encoder.layer.1", MOBILEBERT),
     "modernbert": ("model.layers.1", MODERNBERT),
     "eurobert": ("model.layers.1", EUROBERT),
+    "ultrabert": ("model.layers.1", EUROBERT),
+    "neobert": ("model.transformer_encoder.1", NEOBERT),
 }
 # Kernels that ModernBERT has in one, in their order.
 MODERNBERT_JOINED = {

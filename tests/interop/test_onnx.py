@@ -162,10 +162,10 @@ def test_the_lines_of_the_documentation_give_the_hidden_states_of_the_texts(expo
     scope: dict = {}
     exec(lines, scope)
     module, params, tokenizer = bertjax.load(folder / "ours")
-    tokens_BT = tokenizer.rows(["where is the king?", "the king is here."], scope["hidden"].shape[1])
+    texts = ["where is the king?", "the king is here."]
+    tokens_BT, examples_BT = tokenizer.rows(texts, scope["hidden"].shape[1])
     assert np.array_equal(scope["inputs"]["input_ids"], tokens_BT) and len(scope["heads"]) == 3
-    real_BT = tokens_BT != tokenizer.pad_id
-    hidden = module.apply({"params": params}, tokens_BT, examples_BT=real_BT).hidden
+    hidden, real_BT = module.apply({"params": params}, tokens_BT, examples_BT=examples_BT).hidden, examples_BT > 0
     np.testing.assert_allclose(scope["hidden"][real_BT], hidden[real_BT], atol=1e-5)
 
 
@@ -221,8 +221,7 @@ def test_the_logits_of_a_classifier_of_means_are_those_of_its_predictions(tmp_pa
     model = models.fine_tuned("classification", models.trained())
     model.settings["tasks"]["classification"]["objective"]["pooling"] = "mean"
     onnx.write(tmp_path / "model.onnx", model)
-    tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
-    mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)
+    tokens_BT, mask_BT = (x.astype(np.int64) for x in model.tokenizer.rows(["abd ace", "bbe"], seq_len=12))
     inputs = dict(zip(INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
     [logits] = session_of(tmp_path / "model.onnx").run(None, inputs)
     expected = [list(p["probabilities"].values()) for p in Predictor(model).predict(["abd ace", "bbe"])]
@@ -234,8 +233,7 @@ def test_sentence_embeddings_are_those_of_predict(tmp_path):
     model = made("BertModel")
     model.settings["tasks"] = {"pairs": {"objective": {"kind": "embedding_contrastive"}}}
     onnx.write(tmp_path / "model.onnx", model)
-    tokens_BT = model.tokenizer.rows(["abd ace", "bbe"], seq_len=12).astype(np.int64)
-    mask_BT = (tokens_BT != model.tokenizer.pad_id).astype(np.int64)
+    tokens_BT, mask_BT = (x.astype(np.int64) for x in model.tokenizer.rows(["abd ace", "bbe"], seq_len=12))
     inputs = dict(zip(INPUTS, (tokens_BT, mask_BT, np.zeros_like(tokens_BT)), strict=True))
     [embeddings] = session_of(tmp_path / "model.onnx").run(["sentence_embedding"], inputs)
     expected = Predictor(model).embed(["abd ace", "bbe"], normalize=True)

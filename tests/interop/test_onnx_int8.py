@@ -36,7 +36,7 @@ def test_a_folder_of_transformers_with_the_file_that_browsers_look_for(tmp_path,
     for output, ours in onnx.outputs_and_ours(folder / onnx_int8.PLACE, model, reading):
         assert 0 < np.linalg.norm(output - ours) < 0.2 * np.linalg.norm(ours)
     # As the documentation says: the answer to a text depends on the text beside it.
-    tokens_BT = model.tokenizer.rows(["abd ace", "bbe cfd aec"], seq_len=8).astype(np.int64)
+    tokens_BT = model.tokenizer.rows(["abd ace", "bbe cfd aec"], seq_len=8)[0].astype(np.int64)
     both = dict(zip(INPUTS, (tokens_BT, tokens_BT * 0 + 1, tokens_BT * 0), strict=True))
     alone = {name: values[:1] for name, values in both.items()}
     assert np.abs(session.run(None, both)[0][0] - session.run(None, alone)[0][0]).max() > 1e-4

@@ -112,7 +112,7 @@ def test_an_older_checkpoint_and_an_export_know_where_cls_is(checkpoint, tmp_pat
     assert tokenizers.read(tmp_path)[0].cls_last
     export.write(tmp_path / "export", huggingface.read(folder)[0])
     tokens = SavedModel(tmp_path / "export").tokenizer
-    rows = tokens.rows(SENTENCES, seq_len=32)
+    rows, _ = tokens.rows(SENTENCES, seq_len=32)
     for row, reference in zip(rows.tolist(), theirs(SENTENCES)["input_ids"], strict=True):
         assert row[: len(reference)] == reference
 

@@ -65,7 +65,7 @@ def test_an_export_of_int8_opens_as_float_and_takes_a_quarter_of_the_bytes(tmp_p
     kernels = [leaf for leaf in tensors.values() if leaf.dtype == np.int8]
     assert sum(leaf.size for leaf in kernels) > 2 / 3 * sum(leaf.size for leaf in before.values())
     module, params, tokenizer = bertjax.load(tmp_path / "int8")
-    tokens_BT = tokenizer.rows(["ab ad ce", "fade"], 8)
+    tokens_BT, _ = tokenizer.rows(["ab ad ce", "fade"], 8)
     hidden = [module.apply({"params": p}, tokens_BT).hidden for p in (params, MODEL.params["encoder"])]
     assert 0 < np.abs(hidden[0] - hidden[1]).max() < 0.05
 

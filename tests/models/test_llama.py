@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,15 @@ from bertjax.inference.masked import masked_lm
 from bertjax.models import cut, kernels, vocabulary
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
+from bertjax.models.blocks.ultrabert import UltraBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
+from bertjax.models.flops import head_products
+from bertjax.models.heads import masked_lm_head
+from bertjax.models.model import HeadSpec
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
-from bertjax.models.vocabulary_heads import DecoderHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -40,6 +45,15 @@ CONFIG = dataclasses.replace(
     max_positions=16,
     block=LlamaBlock(key_value_heads=2, rotary_base=100.0),
 )
+# The first and third layer see 2 tokens to either side.
+LOCAL = dataclasses.replace(
+    CONFIG,
+    layers=4,
+    block=UltraBlock(
+        key_value_heads=2, rotary_base=100.0, local_rotary_base=10.0, window=2, global_every=2, decoder_width=8
+    ),
+)
+BLOCKS = pytest.mark.parametrize("config", [CONFIG, LOCAL], ids=["llama", "ultrabert"])
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
 
@@ -106,20 +120,38 @@ def test_the_encoder_equals_a_loop_over_heads_and_a_mask_is_per_head_of_queries(
     assert np.abs(by_hand(params, tokens_T, without) - by_hand(params, tokens_T, ones_LH)).max() > 0.05
 
 
-def test_packed_examples_equal_single_examples_and_do_not_leak():
-    params, batch = params_of(CONFIG), packed()
-    together = encode(CONFIG, params, batch)
+@BLOCKS
+def test_packed_examples_equal_single_examples_and_do_not_leak(config):
+    params, batch = params_of(config), packed()
+    together = encode(config, params, batch)
     for index, columns in enumerate((slice(0, 7), slice(7, 15))):
-        alone = encode(CONFIG, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
+        alone = encode(config, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
         np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
 
 
-def test_reading_few_positions_is_exact():
-    params, batch, read_BK = params_of(CONFIG), packed(), np.array([[3, 8, 14]])
-    whole, few = encode(CONFIG, params, batch), encode(CONFIG, params, batch, read_BK=read_BK)
+@BLOCKS
+def test_reading_few_positions_is_exact(config):
+    params, batch, read_BK = params_of(config), packed(), np.array([[3, 8, 14]])
+    whole, few = encode(config, params, batch), encode(config, params, batch, read_BK=read_BK)
     np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_of_ultrabert_differ_by_their_place():
+    """The last in each period is global; FLOPs of the others stop at their window."""
+    kinds = [LOCAL.block.kind_at(number) for number in range(4)]
+    assert kinds == ["local", "global"] * 2
+    assert [LOCAL.block.most_visible(number) for number in range(4)] == [5, math.inf] * 2
+    tokens_BT = packed()["tokens_BT"]
+    _, state = Encoder(LOCAL).apply({"params": params_of(LOCAL)}, tokens_BT, mutable=["captured"])
+    attention_LTT = np.asarray(state["captured"]["attention"])[:, 0].max(1)
+    distances_TT = np.abs(np.subtract.outer(np.arange(16), np.arange(16)))
+    for number, kind in enumerate(kinds):
+        assert (attention_LTT[number][distances_TT > 2].max() > 0) == (kind == "global")
+        assert attention_LTT[number][distances_TT <= 2].min() > 0
+    head = HeadSpec(masked_lm_head(LOCAL))
+    assert head_products(LOCAL, head) == 2 * 16 * 8 + 100 * 16
 
 
 def test_captured_keys_have_one_head_per_head_of_queries():
@@ -131,10 +163,18 @@ def test_captured_keys_have_one_head_per_head_of_queries():
         assert np.abs(value[..., 0, :] - value[..., 2, :]).max() > 0.01
 
 
-@pytest.mark.parametrize("preset, millions", [("eurobert_210m", 212), ("eurobert_610m", 608), ("eurobert_2_1b", 2108)])
-def test_presets_have_the_published_number_of_parameters(preset, millions):
+@pytest.mark.parametrize(
+    "preset, words, millions",
+    [
+        ("eurobert_210m", 128_256, 212),
+        ("eurobert_610m", 128_256, 608),
+        ("eurobert_2_1b", 128_256, 2108),
+        ("neobert", 30_522, 222),
+    ],
+)
+def test_presets_have_the_published_number_of_parameters(preset, words, millions):
     """Without the decoder."""
-    config = dataclasses.replace(PRESETS[preset], vocab_size=128_256)
+    config = dataclasses.replace(PRESETS[preset], vocab_size=words)
     params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     assert abs(vocabulary.count_parameters(params, config) / 1e6 - millions) < 1
 
@@ -150,6 +190,27 @@ def test_only_heads_on_examples_have_biases_and_the_decoder_is_not_tied():
     logits = head.apply(own, hidden, words)
     np.testing.assert_array_equal(logits, head.apply(own, hidden, 2 * words))
     assert float(logits[0, 0, 100:].max()) == float(jnp.finfo(jnp.float32).min), "padding of the vocabulary"
+
+
+def test_neobert_has_biases_in_its_decoder_and_the_pooler_of_bert():
+    block = LlamaBlock(decoder_bias=True, pooler=True)
+    shapes = batches.param_shapes(BERT(), dataclasses.replace(CONFIG, block=block))
+    paths = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
+    pooler = {"encoder/pooler/kernel", "encoder/pooler/bias"}
+    assert {path for path in paths if path.endswith("bias")} == {
+        "encoder/pooler/bias", "heads/nsp/classifier/bias", "heads/mlm/word_bias"
+    }  # fmt: skip
+    assert pooler <= paths and {path for path in paths if path.startswith("heads/mlm/")} == {
+        "heads/mlm/word", "heads/mlm/word_bias"
+    }  # fmt: skip
+    config = dataclasses.replace(CONFIG, block=block)
+    head, hidden, words = BiasedDecoderHead(config), jnp.ones((1, 1, 16)), jnp.ones((128, 16))
+    own = head.init(jax.random.key(0), hidden, words)
+    raised = {"params": own["params"] | {"word_bias": jnp.arange(128.0)}}
+    difference_V = (head.apply(raised, hidden, words) - head.apply(own, hidden, words))[0, 0, :100]
+    np.testing.assert_allclose(difference_V, np.arange(100), rtol=1e-5)
+    counts = {head_products(encoder, HeadSpec(masked_lm_head(encoder))) for encoder in (CONFIG, config)}
+    assert counts == {100 * 16}
 
 
 def test_kernels_compute_grouped_queries():
@@ -182,6 +243,16 @@ def test_heads_that_share_keys_are_not_cut():
     np.testing.assert_allclose(encode(config, smaller, packed()).hidden, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_one_head_of_keys_for_each_head_of_queries_has_one_spelling():
+    """Otherwise `init_from`, `merge` and `compress` would refuse the same architecture."""
+    spelled = dataclasses.replace(CONFIG, block=LlamaBlock(key_value_heads=4))
+    assert spelled == dataclasses.replace(CONFIG, block=LlamaBlock()) and not spelled.block.key_value_heads
+    assert not spelled.differences(dataclasses.replace(CONFIG, block=LlamaBlock()))
+    _, smaller = cut.heads(params_of(spelled), spelled, np.array([[3, 1], [0, 2]]))
+    assert (smaller.heads, smaller.block.key_value_heads) == (2, 0)
+    assert CONFIG.replace({"block.key_value_heads": 4}).architecture()["block"]["key_value_heads"] == 0
+
+
 def test_a_mesh_divides_keys_and_values():
     """One head of keys and values is 4 wide, which no more than 4 devices along `tensor` and `fsdp` divide."""
     encoder = dataclasses.replace(CONFIG, feedforward=32, block=LlamaBlock(key_value_heads=1))
@@ -196,7 +267,7 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
     generator = Electra(generator_share=0.5).generator(CONFIG)
     assert (generator.heads, generator.block.key_value_heads) == (2, 1)
     generator = Electra(generator_share=0.25).generator(CONFIG)
-    assert (generator.heads, generator.block.key_value_heads) == (1, 1)
+    assert (generator.heads, generator.block.key_value_heads) == (1, 0)  # 0: one for each head of queries
 
 
 @pytest.mark.parametrize(
@@ -205,6 +276,9 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
         ({"block": LlamaBlock(key_value_heads=5)}, "model.block.key_value_heads=5 does not divide model.heads=12; ch"),
         ({"block": LlamaBlock(key_value_heads=-1)}, "model.block.key_value_heads=-1 does not divide"),
         ({"block": LlamaBlock(rotary_base=1.0)}, "model.block.rotary_base=1.0 must be above 1; 10000 is usual"),
+        ({"block": UltraBlock(window=0)}, "model.block.window=0 and model.block.global_every=3 contradict each other"),
+        ({"block": UltraBlock(local_rotary_base=0.5)}, "model.block.local_rotary_base=0.5 must be above 1"),
+        ({"block": UltraBlock(decoder_width=0)}, "model.block.decoder_width=0 must be at least 1"),
         ({"width": 36, "heads": 12}, "model.block.kind=llama rotates pairs of channels, and heads are 3 wide"),
         ({"embeddings": BertEmbeddings()}, "model.block.kind=llama has positions of its own; set model.embeddings."),
         ({"embeddings": WordEmbeddings(segments=2)}, "model.embeddings.kind=words has no table of segments for model"),

@@ -1,13 +1,18 @@
 """Stages that freeze parameters: what they keep, how training of it starts afterwards, and norms by layer."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.config.config import from_dict
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
+from bertjax.training.config import Stage
 from bertjax.training.gradient_norms import gradient_norms
+from bertjax.training.optim.freezing import frozen_in_stage
 from bertjax.training.program import Program
 from tests import batches
 
@@ -85,6 +90,12 @@ def test_norms_by_layer_add_up_and_are_zero_where_frozen(trained):
         np.testing.assert_allclose(total, metrics["gradient_norm"], rtol=1e-5)
         frozen = [name for name, values in norms.items() if not values.any()]
         assert len(frozen) == (4 if zero else 0), frozen
+
+
+def test_a_decoder_of_its_own_is_frozen_with_the_embeddings():
+    params = batches.param_shapes(MaskedLM(), dataclasses.replace(batches.ENCODER, **batches.GROUPED))
+    frozen = frozen_in_stage(0, Stage(frozen_layers=1), params, (), 3)
+    assert frozen.paths == {"encoder/embeddings/word", "heads/mlm/word"} and frozen.layers == 1
 
 
 def test_norms_are_those_of_the_definition():

@@ -14,16 +14,21 @@ from safetensors.numpy import load_file
 
 import bertjax
 from bertjax.cli import train
-from bertjax.config import config_file
+from bertjax.config import config_file, export
+from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
+from bertjax.training import init_from
 from bertjax.training.lora import LoraConfig, add_factors, merge
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.freezing import Freezing
+from bertjax.training.param_paths import paths_of
+from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.step import gradients
 from tests import batches, labeled_files, runs
+from tests.interop import models
 from tests.training.trainer import make_step
 
 CONFIG = LoraConfig(rank=4, alpha=6.0, kernels="query|intermediate")
@@ -85,6 +90,36 @@ def test_gradients_of_factors_follow_from_those_of_the_kernel():
     pooler = gradient["encoder"].pop("pooler")
     assert all(not jnp.any(leaf) for leaf in jax.tree.leaves(gradient["encoder"]))
     jax.tree.map(functools.partial(close, rtol=1e-3), pooler, full["encoder"]["pooler"])
+
+
+GROUPED = {
+    "model": {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16}
+    | {"block": {"kind": "llama"}, "embeddings": {"kind": "words"}},
+    "tasks": {"mlm": {"objective": {"kind": "mlm"}, "examples": {"kind": "doc_sentences"}}},
+    "optimizer": {"warmup_steps": 0},
+    "stages": [{"steps": 1, "seq_len": 16, "batch": 8}],
+    "runtime": {"mesh": {"data": 1, "fsdp": 1}},
+}
+DECODER = "heads/mlm/word"
+
+
+def test_a_decoder_of_its_own_is_frozen_as_a_tied_one_is():
+    config = from_dict(GROUPED | {"lora": {"rank": 4}})
+    state = Program(config, 100, tuple(jax.devices()[:1])).abstract_state
+    assert DECODER in flatten_dict(state["params"], sep="/")
+    moments = [path for path in paths_of(state["opt_state"]) if "/mu/" in path]
+    assert len(moments) == 4 and all("/mu/lora/" in path for path in moments)
+
+
+def test_a_decoder_that_would_stay_random_is_refused(tmp_path):
+    tokens = models.trained()
+    export.write(tmp_path, models.make(frozenset(), tokens, "eurobert"))
+    settings = SavedModel(tmp_path).settings
+    config = from_dict(GROUPED | {"model": settings["model"], "lora": {"rank": 4}, "init_from": str(tmp_path)})
+    with pytest.raises(UserError, match=f"^init_from={tmp_path} lacks {DECODER}, which lora.rank=4 freezes: it would"):
+        init_from.read(Program(config, tokens.vocab_size, tuple(jax.devices()[:1])), tokens)
+    chosen = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, frozen=("^encoder/",)))
+    assert init_from.read(Program(chosen, tokens.vocab_size, tuple(jax.devices()[:1])), tokens).params
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Optimizers: weight decay, published updates, multipliers, and frozen parameters."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -324,6 +325,16 @@ def test_layer_decay_treats_the_projection_as_embeddings():
     optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
     updates, _ = optimizer.update(gradient, optimizer.init(params), params)
     np.testing.assert_allclose(updates["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)
+
+
+def test_layer_decay_treats_a_decoder_of_its_own_as_the_embeddings_that_others_are_tied_to():
+    params = stacked_params()
+    params["heads"]["mlm"] = {"word": jnp.ones((4, 2)), "word_bias": jnp.ones(4)}
+    rule = by_depth(0.5)
+    ours, _ = rule.update(jax.tree.map(jnp.ones_like, params), rule.init(params), params)
+    for path in (("encoder", "embeddings", "word"), ("heads", "mlm", "word")):
+        np.testing.assert_allclose(functools.reduce(dict.__getitem__, path, ours), 0.5**4, rtol=1e-6)
+    np.testing.assert_array_equal(ours["heads"]["mlm"]["word_bias"], 1.0)
 
 
 def test_layer_decay_of_shared_layers_is_that_of_the_last_one():

@@ -207,10 +207,14 @@ class Tokenizer(abc.ABC):
         choices = "".join(f"{value}\0" for value in self._choices().values())
         return hashlib.sha256(choices.encode() + self.model).hexdigest()
 
-    def rows(self, texts: list[str], seq_len: int) -> np.ndarray:
-        """Encode texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`; int32 [B, T].
+    def rows(self, texts: list[str], seq_len: int) -> tuple[np.ndarray, np.ndarray]:
+        """Encode texts as rows `[CLS] ... [SEP]`, padded with [PAD] and truncated to `seq_len`.
 
         Rows are `... [SEP] [CLS]` if `cls_last`. `[MASK]` in a text is the symbol, as in `encode_masked`.
+
+        Returns:
+          tokens_BT and examples_BT, int32 [B, T], as an encoder takes them: `examples_BT` is 1 at a text's tokens and 0
+          at padding. The ids alone do not tell: some tokenizers, as of EuroBERT, have one id for [SEP] and [PAD].
         """
         segments, _, _ = framing.truncate(self.encode_masked(texts), None, seq_len)
         frame, text = framing.frame(segments)
@@ -218,7 +222,7 @@ class Tokenizer(abc.ABC):
         is_token_BT = np.arange(seq_len) < np.diff(frame.offsets)[:, None]
         tokens = frame.tokens(text, self.cls_id, self.sep_id)
         tokens_BT[is_token_BT] = tokens[framing.with_cls_last(frame.offsets)] if self.cls_last else tokens
-        return tokens_BT
+        return tokens_BT, is_token_BT.astype(np.int32)
 
     def decode(self, ids: Iterable[int], keep_special: bool = False) -> str:
         """Decode ids to readable text; special symbols are dropped, or spelled out between spaces."""

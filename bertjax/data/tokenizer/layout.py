@@ -5,7 +5,7 @@ BERT: `[CLS] A [SEP] B [SEP]`. RoBERTa: `<s> A </s></s> B </s>`. XLNet: `A <sep>
 
 from typing import Any, NamedTuple
 
-from bertjax.runtime.errors import reason
+from bertjax.runtime.errors import quoted, reason
 
 Symbol = tuple[str, int]
 # XLNet gives a trailing <cls> its own segment (transformers 4.57, convert_slow_tokenizer.py: `XLNetConverter`).
@@ -76,6 +76,14 @@ def spelled(post_processor: dict[str, Any] | None) -> str:
     """Spell out a template's layout for one text, such as `A </s>`; empty if there is no template."""
     templates = [step for step in _steps(post_processor) if step["type"] == "TemplateProcessing"]
     return " ".join(name for name, _ in _parts(templates[0]["single"])) if templates else ""
+
+
+def refusal(spelled: str) -> str:
+    """Return the end of an error line about a template that bertjax does not know, see `spelled`."""
+    return (
+        f"lays out a text as {quoted(spelled)}, and bertjax as [CLS] A [SEP] or A [SEP] [CLS]; correct its "
+        "post_processor"
+    )
 
 
 def _steps(post_processor: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.data.text import unicode
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import Tokenizer
-from bertjax.data.tokenizer.layout import Layout, layout_of
+from bertjax.data.tokenizer.layout import Layout, layout_of, refusal, spelled
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, reason
 
@@ -362,6 +362,9 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
     try:
         ids = tokenizer._ids
         if missing := [symbol for symbol, piece in tokenizer.roles.items() if piece not in ids]:
+            template = tokenizer.description.get("post_processor")
+            if {"[CLS]", "[SEP]"} & {*missing} and not layout_of(template) and (text := spelled(template)):
+                raise UserError(f"{refused} {refusal(text)}")
             raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
         tokenizer._check_model(tokenizer.description["model"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:

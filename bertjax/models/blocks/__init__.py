@@ -11,6 +11,7 @@ KINDS = {
     "xlnet": "bertjax.models.blocks.xlnet:XLNetBlock",
     "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertBlock",
     "llama": "bertjax.models.blocks.llama:LlamaBlock",
+    "ultrabert": "bertjax.models.blocks.ultrabert:UltraBlock",
     "lstm": "bertjax.models.blocks.lstm:LSTMBlock",
 }
 

@@ -1,11 +1,13 @@
-"""Llama's layer (Touvron et al., 2023, arXiv 2302.13971, section 2.2) without its causal mask, as in EuroBERT.
+"""Llama's layer (Touvron et al., 2023, arXiv 2302.13971, section 2.2) without its causal mask: EuroBERT and NeoBERT.
 
 EuroBERT (Boizard et al., 2025, arXiv 2503.05500) has RMS norms before attention and feed-forward networks, rotary
 positions, grouped queries and SwiGLU, without biases. Word embeddings are not normalized, and the masked-LM decoder is
-not tied to them.
+not tied to them. NeoBERT (Le Breton et al., 2025, arXiv 2502.19587) has the same layer with a head of keys and values
+per head of queries. Its decoder has biases, and its classifier reads BERT's pooler.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -21,30 +23,32 @@ from bertjax.models.random import split
 from bertjax.models.remat import kept
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
-from bertjax.models.vocabulary_heads import DecoderHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class LlamaBlock(Block):
+class GroupedBlock(Block):
     """A pre-norm Transformer layer with RMS norms, rotary positions, grouped queries and SwiGLU.
+
+    Subclasses choose the heads, and may let a layer depend on its place.
 
     Attributes:
       key_value_heads: number of heads of keys and values; each serves the same number of consecutive heads of queries
-        (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries.
+        (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries; that number itself becomes 0.
       rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864).
     """
 
-    kind: str = dataclasses.field(init=False, default="llama")
     key_value_heads: int = 0
     rotary_base: float = 10_000.0
 
     position_settings = ("rotary_base",)
     has_biases = has_attention_biases = False
     has_final_norm = True
-    has_pooler = False
-    example_head = HiddenLayerHead
-    masked_lm_head = DecoderHead
+
+    def at_depth(self, number: jax.Array | int, visibility: Visibility, positions: Any) -> tuple[Visibility, Rotary]:
+        """Return what a layer sees, and its rotation of queries and keys."""
+        return visibility, positions
 
     def check(self, config):
         check_heads(config)
@@ -80,6 +84,35 @@ class LlamaBlock(Block):
         return (self.key_value_heads or config.heads) * config.head_channels
 
 
+@dataclasses.dataclass(frozen=True)
+class LlamaBlock(GroupedBlock):
+    """The layer and heads of EuroBERT or NeoBERT.
+
+    Attributes:
+      key_value_heads, rotary_base: see `GroupedBlock`.
+      decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
+      pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
+    """
+
+    kind: str = dataclasses.field(init=False, default="llama")
+    decoder_bias: bool = False
+    pooler: bool = False
+
+    head_settings = ("decoder_bias", "pooler")
+
+    @property
+    def has_pooler(self):
+        return self.pooler
+
+    @property
+    def example_head(self):
+        return None if self.pooler else HiddenLayerHead
+
+    @property
+    def masked_lm_head(self):
+        return BiasedDecoderHead if self.decoder_bias else DecoderHead
+
+
 class LlamaLayer(nn.Module):
     """One pre-norm layer (Xiong et al., 2020, arXiv 2002.04745)."""
 
@@ -92,14 +125,14 @@ class LlamaLayer(nn.Module):
         visibility: Visibility,
         key: jax.Array | None = None,
         queries: Queries | None = None,
-        positions: Rotary | None = None,
+        positions: Any = None,
         number: jax.Array | int = 0,
     ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
           hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
-          positions: rotation of queries and keys.
+          positions: rotation of queries and keys, see `positions` of the block.
         """
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
@@ -108,7 +141,8 @@ class LlamaLayer(nn.Module):
         sums, normed_BTD = hidden_BTD if queries is None else queries.hidden_BQD, norm(hidden_BTD)
         normed_queries = queries and queries._replace(hidden_BQD=norm(queries.hidden_BQD))
         attention = GroupedAttention(config, name="attention")
-        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, positions)
+        visibility, rotary = config.block.at_depth(number, visibility, positions)
+        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))
         normed = normalization(config, "output_norm")(sums)
         output = feed_forward(self, normed, visibility, queries, gated=True, activate=jax.nn.silu)  # SwiGLU

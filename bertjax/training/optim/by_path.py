@@ -19,13 +19,17 @@ from bertjax.training.param_paths import map_with_path, matches, path_of
 IS_STACKED = matches(r"(^|/)encoder/layers/")
 # Anchored: the layers of ELECTRA's generator (`generator/encoder/...`) are not the encoder's.
 IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
-IS_EMBEDDING = matches(r"(^|/)(embeddings|projection)/")
+# Tables from states to words that are not the word embeddings. By path they train as tied decoders do, so whether a
+# model has one changes neither what LoRA and `frozen_layers` freeze nor which rate it has with `layer_decay`.
+DECODER = r"(^|/)heads/(.+/)?word(_rest)?$"
+IS_EMBEDDING = matches(rf"(^|/)(embeddings|projection)/|{DECODER}")
 
 
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
     """Scale updates by decay^(L + offset - depth): depth 0 for embeddings, 1 to L for layers; heads are not scaled.
 
-    L is the size of the stack. Parameters that several layers share have the depth of the last one.
+    A decoder with a table of its own has depth 0, as one that is tied to the word embeddings. L is the size of the
+    stack. Parameters that several layers share have the depth of the last one.
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:

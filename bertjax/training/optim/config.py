@@ -53,7 +53,8 @@ class OptimizerConfig:
       layer_decay: factor on the learning rate for every layer from the heads down to the embeddings (Howard & Ruder,
         2018, arXiv 1801.06146, section 3.2, where it is 1 / 2.6); 1 for none.
       layer_decay_offset: exponent of that factor at the last layer. It grows by 1 per layer and is L larger at the
-        embeddings; heads are not scaled. Howard & Ruder use 1, ELECTRA 2 (`_get_layer_lrs`, google-research/electra).
+        embeddings and at a decoder with a table of its own; other heads are not scaled. Howard & Ruder use 1, ELECTRA
+        2 (`_get_layer_lrs`, google-research/electra).
       multipliers: further learning rate factors; the first one with a matching path applies.
       frozen: regular expressions; parameters with a matching path never change and have no moments.
       grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all

@@ -90,8 +90,9 @@ def test_decode_keeps_special_symbols_on_request(trained, kind):
 def test_rows(trained, kind):
     tokens = trained[kind]
     ids, longer = tokens.encode(["the same", "the same words " * 9])
-    rows = tokens.rows(["the same", "the same words " * 9], seq_len=20)
-    assert rows.dtype == np.int32
+    rows, examples_BT = tokens.rows(["the same", "the same words " * 9], seq_len=20)
+    assert rows.dtype == examples_BT.dtype == np.int32
+    assert examples_BT.tolist() == [[1] * (len(ids) + 2) + [0] * (18 - len(ids)), [1] * 20]
     assert rows[0].tolist() == [5, *ids, 4] + [0] * (18 - len(ids))
     assert rows[1].tolist() == [5, *longer[:18], 4]
 
@@ -100,7 +101,7 @@ def test_rows(trained, kind):
 def test_rows_read_mask_as_the_symbol(trained, kind):
     tokens = trained[kind]
     texts = ["the [MASK] words", " the same ", ""]
-    masked, *others = tokens.rows(texts, seq_len=30).tolist()
+    masked, *others = tokens.rows(texts, seq_len=30)[0].tolist()
     [ids] = tokens.encode_masked(texts[:1])
     assert ids.count(tokens.mask_id) == 1
     assert masked == [tokens.cls_id, *ids, tokens.sep_id] + [tokens.pad_id] * (28 - len(ids))

@@ -1,0 +1,185 @@
+"""NeoBERT against golden values of the authors' code (`golden_neobert.py`): values, gradients, bytes and settings."""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+from safetensors.numpy import load_file
+
+from bertjax.interop import families, foreign_settings, huggingface, names, tokenizers, weights
+from bertjax.interop.outputs import reading_of, values
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import masked_lm_head
+from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
+from tests.interop import models
+
+FAMILY = families.of_config({"model_type": "neobert"})
+GOLDEN = load_file(Path(__file__).with_name("neobert.safetensors"))
+# `SIZES` of `golden_neobert.py`, whose import needs PyTorch.
+CONFIG = {
+    "model_type": "neobert", "auto_map": {"AutoConfig": "model.NeoBERTConfig"}, "vocab_size": 60, "hidden_size": 16,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "norm_eps": 1e-5, "pad_token_id": 0,
+    "max_length": 20, "hidden_act": "SwiGLU", "dim_head": 8,
+}  # fmt: skip
+LABELS = {"id2label": {"0": "a", "1": "b", "2": "c"}, "problem_type": "single_label_classification"}
+
+
+def of(prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): value for name, value in GOLDEN.items() if name.startswith(prefix)}
+
+
+def make(folder, architecture: str = "NeoBERTLMHead", **settings):
+    """Write a folder with the tensors of one of the authors' classes; return it."""
+    folder.mkdir(exist_ok=True)
+    tensors = of("weights/")
+    if architecture != "NeoBERTLMHead":
+        tensors = {name: value for name, value in tensors.items() if name.startswith("model.")}
+    if architecture == "NeoBERT":
+        tensors = {name.removeprefix("model."): value for name, value in tensors.items()}
+    if architecture == "NeoBERTForSequenceClassification":
+        tensors, settings = tensors | of("classifier/"), LABELS | settings
+    weights.write(folder / weights.SAFETENSORS, tensors)
+    tokenizers.write(folder, models.trained(), 20, segments=0)
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"architectures": [architecture]} | settings))
+    return folder
+
+
+def batch() -> dict[str, np.ndarray]:
+    examples_BT = (GOLDEN["tokens"] > 0).astype(np.int32)
+    zeros_BT = np.zeros_like(examples_BT)
+    return {
+        "tokens_BT": GOLDEN["tokens"],
+        "segments_BT": zeros_BT,
+        "positions_BT": np.arange(examples_BT.shape[1]) * examples_BT,
+        "examples_BT": examples_BT,
+        "example_ids_BN": np.arange(len(examples_BT))[:, None],
+        "summary_positions_BN": zeros_BT[:, :1],
+    }
+
+
+def test_states_logits_and_gradients_are_those_of_the_authors_code(tmp_path):
+    ours, notes = huggingface.read(make(tmp_path))
+    assert not [note for note in notes if "does not know" in note]
+    real_BT, labels_BT = batch()["examples_BT"] > 0, np.maximum(GOLDEN["labels"], 0)
+
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(params):
+        encoder, head = Encoder(ours.encoder), masked_lm_head(ours.encoder)(ours.encoder)
+        arrays = {name: batch()[name] for name in ("tokens_BT", "positions_BT", "examples_BT")}
+        encoded, state = encoder.apply({"params": params["encoder"]}, **arrays, mutable=["captured"])
+        logits_BTV = head.apply({"params": params["heads"]["mlm"]}, encoded.hidden, jnp.zeros(()))
+        scores_BT = jnp.take_along_axis(jax.nn.log_softmax(logits_BTV), labels_BT[..., None], axis=-1)[..., 0]
+        return -jnp.mean(scores_BT, where=real_BT), (state["captured"]["hidden"], encoded.hidden, logits_BTV)
+
+    params = ours.params | {"encoder": {k: v for k, v in ours.params["encoder"].items() if k != "pooler"}}
+    (_, (hidden, last_BTD, logits_BTV)), gradients = jax.jit(loss)(params)
+    for computed, expected in zip((*hidden[:2], last_BTD), GOLDEN["hidden"], strict=True):
+        np.testing.assert_allclose(computed[real_BT], expected[real_BT], atol=1e-5)
+        assert expected.std() > 0.2
+    np.testing.assert_allclose(logits_BTV[real_BT][:, :60], GOLDEN["logits"][real_BT], atol=1e-5)
+    flat = flatten_dict(jax.tree.map(np.asarray, gradients), sep="/")
+    cut = {path: leaf[:60] if path.rpartition("/")[2].startswith("word") else leaf for path, leaf in flat.items()}
+    _, cut = FAMILY.to_theirs(ours.encoder, cut, 0)
+    own = names.to_tensors(cut, FAMILY.names(ours.encoder, frozenset({"mlm"})))
+    assert own.keys() == of("gradients/").keys()
+    for name, gradient in of("gradients/").items():
+        assert np.linalg.norm(own[name] - gradient) <= 1e-4 * np.linalg.norm(gradient) > 0, name
+
+
+def test_classes_are_those_of_the_authors_code(tmp_path):
+    ours, _ = huggingface.read(make(tmp_path, "NeoBERTForSequenceClassification"))
+    [logits] = values(ours, reading_of(ours), batch()).values()
+    np.testing.assert_allclose(logits, GOLDEN["classes"], atol=1e-5)
+    assert np.ptp(GOLDEN["classes"], axis=0).max() > 0.1
+
+
+@pytest.mark.parametrize("architecture", ["NeoBERTLMHead", "NeoBERT", "NeoBERTForSequenceClassification"])
+def test_every_byte_returns_and_the_folder_names_the_authors_code_without_holding_it(tmp_path, architecture):
+    ours, _ = huggingface.read(make(tmp_path / "theirs", architecture))
+    huggingface.write(tmp_path / "ours", ours)
+    theirs, back = (weights.read(tmp_path / name) for name in ("theirs", "ours"))
+    assert theirs.keys() == back.keys()
+    assert all(tensor.tobytes() == back[name].tobytes() for name, tensor in theirs.items())
+    again, _ = huggingface.read(tmp_path / "ours")
+    assert (again.encoder, again.settings) == (ours.encoder, ours.settings)
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert (config["architectures"], config["intermediate_size"], ours.encoder.feedforward) == ([architecture], 24, 16)
+    assert config["auto_map"]["AutoModelForMaskedLM"] == "chandar-lab/NeoBERT--model.NeoBERTLMHead"
+    assert not list((tmp_path / "ours").glob("*.py"))
+    same = CONFIG.keys() - {"auto_map", "intermediate_size"}
+    assert {key: config[key] for key in same} == {key: CONFIG[key] for key in same}
+
+
+def test_an_encoder_alone_is_that_of_eurobert_which_needs_no_code(tmp_path):
+    ours, _ = huggingface.read(make(tmp_path / "theirs"), encoder_only=True)
+    expected = values(ours, reading_of(ours), batch())["last_hidden_state"]
+    huggingface.write(tmp_path / "ours", huggingface.encoder_alone(ours))
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert config["architectures"] == ["EuroBertModel"] and "auto_map" not in config
+    back, _ = huggingface.read(tmp_path / "ours")
+    np.testing.assert_array_equal(values(back, reading_of(back), batch())["last_hidden_state"], expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["NeoBERTLMHead", "NeoBERTForSequenceClassification"])
+def test_the_file_for_onnx_computes_the_same(tmp_path, architecture):
+    if not all(importlib.util.find_spec(name) for name in ("torch", "onnxscript", "onnxruntime")):
+        pytest.skip("ONNX needs the extra [onnx]")
+    if not hasattr(pytest.importorskip("transformers"), "EuroBertConfig"):
+        pytest.skip("transformers 4 has no EuroBERT")
+    from bertjax.interop import onnx
+
+    notes = onnx.write(tmp_path / "model.onnx", huggingface.read(make(tmp_path / "theirs", architecture))[0])
+    assert notes[1].startswith("checked: onnxruntime and bertjax differ by ")
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({"rope": False}, "config.json has rope=False; bertjax's NeoBERT computes True only"),
+        ({"rms_norm": False}, "config.json has rms_norm=False; bertjax's NeoBERT computes True only"),
+        ({"ngpt": True}, "config.json has ngpt=True; bertjax's NeoBERT computes False only"),
+        ({"hidden_act": "gelu"}, "config.json has hidden_act='gelu'; bertjax's NeoBERT computes 'SwiGLU' only"),
+        ({"dim_head": 16}, "config.json has dim_head=16; bertjax's NeoBERT computes hidden_size / .* = 8 only"),
+        ({"intermediate_size": "20"}, "config.json has intermediate_size='20', which is not a whole number"),
+    ],
+)
+def test_settings_that_are_not_computed_are_refused(settings, complaint):
+    assert FAMILY.encoder_config(CONFIG | {"hidden_act": "swiglu"}).feedforward == 16
+    config = CONFIG | settings
+    foreign_settings.notes_of_config(config, FAMILY.settings_read)
+    with pytest.raises(UserError, match=f"^{complaint}"):
+        FAMILY.encoder_config(config)
+
+
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        ({"feedforward": 20}, "model.feedforward=20, and NeoBERT's is a multiple of 8"),
+        ({"block.rotary_base": 5000.0}, "model.block.rotary_base=5000.0, and transformers' NeoBERT computes 10000.0"),
+        ({"block.key_value_heads": 1}, "model.block.key_value_heads=1, and transformers' NeoBERT computes 0 only"),
+    ],
+)
+def test_models_that_it_does_not_compute_are_refused(settings, complaint):
+    encoder = dataclasses.replace(FAMILY.encoder_config(CONFIG)).replace(settings)
+    assert [line for line in FAMILY.refusals(encoder, 0) if complaint in line]
+
+
+def test_published_settings_give_the_preset():
+    """Their `config.json`, but for leftovers of its training."""
+    config = CONFIG | {"hidden_size": 768, "num_hidden_layers": 28, "num_attention_heads": 12, "dim_head": 64}
+    config |= {"intermediate_size": 3072, "max_length": 4096, "vocab_size": 30522, "classifier_init_range": 0.02}
+    config |= {"kwargs": {"trust_remote_code": True}, "trust_remote_code": True, "decoder_init_range": 0.02}
+    config |= {"pretrained_model_name_or_path": "google-bert/bert-base-uncased", "embedding_init_range": 0.02}
+    assert foreign_settings.notes_of_config(config, FAMILY.settings_read) == []
+    expected = dataclasses.replace(PRESETS["neobert"], vocab_size=30522)
+    assert FAMILY.encoder_config(config) == expected and not FAMILY.refusals(expected, 0)
+    assert FAMILY.settings(expected, "NeoBERTLMHead")["intermediate_size"] == 3072
