@@ -32,7 +32,6 @@ Deviations:
   kept separate, and no padding.
 - In the second phase four of five of their batches are documents of more than 1,024 or 2,048 tokens. Here both phases
   draw from all documents.
-- Their decoder has a bias, here it has none.
 
 `neobert.py:smoke` trains a very small model in the same way on the embedded corpus in under a minute.
 """
@@ -42,11 +41,7 @@ import ml_collections
 
 def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
-    config.model = {
-        **{"layers": 28, "width": 768, "heads": 12, "feedforward": 2048, "max_positions": 4096},
-        **{"embeddings": {"kind": "words"}, "block": {"kind": "llama", "rotary_base": 10_000.0}},
-        **{"norm_epsilon": 1e-5, "dropout": 0.0, "attention_dropout": 0.0},
-    }
+    config.model = {"preset": "neobert"}
     config.data = {
         "corpus": "hf:wikimedia/wikipedia/20231101.en",
         "tokenizer": {"kind": "wordpiece", "vocab_size": 30_522, "lowercase": True},
