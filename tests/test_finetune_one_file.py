@@ -104,8 +104,7 @@ def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
     workdir, _ = finished
     scores = json.loads((workdir / "summary.json").read_text())["eval"]
     assert {"temperature", "ece", "ece_calibrated", "threshold", "coverage"} <= scores.keys()
-    stored = json.loads((workdir / "export" / "manifest.json").read_text())["config"]
-    objective = stored["tasks"]["classify"]["objective"]
+    objective = SavedModel(workdir / "export").settings["tasks"]["classify"]["objective"]
     assert objective["temperature"] == scores["temperature"] and objective["threshold"] == scores["threshold"]
     records = runs.records(workdir / "predictions" / "heldout.jsonl")
     answers = bertjax.predictor(workdir / "export").predict([row["Nachricht"] for row in records])

@@ -27,7 +27,7 @@ from bertjax.training.program import Program
             {TRANSFORMERS: "its classes have no objective.pooling=mean; set --config.tasks.clas"},
         ),
         ("finetune/ner", [], {}),
-        ("finetune/classify:cls", ["model.direction=causal"], {ONNX: "model.direction=causal"}),
+        ("finetune/classify:cls", ["model.direction=left_to_right"], {ONNX: "model.direction=left_to_right"}),
     ],
 )
 def test_destinations_are_those_of_the_converters(undisturbed, tmp_path, recipe, overrides, refused):

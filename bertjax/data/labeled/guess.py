@@ -33,9 +33,12 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
       quoted: see `tables.read`.
 
     Raises:
-      UserError: no column or several columns can be the one; the message lists all columns.
+      UserError: the file cannot be read or has no rows; or no column or several columns can be the one, and the message
+        lists all columns.
     """
     names, rows = tables.preview(path, quoted)
+    if not rows:
+        raise UserError(f"{path} has no rows; give a file with at least one")
     # pandas writes an index as a column without a name.
     values = {name: [row[name] for row in rows if not labels.is_missing(row.get(name))] for name in names if name}
     free = [name for name in values if name not in taken]

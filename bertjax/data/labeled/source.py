@@ -105,7 +105,10 @@ class LabeledSource:
 
     @functools.cached_property
     def _given(self) -> LabeledFormat:
-        return self._configured.located()
+        try:
+            return self._configured.located()
+        except UserError as error:
+            raise type(error)(f"examples.train: {error}") from None
 
     @functools.cached_property
     def format(self) -> LabeledFormat:

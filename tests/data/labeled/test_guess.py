@@ -121,5 +121,14 @@ def test_what_is_not_certain_is_refused_with_the_columns(tmp_path, header, row, 
         located(tmp_path, "messages.csv", "\n".join([header, *rows]))
 
 
+@pytest.mark.parametrize(
+    "content, complaint",
+    [(b"", "has no rows"), (b"a;b\n;;\n", "has no rows"), (b"PK\x03\x04\xff", "save it as plain text in UTF-8")],
+)
+def test_files_without_rows(tmp_path, content, complaint):
+    with pytest.raises(UserError, match=complaint):
+        located(tmp_path, "messages.csv", content)
+
+
 def test_labels_that_differ_in_case_only_are_named():
     assert labels.alike(["Praise", "praise", "complaint"]) == [("Praise", "praise")]
