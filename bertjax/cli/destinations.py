@@ -1,6 +1,7 @@
 """The formats of other libraries that a model can have, found before it is trained."""
 
 from collections.abc import Callable
+from typing import Any
 
 from flax.traverse_util import flatten_dict
 
@@ -12,10 +13,23 @@ from bertjax.interop import families, huggingface, sentence_transformers, task_h
 from bertjax.interop.family import parts_in
 from bertjax.interop.outputs import reading_of
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, say
 from bertjax.training.program import Program
+from bertjax.training.results import labeled_block
+from bertjax.training.start import Start
 
 TRANSFORMERS, ONNX = "transformers", "ONNX"
+
+
+def describe_labeled(started: Start) -> dict[str, Any]:
+    """Print what there is to know about labeled files before the first step, and return it; empty for a corpus."""
+    facts = labeled_block.facts_of(started.feeds)
+    if not facts:
+        return {}
+    destinations = destinations_of(started.program, started.feeds.store.tokenizer)
+    for line in labeled_block.lines_of(started.feeds, facts, destinations):
+        say(line)
+    return {"tasks": facts, "destinations": destinations}
 
 
 def destinations_of(program: Program, tokenizer: Tokenizer) -> dict[str, str]:

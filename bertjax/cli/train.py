@@ -14,7 +14,7 @@ from typing import Any
 from etils import epath
 from jax.experimental import multihost_utils
 
-from bertjax.cli.destinations import destinations_of
+from bertjax.cli.destinations import describe_labeled
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
@@ -35,7 +35,7 @@ from bertjax.training.optim.ema import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore
-from bertjax.training.results import best, classes, curves, labeled_block, report
+from bertjax.training.results import best, classes, curves, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.results.sparsity import describe_zeros
@@ -98,7 +98,7 @@ def run(
     with session.opened(config, workdir, longer, other_versions, on_event) as opened:
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
         started = start.check_start(opened, config, longer)
-        facts = _describe_labeled(started)
+        facts = describe_labeled(started)
         with opened.watchdog.state("restoring"):
             restored = restore(started)
             metrics_log = open_log(started, restored)
@@ -117,17 +117,6 @@ def run(
             raise current.failure
         opened.end("finished", command_line.FINISHED, current.step)
         return Summary(current.step, True, figures, files.path, tokenizer.pad_id)
-
-
-def _describe_labeled(started: start.Start) -> dict[str, Any]:
-    """Print what there is to know about labeled files before the first step, and return it; empty for a corpus."""
-    facts = labeled_block.facts_of(started.feeds)
-    if not facts:
-        return {}
-    destinations = destinations_of(started.program, started.feeds.store.tokenizer)
-    for line in labeled_block.lines_of(started.feeds, facts, destinations):
-        say(line)
-    return {"tasks": facts, "destinations": destinations}
 
 
 def _export(current: Run, name: str) -> dict[str, Any]:
