@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from flax.traverse_util import flatten_dict
 
 from bertjax.config import config as configuration
@@ -38,7 +39,9 @@ def destinations_of(program: Program, tokenizer: Tokenizer) -> dict[str, str]:
     Only shapes of the parameters are read, so nothing has to be trained first.
     """
     settings = private_paths.without_teachers(configuration.to_dict(program.config))
-    params = export.exported(program.abstract_state["params"])
+    state = program.abstract_state
+    # As in the export: without the factors of LoRA, which are merged into the kernels.
+    params = export.exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
     model = Export(settings, program.encoder, params, tokenizer, {}, {})
     return {TRANSFORMERS: _reason(_check_transformers, model), ONNX: _reason(_check_onnx, model)}
 
