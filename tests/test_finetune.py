@@ -1,6 +1,7 @@
 """Fine-tuning from the command line: it learns, resumes, predicts, and refuses bad input."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -80,10 +81,18 @@ def test_a_kept_checkpoint_with_a_better_score_is_named(finished):
 
 
 def test_a_checkpoint_opens_without_the_metrics_of_its_run(finished, tmp_path):
-    """They are read for tuned settings only, which this objective has not."""
+    """They are read for tuned settings only: here the temperature, without which probabilities are the model's own."""
+    [sure] = bertjax.predictor(finished / "export").predict(["abc good cab"])
     shutil.copytree(finished, tmp_path / "run")
+    assert bertjax.predictor(tmp_path / "run").predict(["abc good cab"]) == [sure]
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    [own] = bertjax.predictor(tmp_path / "run").predict(["abc good cab"])
+    temperature = json.loads((finished / "summary.json").read_text())["eval"]["temperature"]
+    log_odds = [math.log(each["probabilities"]["yes"] / each["probabilities"]["no"]) for each in (own, sure)]
+    assert log_odds[1] * temperature == pytest.approx(log_odds[0], rel=1e-2)
     (tmp_path / "run" / "metrics.jsonl").write_text("damaged\n{}\n")
-    assert bertjax.predictor(tmp_path / "run").predict(["abc"])
+    with pytest.raises(UserError, match="metrics.jsonl:1 is damaged"):
+        bertjax.predictor(tmp_path / "run")
 
 
 def test_evaluate_prints_the_scores_of_each_class(finished, capsys):

@@ -170,7 +170,8 @@ class Labeled(Material):
             return self.format
         if subject.finetuned:
             own = subject.saved.config.task.examples if subject.saved else subject.finetuned.examples
-            if not (path := self.path or own.heldout):  # an export does not point to a file on this machine
+            # An export does not point to a file on this machine, and a held-out share is no file.
+            if not (path := self.path or own.heldout) or not isinstance(path, str):
                 raise UserError(f"{subject.label} has no development set on this machine; name a labeled file")
             return dataclasses.replace(own, heldout=path)
         return labeled_files.format_of(self.path)

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from etils import epath
 
 from bertjax.analysis.page.page import Section, Token, TokenRow
 from bertjax.data import tokenizer
@@ -17,6 +16,7 @@ from bertjax.runtime.errors import UserError, printable
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import labeled_files
 from bertjax.training.results.report import plan_line
+from bertjax.training.run import splits
 from bertjax.training.run.record import RunRecord
 from bertjax.training.run.workdir import Workdir
 
@@ -27,7 +27,7 @@ _MOST_TASKS = 4
 def section_of(workdir: Workdir, record: RunRecord) -> Section:
     """Return the first training rows of a run, or the reason why they cannot be shown. Nothing is prepared."""
     try:
-        feeds = _feeds(workdir.root, record)
+        feeds = _feeds(workdir, record)
         shown = list(feeds.train.items())[:_MOST_TASKS]
         label = record.config.qualified
         lines = [f"{plan_line(feed, task, label(task, '').rstrip('/'))}." for (task, _), feed in shown]
@@ -43,7 +43,7 @@ def section_of(workdir: Workdir, record: RunRecord) -> Section:
     return Section(_NAME, _TITLE, (*lines, legend), tuple(rows))
 
 
-def _feeds(root: epath.Path, record: RunRecord) -> Feeds:
+def _feeds(workdir: Workdir, record: RunRecord) -> Feeds:
     """Return the data feeds of a run.
 
     Raises:
@@ -51,7 +51,8 @@ def _feeds(root: epath.Path, record: RunRecord) -> Feeds:
     """
     config = record.config
     if isinstance(config.task.examples, LabeledFormat):
-        return Feeds(config, labeled_files(config, tokenizer.load(Path(root / "tokenizer"))))
+        config = splits.named(workdir, config)
+        return Feeds(config, labeled_files(config, tokenizer.load(Path(workdir.tokenizer))))
     # Found by fingerprint: the store must be the one that the run has read, not a newer one.
     path = find(config.data, record.identity["data"]["store_fingerprint"])
     if path is None:

@@ -14,6 +14,7 @@ from typing import Any
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bertjax.cli.destinations import describe_labeled
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
@@ -97,6 +98,7 @@ def run(
     with session.opened(config, workdir, longer, other_versions, on_event) as opened:
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
         started = start.check_start(opened, config, longer)
+        facts = describe_labeled(started)
         with opened.watchdog.state("restoring"):
             restored = restore(started)
             metrics_log = open_log(started, restored)
@@ -106,6 +108,8 @@ def run(
         files, tokenizer = opened.files, started.feeds.store.tokenizer
         if complaint := families.tokenizer_complaint(started.program.encoder, tokenizer):
             log.warning("the model will convert neither to transformers nor to ONNX: %s", complaint)
+        if facts:
+            processes.on_writer(lambda: write_json(files.labeled, facts))
         if not loop.train(current):
             opened.end("stopped", STOPPED, current.saved)
             return Summary(current.saved, False, {}, files.path)

@@ -124,7 +124,10 @@ class SavedModel:
         from bertjax.config.config import from_dict
 
         if not self.is_export:
-            return from_dict(settings, self._trust_code)
+            from bertjax.training.run import splits
+            from bertjax.training.run.workdir import Workdir
+
+            return splits.named(Workdir.at(self.folder), from_dict(settings, self._trust_code))
         with self._naming_changes():
             return from_dict(self._of_export(settings), self._trust_code)
 

@@ -110,7 +110,12 @@ def data_of(settings: Mapping[str, Any]) -> list[str]:
     """Return the names of a run's held-out data, for display."""
     data, tasks = settings.get("data"), settings.get("tasks")
     examples = [task.get("examples") for task in tasks.values()] if isinstance(tasks, Mapping) else []
-    files = [name for each in examples if isinstance(each, Mapping) and (name := each.get("heldout"))]
+    # A held-out share names no file: it is a part of the training file.
+    files = [
+        each.get("train") if isinstance(name, float) else name
+        for each in examples
+        if isinstance(each, Mapping) and (name := each.get("heldout"))
+    ]
     if files or not isinstance(data, Mapping):
         return list(map(str, files))
     if data.get("heldout"):

@@ -24,8 +24,8 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
     """Convert `value` to the type `expected`.
 
     Args:
-      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, `Any` for any
-        scalar, or a key of `unions`.
+      expected: a dataclass, `int`, `float`, `bool`, `str`, `tuple[X, ...]`, `dict[str, X]`, `X | None`, `str | float`,
+        `Any` for any scalar, or a key of `unions`.
       value: nested mappings, sequences and scalars.
       path: dotted name of this value, for messages.
       unions: see `Unions`.
@@ -34,10 +34,13 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
       UserError: an unknown key (with the nearest known one), a value with the wrong type, or a non-finite number.
     """
     origin = typing.get_origin(expected)
-    # The only union in settings is `X | None`, so one option remains.
-    if origin is types.UnionType:  # X | None
-        [expected] = (option for option in typing.get_args(expected) if option is not types.NoneType)
-        return None if value is None else build(expected, value, path, unions)
+    if origin is types.UnionType:
+        first, *others = (option for option in typing.get_args(expected) if option is not types.NoneType)
+        if value is None and types.NoneType in typing.get_args(expected):
+            return None
+        # The only other union is `str | float`, such as a file or a share.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return build(float if is_number and float in others else first, value, path, unions)
     if expected in unions or dataclasses.is_dataclass(expected):
         return _build_dataclass(expected, value, path, unions)
     if origin is tuple:

@@ -79,6 +79,8 @@ class FineTuned(Pipeline):
             if value is not None
             else f"objective.{name} was not tuned: the run was not evaluated at this step; predictions use 0"
             for name, value in values.items()
+            # Without a temperature, probabilities are simply those of the model, as in a converted one.
+            if value is not None or name != "temperature"
         ]
 
     @property

@@ -31,6 +31,8 @@ def text_of(prediction: dict[str, Any], fields: Sequence[str], shown: int) -> st
         lines.append("   ".join(_percent(name, probability) for name, probability in best))
         if isinstance(sets := prediction["prediction"], list):  # any number of classes
             lines[-1] = f"{', '.join(sets) or 'none'}   ({lines[-1]})"
+        if prediction.get("accepted") is False:
+            lines[-1] += "   (not accepted: below objective.threshold)"
     else:
         lines.append(str(prediction["prediction"]))
     return "\n    ".join(printable(line) for line in lines)

@@ -217,7 +217,8 @@ class _TaskEvaluator:
             examples = self._plan.examples.take(np.concatenate(ids))
             records = self._records(np.concatenate(ids))
             metrics |= objective.score(outputs, examples, records)
-            predictions = objective.predictions(outputs, examples, records)
+            # Predictions use what the scores have tuned, as those of the export will.
+            predictions = tuned(objective, metrics).predictions(outputs, examples, records)
             by_record = objective.scores(outputs, examples, records) if isinstance(objective, ScoredByRecord) else {}
             scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
         text_term = objective.traits.text_term

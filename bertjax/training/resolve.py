@@ -121,15 +121,17 @@ def _labeled_feeds(config: Config) -> Feeds:
     feeds = Feeds(config, labeled_files(config, _tokenizer_of(config)))
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
+        source = feeds.store_of(name)
         if task.has_classes:
-            source = feeds.store_of(name)
             if len(source.classes) == 1 and isinstance(unwrapped(task.objective), (Classification, Tagging)):
                 raise UserError(
                     f"{source.format.train} has one label only, {source.classes[0]!r}, so there is nothing to learn; "
                     "correct the file, or the setting of examples that names the column"
                 )
-            objective = rewrapped(task.objective, functools.partial(_with_classes, source))
-            tasks[name] = dataclasses.replace(task, objective=objective, examples=source.format)
+            task = dataclasses.replace(
+                task, objective=rewrapped(task.objective, functools.partial(_with_classes, source))
+            )
+        tasks[name] = dataclasses.replace(task, examples=source.format)
     return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
 
 

@@ -11,7 +11,6 @@ from bertjax.config import config as configuration
 from bertjax.config.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
-from bertjax.runtime.errors import say
 from bertjax.training import branch, init_from
 from bertjax.training.encoder_check import check_encoder
 from bertjax.training.feeds import Feeds
@@ -19,7 +18,7 @@ from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
 from bertjax.training.results import report, source_epochs
-from bertjax.training.run import record, versions
+from bertjax.training.run import record, splits, versions
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.foreign_code import foreign_modules
 from bertjax.training.run.record import start_record
@@ -85,6 +84,10 @@ class Start:
         cut_jsonl(files.starts, last_step=math.inf)
         append_jsonl(files.starts, start_record(self.resumes, self.longer, modules))
         write_json(files.versions, versions.installed())
+        for task in config.tasks:
+            source = self.feeds.store_of(task)
+            if isinstance(source, LabeledSource) and source.is_divided:
+                splits.write(files, task, source)
 
 
 def check_start(session: Session, config: Config, longer: bool) -> Start:
@@ -158,10 +161,6 @@ def _print_plan(program: Program, feeds: Feeds) -> None:
     for line in source_epochs.lines(feeds, program.timetable, branch.first_step(program.config)):
         print(line)
     print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
-    for task in feeds.heldout:
-        if isinstance(labeled := feeds.store_of(task), LabeledSource):
-            for line in report.labeled_lines(labeled, program.config.tasks[task].objective, label(task)):
-                say(line)
     for key, feed in feeds.further_heldout.items():
         print(report.heldout_line(feed, program.config.qualified(*key)))
     print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))

@@ -1,12 +1,12 @@
 """Classes of your own sentences: any file of texts and labels, two classes or hundreds, with few examples of each.
 
-    python -m bertjax.train --config=configs/finetune/classify.py --config.init_from=EXPORT \
-        --config.tasks.classify.examples.train=train.csv --config.tasks.classify.examples.heldout=test.csv \
-        --config.tasks.classify.examples.text=text --config.tasks.classify.examples.label=label --workdir=runs/mine
+    python -m bertjax.train --config=finetune/classify --config.init_from=EXPORT \
+        --config.tasks.classify.examples.train=messages.csv --workdir=runs/mine
 
-EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). The files are
-.tsv, .csv or .jsonl (and .gz, .zst or .xz). Without the flags they are train.csv and heldout.csv with the columns
-`text` and `label`; `--config.tasks.classify.examples.pair=` names the column of a second text.
+EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). The file is a
+.tsv, .csv or .jsonl (and .gz, .zst or .xz). A fifth of it is held out; `--config.tasks.classify.examples.heldout=`
+names a file instead, or another share. The columns of text and label are found if only one can be each; flags for
+`examples.text` and `examples.label` name them, and `examples.pair` names the column of a second text.
 
 Three variants take the same flags. `classify.py:multi_label` predicts any number of classes for each text, whose labels
 are `sports,politics`. `classify.py:regression` predicts a number for each text. `classify.py:tags` predicts a tag for
@@ -39,9 +39,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     if variant not in VARIANTS:
         raise ValueError(f"unknown variant {variant!r}; choose {', '.join(filter(None, VARIANTS))}")
     objective = {"kind": "classification", "pooling": "cls" if variant == "cls" else "mean"}
-    examples = {"kind": "labeled_text", "train": "train.csv", "heldout": "heldout.csv", "text": "text"}
+    examples = {"kind": "labeled_text", "train": "train.csv", "heldout": 0.2, "text": "auto", "label": "auto"}
     if variant in ("multi_label", "regression"):
-        objective["kind"] = variant
+        objective["kind"], examples["label"] = variant, "label"
     if variant == "multi_label":
         examples["kind"] = "label_sets"
     if variant == "tags":

@@ -72,7 +72,7 @@ tasks.*.objective.full_score tasks.*.objective.generator_share tasks.*.objective
 tasks.*.objective.longest tasks.*.objective.masking.kind tasks.*.objective.masking.lexicon_size
 tasks.*.objective.masking.longest tasks.*.objective.masking.mask tasks.*.objective.masking.random
 tasks.*.objective.masking.rate tasks.*.objective.masking.static tasks.*.objective.memory
-tasks.*.objective.metric tasks.*.objective.nbest tasks.*.objective.pooling
+tasks.*.objective.metric tasks.*.objective.nbest tasks.*.objective.pooling tasks.*.objective.precision
 tasks.*.objective.reads tasks.*.objective.rtd_coefficient tasks.*.objective.shuffle_rate
 tasks.*.objective.temperature
 tasks.*.objective.threshold
@@ -121,7 +121,8 @@ def settings_of(hint, path: str = "") -> set[str]:
     unions: dict[type, Union] = {union.base: union for union in _UNIONS}
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
-        [hint] = (option for option in typing.get_args(hint) if option is not types.NoneType)
+        # Of `str | float`, a file or a share, neither has settings of its own.
+        hint, *_ = (option for option in typing.get_args(hint) if option is not types.NoneType)
     if origin in (tuple, dict):
         inner = typing.get_args(hint)[0 if origin is tuple else 1]
         return settings_of(inner, f"{path}.*") if dataclasses.is_dataclass(inner) else {path}

@@ -63,30 +63,41 @@ class LabeledFormat(ExampleFormat):
 
     Attributes:
       train: the training file.
-      heldout: the file to score, such as a development set.
+      heldout: the file to score, such as a development set; or the share of the training file to hold out instead
+        (`bertjax.data.labeled.split`), if the format can be divided.
       further_heldout: {name: file}, more files to score; their metrics are `eval/<name>/<metric>`. Only `heldout`
         selects the best checkpoint.
       limit: number of training records to use, a stratified random sample (`bertjax.data.labeled.subset`); 0 for all.
-      limit_seed: seed for that sample. It is independent of the run's seed, so all seeds train on the same records.
+      limit_seed: seed for that sample and for a held-out share. It is independent of the run's seed, so all seeds train
+        on the same records.
       on_bad_record: `stop` or `skip` (and count) records that lack a column, have an empty text or do not fit the
         format.
       list_input: field with a list of texts, such as words, that may replace `inputs` in a record to predict; empty
         if there is none.
+      is_divisible: whether a share of the training file may be held out.
     """
 
     train: str = ""
-    heldout: str = ""
+    heldout: str | float = ""
     further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
     limit: int = 0
     list_input: ClassVar[str] = ""
     limit_seed: int = dataclasses.field(default=0, kw_only=True)
     on_bad_record: str = "stop"
+    is_divisible: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
         if self.on_bad_record not in ON_BAD:
             known = ", ".join(ON_BAD)
             raise UserError(f"examples.on_bad_record={self.on_bad_record!r} is unknown; choose one of {known}")
+        if isinstance(self.heldout, float) and not self.is_divisible:
+            raise UserError(
+                f"examples.heldout={self.heldout} is a share, which examples.kind={self.kind} does not hold out; name "
+                "a file"
+            )
+        if isinstance(self.heldout, float) and not 0.0 < self.heldout < 1.0:
+            raise UserError(f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1, such as 0.2")
         for name in self.further_heldout:
             if name in SPLITS or not re.fullmatch(r"[\w-]+", name):
                 raise UserError(
@@ -172,6 +183,14 @@ class LabeledFormat(ExampleFormat):
           UserError: the file cannot be read, or no record is left.
         """
         raise TypeError(f"{type(self).__name__} has no parse()")
+
+    def located(self) -> Self:
+        """Return a copy with the columns that settings leave to the training file.
+
+        Raises:
+          UserError: the file cannot be read, or several columns are possible.
+        """
+        return self
 
     def resolved(self, records: list[Record]) -> Self:
         """Return a copy with the settings that depend on the training records filled in."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from typing import ClassVar
 
 from etils import epath
 
@@ -30,6 +31,7 @@ class RepeatedText(SiamesePairs):
 
     kind: str = dataclasses.field(init=False, default="repeated_text")
     label: str = "score"
+    is_divisible: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()

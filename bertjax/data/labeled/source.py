@@ -11,6 +11,7 @@ import numpy as np
 
 from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.split import divide
 from bertjax.data.labeled.subset import limited
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
@@ -100,7 +101,14 @@ class LabeledSource:
     def __init__(
         self, format: LabeledFormat, tokenizer: Tokenizer, has_classes: bool = True, classes: tuple[str, ...] = ()
     ):
-        self._given, self.tokenizer, self._has_classes, self._known = format, tokenizer, has_classes, classes
+        self._configured, self.tokenizer, self._has_classes, self._known = format, tokenizer, has_classes, classes
+
+    @functools.cached_property
+    def _given(self) -> LabeledFormat:
+        try:
+            return self._configured.located()
+        except UserError as error:
+            raise type(error)(f"examples.train: {error}") from None
 
     @functools.cached_property
     def format(self) -> LabeledFormat:
@@ -110,13 +118,33 @@ class LabeledSource:
     @functools.cached_property
     def train(self) -> list[Record]:
         """Training records, followed by extra unlabeled ones."""
-        records = self._read("train", self._given.train, self._known)
-        return limited(records, self._given) + self._given.further_train()
+        return limited(self.divided["train"], self._given) + self._given.further_train()
 
     @functools.cached_property
     def heldout(self) -> list[Record]:
         """Held-out records."""
+        if self.is_divided:
+            return self.divided["heldout"]
         return self._read("heldout", self._given.heldout, self.classes)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the held-out records are a share of the training file."""
+        return isinstance(self._given.heldout, float)
+
+    @functools.cached_property
+    def divided(self) -> dict[str, list[Record]]:
+        """Records of the training file by split; those of `heldout` only if it is divided."""
+        records = self._read("train", self._given.train, self._known)
+        if not self.is_divided:
+            return {"train": records}
+        train, heldout = divide(records, self._given, self._has_classes)
+        if not heldout:
+            raise UserError(
+                f"examples.heldout={self._given.heldout} of {self._given.train} leaves no held-out record, as all of "
+                f"its {len(records):,} records have one text; name a file"
+            )
+        return {"train": train, "heldout": heldout}
 
     @functools.cached_property
     def _further(self) -> dict[str, list[Record]]:
@@ -148,17 +176,30 @@ class LabeledSource:
         """Class names: the trained model's, or the training file's in `labels.ordered` order."""
         return self._known or labels.ordered(self._given.class_counts(self.train))
 
+    def name_of(self, split: str) -> str:
+        """Return the file of a split; for a part of a file, with the name of the part."""
+        if self.is_divided:
+            return f"{self._given.train}, {'held out' if split == 'heldout' else 'training'}"
+        return getattr(self._given, split)
+
+    @property
+    def counts_by_class(self) -> dict[str, dict[str, int]]:
+        """{class: {split: records}}, the class with the fewest training records first; empty for numbers."""
+        if not self._has_classes:
+            return {}
+        counts = {split: self.format.class_counts(self.records(split)) for split in SPLITS}
+        rarest = sorted(self.classes, key=lambda name: (counts["train"][name], name))
+        return {name: {split: counts[split][name] for split in SPLITS} for name in rarest}
+
     @property
     def class_lines(self) -> list[str]:
         """One line per file with class counts, rarest first, and warnings about names that look alike."""
         if not self._has_classes or len(self.classes) < 2:
             return []
-        counts = {split: self.format.class_counts(self.records(split)) for split in SPLITS}
-        rarest = sorted(self.classes, key=lambda name: (counts["train"][name], name))
-        lines = []
+        counts, lines = self.counts_by_class, []
         for split in SPLITS:
-            each = shorten([f"{name} {counts[split][name]:,}" for name in rarest], _CLASSES_SHOWN)
-            lines.append(f"{getattr(self.format, split)}: {len(self.classes)} classes, the rarest first: {each}")
+            each = shorten([f"{name} {of_class[split]:,}" for name, of_class in counts.items()], _CLASSES_SHOWN)
+            lines.append(f"{self.name_of(split)}: {len(self.classes)} classes, the rarest first: {each}")
         for group in labels.alike(self.classes):
             lines.append(
                 f"warning: the classes {' and '.join(map(repr, group))} differ only in case, white space or forms of "

@@ -59,7 +59,10 @@ def read(
       UserError: the file or a column is missing, or no row is left.
     """
     if not path:
-        raise UserError("examples.train or examples.heldout is empty; name a .tsv, .csv or .jsonl file for each")
+        raise UserError(
+            "examples.train or examples.heldout is empty; name a .tsv, .csv or .jsonl file for each, or hold out a "
+            "share of the first: examples.heldout=0.2"
+        )
     kind = json_objects.kind_of(path)
     if json_objects.holds_objects(path):
         rows = json_objects.read(path, columns, on_bad)
@@ -76,6 +79,32 @@ def read(
     if not records:
         raise UserError(f"{path} has no rows; give a file with at least one")
     return records
+
+
+def preview(path: str, quoted: bool = False) -> tuple[list[str], list[Record]]:
+    """Return the names of a table's columns and its well-formed rows, without knowing any column, without messages.
+
+    A .tsv or .csv has the delimiter with which all of its first lines have the same number of fields, at least two. The
+    columns of JSON objects are all of their fields.
+
+    Raises:
+      UserError: the file cannot be read, or a quote is broken.
+    """
+    if json_objects.holds_objects(path):
+        objects = list(json_objects.read(path, (), on_bad=lambda error: None))
+        return list(dict.fromkeys(name for row in objects for name in row if name != WHERE)), objects
+    number, line = json_objects.first_line(path)
+    first, kind = decoded(line, f"{path}:{number}"), json_objects.kind_of(path)
+    own, declared = DELIMITERS.get(kind, ","), _SPREADSHEET.fullmatch(first)
+    # A line with too many fields is an error that names it, which needs a delimiter all the same.
+    delimiter = (
+        declared[1] if declared else _regular_delimiter(path, 1, own) or max((own, *_DELIMITERS), key=first.count)
+    )
+    is_quoted = quoted or kind == ".csv" or delimiter != "\t"
+    lines = [row for _, row in (_quoted if is_quoted else _unquoted)(path, delimiter) if any(map(str.strip, row))]
+    header, *rows = lines[bool(declared) :] or [[]]
+    names = [name.strip() for name in header]
+    return names, [dict(zip(names, row)) for row in rows if len(row) == len(names)]
 
 
 def has_column(path: str, column: str) -> bool:
@@ -120,7 +149,12 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
         if not set(columns) <= set(header):
             header = [name.strip() for name in header]
         _check_header(header, columns, path)
+    empty = 0
     for number, row in rows:
+        # Spreadsheets write rows without any text as delimiters alone.
+        if not any(map(str.strip, row)):
+            empty += 1
+            continue
         # Concatenated files repeat the header, which would otherwise be read as one more example.
         if row == header and not _are_numbers(columns):
             on_bad(UserError(f"{path}:{number} has the names of the columns again; remove the line"))
@@ -128,6 +162,8 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
             yield dict(zip(header, row)) | {WHERE: f"{path}:{number}"}
         else:
             on_bad(UserError(f"{path}:{number} {_width_error(row, len(header), delimiter, quoted)}"))
+    if empty:
+        say(f"{path}: empty rows skipped: {empty:,}", file=sys.stderr)
     if not quoted and (count := _count_quoted([row for _, row in rows], header, columns)):
         say(
             f"{path}: {count:,} texts are in double quotes, which stay; set examples.quoted=True if a program such as "

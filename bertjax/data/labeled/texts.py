@@ -6,15 +6,16 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from tqdm import tqdm
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate
-from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled import guess, labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.labeled.guess import AUTO
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, printable, shorten
@@ -28,9 +29,11 @@ class LabeledText(LabeledFormat):
     """A table with one example per row: `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`. Label: `label`.
 
     Attributes:
-      text: column with the (first) sentence, by name, or by number from 0 if the .tsv or .csv has no header.
+      text: column with the (first) sentence, by name, or by number from 0 if the .tsv or .csv has no header; `auto`
+        finds it in the training file (`bertjax.data.labeled.guess`).
       pair: column with the second sentence; empty for single sentences.
-      label: column with the label, a class name or a number, depending on the objective; empty for none.
+      label: column with the label, a class name or a number, depending on the objective; empty for none, and
+        `auto` as above.
       quoted: whether .tsv fields may be in double quotes.
       skip_missing_labels: whether to skip and count unlabeled records: the label is empty, `-`, or `-1` beside classes
         0, 1, 2, ... If False, `-` and `-1` are classes and an empty label is an error.
@@ -46,6 +49,7 @@ class LabeledText(LabeledFormat):
     skip_missing_labels: bool = dataclasses.field(default=True, kw_only=True)
     unlabeled: str = dataclasses.field(default="", kw_only=True)
     label_name: ClassVar[str] = "label"
+    is_divisible: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
@@ -63,6 +67,14 @@ class LabeledText(LabeledFormat):
     @property
     def inputs(self) -> tuple[str, ...]:
         return (self.text, self.pair) if self.pair else (self.text,)
+
+    def located(self) -> Self:
+        # A loaded model has its columns, and may lack the file.
+        if AUTO not in (self.text, self.label) or not self.train:
+            return self
+        taken = {self.pair, *getattr(self, "label_columns", ())}
+        text, label = guess.columns(self.train, self.text, self.label, taken, self.quoted)
+        return dataclasses.replace(self, text=text, label=label)
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = [column for column in (*self.inputs, self.label) if column]

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.objectives.base import Traits
+from bertjax.objectives.finetuning import calibration
 from bertjax.objectives.finetuning.base import (
     ExampleObjective,
     class_probabilities,
@@ -35,6 +37,11 @@ class Classification(ExampleObjective):
         1512.00567, section 7). Evaluation losses include it too.
       balanced: whether every class has the same total loss weight. A run turns it into `class_weights`.
       class_weights: loss weight per class, in the order of `classes`; 1 for all if empty.
+      temperature: number that divides the logits of predictions (`calibration`). None: each evaluation in a run fits
+        it on the held-out examples, reports it as `temperature`, and the export keeps the last one.
+      precision: share of right predictions among those that are accepted; evaluations choose `threshold` for it. None
+        accepts all predictions.
+      threshold: predictions with a probability above this, at `temperature`, are accepted. None: see `precision`.
     """
 
     classes: tuple[str, ...] = ()
@@ -42,6 +49,9 @@ class Classification(ExampleObjective):
     label_smoothing: float = 0.0
     balanced: bool = False
     class_weights: tuple[float, ...] = ()
+    temperature: float | None = None
+    precision: float | None = None
+    threshold: float | None = None
     term: ClassVar[str] = "classification"
 
     def __post_init__(self):
@@ -50,6 +60,11 @@ class Classification(ExampleObjective):
             raise UserError(f"objective.metric={self.metric!r} is unknown; choose one of {', '.join(METRICS)}")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise UserError(f"objective.label_smoothing={self.label_smoothing} must be in [0, 1), such as 0.1")
+        if self.temperature is not None and not self.temperature > 0.0:
+            raise UserError(f"objective.temperature={self.temperature} must be above 0; 1 keeps the probabilities")
+        for name in ("precision", "threshold"):
+            if (value := getattr(self, name)) is not None and not 0.0 <= value <= 1.0:
+                raise UserError(f"objective.{name}={value} must be between 0 and 1, such as 0.95")
         if self.class_weights and not min(self.class_weights) > 0.0:
             raise UserError(f"objective.class_weights has {min(self.class_weights)}; each weight must be above 0")
         if self.class_weights and self.classes and len(self.class_weights) != len(self.classes):
@@ -71,6 +86,11 @@ class Classification(ExampleObjective):
         # n / (C n_c), so that the classes sum to the same weight n / C.
         weights = tuple(sum(counts.values()) / (len(counts) * counts[name]) for name in self.classes)
         return dataclasses.replace(self, class_weights=weights)
+
+    @property
+    def traits(self) -> Traits:
+        has_threshold = self.precision is not None or self.threshold is not None
+        return Traits(labels=("label",), tuned_settings=("temperature", *["threshold"] * has_threshold))
 
     @property
     def best_metric(self) -> str:
@@ -103,7 +123,7 @@ class Classification(ExampleObjective):
         return {self.term: loss}, {"accuracy": (correct, counts_BN.sum())}
 
     def outputs(self, model, params, batch, taps=None):
-        """Return `probabilities` over the classes."""
+        """Return `probabilities` over the classes, at temperature 1: a teacher and an ensemble read these."""
         return {"probabilities": Output(jax.nn.softmax(self.apply(model, params, batch, taps=taps)), per="example")}
 
     def baselines(self, batch, token_counts):
@@ -121,15 +141,44 @@ class Classification(ExampleObjective):
         return {
             "f1": float(f1_score(labels, guesses, zero_division=0.0, **how)),
             "matthews": float(matthews_corrcoef(labels, guesses)),
+            **self._calibration(outputs["probabilities"], labels),
         }
+
+    def _calibration(self, probabilities_MC: np.ndarray, labels_M: np.ndarray) -> dict[str, float]:
+        """Return `temperature`, the calibration error before and after it, and what `threshold` accepts."""
+        temperature = self.temperature or calibration.fit_temperature(probabilities_MC, labels_M)
+        scaled_MC = calibration.scaled(probabilities_MC, temperature)
+        scores = {
+            "temperature": temperature,
+            "ece": calibration.expected_calibration_error(probabilities_MC, labels_M),
+            "ece_calibrated": calibration.expected_calibration_error(scaled_MC, labels_M),
+        }
+        if "threshold" not in self.traits.tuned_settings:
+            return scores
+        confidences_M, is_right_M = scaled_MC.max(axis=-1), scaled_MC.argmax(axis=-1) == labels_M
+        threshold = self.threshold
+        if threshold is None:
+            threshold = calibration.fit_threshold(confidences_M, is_right_M, self.precision)
+        is_accepted_M = confidences_M > threshold
+        scores |= {"threshold": threshold, "coverage": float(is_accepted_M.mean())}
+        return scores | ({"precision": float(is_right_M[is_accepted_M].mean())} if is_accepted_M.any() else {})
 
     def scores(self, outputs, examples, records):
         is_right = outputs["probabilities"].argmax(axis=-1) == examples.labels["label"]
         return {"accuracy": record_scores(records, is_right)}
 
     def predictions(self, outputs, examples, records):
-        """Return records with `prediction`, a class, and `probabilities`, {class: probability}."""
+        """Return records with `prediction`, a class, and `probabilities`, {class: probability}, at `temperature`.
+
+        With a threshold, `accepted` is whether the probability of the prediction is above it.
+        """
+        probabilities_MC = outputs["probabilities"]
+        if self.temperature is not None:
+            probabilities_MC = calibration.scaled(probabilities_MC, self.temperature)
         return [
-            without_location(record) | class_probabilities(self.classes, probabilities_C)
-            for record, probabilities_C in zip(records, outputs["probabilities"], strict=True)
+            without_location(record) | class_probabilities(self.classes, of_record_C) | self._accepted(of_record_C)
+            for record, of_record_C in zip(records, probabilities_MC, strict=True)
         ]
+
+    def _accepted(self, probabilities_C: np.ndarray) -> dict[str, bool]:
+        return {} if self.threshold is None else {"accepted": bool(probabilities_C.max() > self.threshold)}

@@ -93,11 +93,11 @@ class ClassReport:
         right, most = np.trace(self.confusion_CC), self.confusion_CC.sum(axis=1).max()
         # Accuracy above the majority class with a loss above chance: right answers, but badly calibrated.
         if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance and right > most:
-            smoothing = "; set objective.label_smoothing=0.1 if you use them"
+            remedy = "; predict corrects them by objective.temperature"
             lines.append(
                 f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities, although "
                 f"{right:,} of {self.confusion_CC.sum():,} answers are right: the probabilities are too sure"
-                f"{smoothing if 'label_smoothing' in self.settings else '; lower stages.0.epochs'}"
+                f"{remedy if 'temperature' in self.settings else '; lower stages.0.epochs'}"
             )
         elif loss is not None and count > 1 and loss > _OVERCONFIDENT * chance:
             lines.append(

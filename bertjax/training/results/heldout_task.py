@@ -91,6 +91,8 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         own = _of_objective(objective, name[-1]) if name[-1].endswith("_loss") else _classes(objective)
         further = examples.get("further_heldout") or {}
         place = further.get(name[0], examples["heldout"]) if len(name) > 1 else examples["heldout"]
+        if isinstance(place, float):
+            place = [examples["train"], place]
         labels = _without(examples, (*_TRAINING_RECORDS, *_INPUTS, "heldout", "further_heldout"))
         training = {part: examples.get(part) for part in _TRAINING_RECORDS}
         # Records are the unit here: the same question for every tokenizer.

@@ -36,8 +36,8 @@ class Scores(NamedTuple):
 
 
 def is_lower_better(metric: str) -> bool:
-    """Return whether smaller values of a metric are better: losses, and losses in bits per byte."""
-    return metric.endswith(("_loss", "_bits_per_byte"))
+    """Return whether smaller values of a metric are better: losses, also in bits per byte, and calibration errors."""
+    return metric.endswith(("_loss", "_bits_per_byte")) or metric.rpartition("/")[2] in ("ece", "ece_calibrated")
 
 
 def scores_of(ids: Iterable[int], sums: Iterable[tuple[float, float]], by_record: bool = False) -> Scores:

@@ -108,6 +108,15 @@ class Workdir:
         return self.root / "predictions"
 
     @property
+    def labeled(self) -> epath.Path:
+        """Facts about the labeled files and the model, known before the first step (`labeled_block`)."""
+        return self.root / "labeled.json"
+
+    def split(self, task: str, name: str) -> epath.Path:
+        """File with the training or held-out records of a task whose labeled file the run has divided."""
+        return self.root / "split" / f"{task}-{name}.jsonl"
+
+    @property
     def scores(self) -> epath.Path:
         return self.root / "scores.npz"
 

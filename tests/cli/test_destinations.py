@@ -1,0 +1,56 @@
+"""What a model can be converted to is known before it is trained, and is what the converters then do."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.cli.destinations import ONNX, TRANSFORMERS, destinations_of
+from bertjax.config import config_file
+from bertjax.config.config import to_dict
+from bertjax.config.export import Export, exported
+from bertjax.config.opening import SavedModel
+from bertjax.interop import huggingface
+from bertjax.runtime.errors import UserError
+from bertjax.training.program import Program
+
+LEFT_TO_RIGHT = {ONNX: "model.direction=left_to_right", TRANSFORMERS: "no head 'clm'"}
+
+
+@pytest.mark.parametrize(
+    "recipe, overrides, refused",
+    [
+        ("finetune/classify:cls", [], {}),
+        ("finetune/classify:regression", ["tasks.classify.objective.pooling=cls"], {}),
+        (
+            "finetune/classify",
+            [],
+            {TRANSFORMERS: "its classes have no objective.pooling=mean; set --config.tasks.clas"},
+        ),
+        ("finetune/ner", [], {}),
+        ("finetune/classify:cls", ["lora.rank=2"], {}),
+        ("finetune/classify:cls", ["model.direction=left_to_right"], LEFT_TO_RIGHT),
+    ],
+)
+def test_destinations_are_those_of_the_converters(undisturbed, tmp_path, recipe, overrides, refused):
+    source = undisturbed / "export"
+    config = config_file.load(recipe, [f"init_from={source}", *overrides])
+    objective, classes = config.task.objective, ("no", "yes")
+    if hasattr(objective, "classes") and config.task.has_classes:
+        objective = dataclasses.replace(objective, classes=classes)
+    tasks = {config.task_name: dataclasses.replace(config.task, objective=objective)}
+    config, tokenizer = dataclasses.replace(config, tasks=tasks), SavedModel(source).tokenizer
+    program = Program(config, tokenizer.vocab_size)
+    reasons = destinations_of(program, tokenizer)
+    assert {name for name, reason in reasons.items() if reason} == set(refused)
+    assert all(refused[name] in reasons[name] for name in refused)
+    state = program.abstract_state
+    shapes = exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    model = Export(to_dict(config), program.encoder, params, tokenizer, {}, {})
+    if reasons[TRANSFORMERS]:
+        with pytest.raises(UserError):
+            huggingface.write(tmp_path / "hf", model)
+    else:
+        huggingface.write(tmp_path / "hf", model)

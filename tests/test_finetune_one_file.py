@@ -1,0 +1,135 @@
+"""Fine-tuning on one file as a spreadsheet writes it: split, columns, calibration, and what is printed before."""
+
+import contextlib
+import io
+import json
+
+import pytest
+
+import bertjax
+from bertjax.cli import evaluate
+from bertjax.config.config import from_dict
+from bertjax.config.opening import SavedModel
+from bertjax.runtime.errors import UserError
+from bertjax.training.run.workdir import Workdir
+from tests import labeled_files, runs
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
+LABELS = {"yes": "Lob ", "no": "Kritik"}
+EXAMPLES = "--config.tasks.classify.examples"
+
+
+def write(path) -> None:
+    """Semicolons, a byte order mark, Windows line ends, an empty row, spaces beside a label; 10 texts twice."""
+    rows = labeled_files.sentences(150)
+    lines = [f"{number};{row['sentence']};{LABELS[row['label']]}" for number, row in enumerate(rows + rows[:10])]
+    path.write_bytes(("\ufeff" + "\r\n".join(["Nr;Nachricht;Urteil", *lines, ";;"]) + "\r\n").encode())
+
+
+@pytest.fixture(scope="module")
+def command(undisturbed, tmp_path_factory):
+    """The command line of a run on one file, without its workdir, and the file."""
+    path = tmp_path_factory.mktemp("messages") / "messages.csv"
+    write(path)
+    flags = ["--config=finetune/classify:smoke", f"--config.init_from={undisturbed / 'export'}"]
+    precision = "--config.tasks.classify.objective.precision=0.9"
+    return [*flags, f"{EXAMPLES}.train={path}", precision, "--config.stages.0.epochs=2.0"], path
+
+
+@pytest.fixture(scope="module")
+def finished(command, tmp_path_factory):
+    """A finished run, and what it printed."""
+    workdir, output = tmp_path_factory.mktemp("one") / "run", io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        assert runs.call(*command[0], f"--workdir={workdir}") == 0
+    return workdir, output.getvalue()
+
+
+def test_what_it_found_is_printed_before_the_first_step(finished, command):
+    workdir, output = finished
+    path = command[1]
+    expected = [
+        f"{path}: its fields are separated by ';', and are read so",
+        f"{path}: empty rows skipped: 1",
+        f"{path}: the column of the text is 'Nachricht', that of the label 'Urteil'",
+        f"{path}, training: 2 classes, the rarest first: Kritik ",
+        "of 160 records are held out by class, equal texts on one side (examples.heldout=0.2, seed 0)",
+        "training examples have ",
+        "the model can be converted to ONNX",
+        "warning: not to transformers: its classes have no objective.pooling=mean; set --config.tasks.classify."
+        "objective.pooling=cls",
+    ]
+    before = output[: output.index("step ")]
+    assert [line for line in expected if line not in before] == []
+    facts = json.loads((workdir / "labeled.json").read_text())
+    task = facts["tasks"]["classify"]
+    assert task["repeated"] == 0 and task["heldout_share"] == 0.2 and facts["destinations"]["ONNX"] == ""
+    assert list(task["classes"]) == ["Kritik", "Lob"] and task["lengths"]["train"]["longest"] <= 32
+    counts = {name: sum(sizes[name] for sizes in task["classes"].values()) for name in ("train", "heldout")}
+    assert counts == {"train": task["lengths"]["train"]["examples"], "heldout": 160 - counts["train"]}
+
+
+def test_the_split_is_recorded_and_scored_again(finished, command, tmp_path):
+    workdir, _ = finished
+    summary = json.loads((workdir / "summary.json").read_text())
+    heldout, train = (runs.records(workdir / "split" / f"classify-{name}.jsonl") for name in ("heldout", "train"))
+    assert len(heldout) + len(train) == 160 and 25 < len(heldout) < 35
+    predicted = runs.records(workdir / "predictions" / "heldout.jsonl")
+    assert sorted(row["Nachricht"] for row in predicted) == sorted(row["Nachricht"] for row in heldout)
+    path = command[1]
+    content = path.read_bytes()
+    try:
+        path.unlink()
+        again = evaluate.run(str(workdir))["eval"]
+    finally:
+        path.write_bytes(content)
+    assert again == pytest.approx(summary["eval"]), "the split of the run, without the file"
+
+
+def test_a_changed_file_does_not_resume_with_another_split(finished, command, capsys):
+    workdir, _ = finished
+    flags, path = command
+    content = path.read_bytes()
+    assert runs.call(*flags, f"--workdir={workdir}") == 0, "the same file is the same run"
+    try:
+        path.write_bytes(content + b"161;abc good new;Lob\r\n")
+        assert runs.call(*flags, f"--workdir={workdir}") == 2
+    finally:
+        path.write_bytes(content)
+    assert "store_fingerprint" in capsys.readouterr().err
+
+
+def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
+    workdir, _ = finished
+    scores = json.loads((workdir / "summary.json").read_text())["eval"]
+    assert {"temperature", "ece", "ece_calibrated", "threshold", "coverage"} <= scores.keys()
+    objective = SavedModel(workdir / "export").settings["tasks"]["classify"]["objective"]
+    assert objective["temperature"] == scores["temperature"] and objective["threshold"] == scores["threshold"]
+    records = runs.records(workdir / "predictions" / "heldout.jsonl")
+    answers = bertjax.predictor(workdir / "export").predict([row["Nachricht"] for row in records])
+    for record, answer in zip(records, answers):
+        assert answer["accepted"] == record["accepted"] and answer["prediction"] == record["prediction"]
+        assert answer["probabilities"] == pytest.approx(record["probabilities"], abs=1e-4)
+    assert sum(record["accepted"] for record in records) / len(records) == pytest.approx(scores["coverage"])
+    assert SavedModel(workdir).export.settings["tasks"]["classify"]["objective"]["temperature"] == scores["temperature"]
+
+
+def test_without_a_file_to_hold_out_the_error_says_how(command, tmp_path, capsys):
+    assert runs.call(*command[0], f"{EXAMPLES}.heldout=", f"--workdir={tmp_path / 'run'}") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "examples.heldout is empty" in error and "or hold out a share of the first: examples.heldout=0.2" in error
+
+
+def test_a_file_with_one_text_leaves_nothing_to_hold_out(command, tmp_path, capsys):
+    path = tmp_path / "one.csv"
+    path.write_text("text,label\n" + "abc good,yes\n" * 3 + "abc good,no\n" * 3)
+    assert runs.call(*command[0], f"{EXAMPLES}.train={path}", f"--workdir={tmp_path / 'run'}") == 2
+    assert "leaves no held-out record, as all of its 6 records have one text" in capsys.readouterr().err
+    assert Workdir.at(tmp_path / "run").config.exists() is False
+
+
+def test_a_number_that_is_no_share_is_refused():
+    task = {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "heldout": 2}}
+    with pytest.raises(UserError, match="examples.heldout=2.0 must be a file, or a share between 0 and 1"):
+        from_dict({"tasks": {"a": task}})
