@@ -1,12 +1,15 @@
 """Fine-tuning on one file as a spreadsheet writes it: split, columns, calibration, and what is printed before."""
 
 import contextlib
+import csv
 import io
 import json
 
 import pytest
 
 import bertjax
+from bertjax.analysis import run_report
+from bertjax.analysis.page.page import page
 from bertjax.cli import evaluate
 from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
@@ -113,6 +116,29 @@ def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
         assert answer["probabilities"] == pytest.approx(record["probabilities"], abs=1e-4)
     assert sum(record["accepted"] for record in records) / len(records) == pytest.approx(scores["coverage"])
     assert SavedModel(workdir).export.settings["tasks"]["classify"]["objective"]["temperature"] == scores["temperature"]
+
+
+def test_suspect_labels_and_the_page_of_the_run(finished):
+    """The file that training writes lists what the page shows."""
+    workdir, output = finished
+    with open(workdir / "predictions" / "heldout-suspects.csv", newline="", encoding="utf-8") as file:
+        suspects = list(csv.DictReader(file))
+    records = {row["Nachricht"]: row for row in runs.records(workdir / "predictions" / "heldout.jsonl")}
+    assert f"labels    {len(suspects)} are probably wrong: " in output
+    for suspect in suspects:
+        record = records[suspect["Nachricht"]]
+        assert suspect["suggested"] == record["prediction"] != record["Urteil"].strip()
+        assert float(suspect["label_probability"]) == record["probabilities"][record["Urteil"].strip()]
+    sections = {section.name: section for section in run_report.sections_of(str(workdir))}
+    section = sections["classes-0"]
+    assert section.title == "Classes of heldout"
+    scores, _, _, _, mistakes, suspected = section.blocks
+    assert {row[0] for row in scores.rows[:-2]} == {"Kritik", "Lob"}
+    wrong = [row for row in records.values() if row["prediction"] != row["Urteil"].strip()]
+    assert len(mistakes.rows) == min(len(wrong), 15)
+    assert [row[3] for row in mistakes.rows] == sorted((row[3] for row in mistakes.rows), reverse=True)
+    assert [row[0] for row in suspected.rows] == [suspect["Nachricht"] for suspect in suspects[:15]]
+    assert "</svg>" in page("run", [section])
 
 
 def test_without_a_file_to_hold_out_the_error_says_how(command, tmp_path, capsys):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.analysis import drawing, run_data
+from bertjax.analysis import class_sections, drawing, run_data
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.defaults import changes_of
@@ -54,6 +54,7 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
     return [
         _summary(run, status),
         _curves(run, _config_name(starts)),
+        *class_sections.sections_of(workdir, record),
         _guesses(read_jsonl(workdir.samples)),
         run_data.section_of(workdir, record),
         _speed(run, status),

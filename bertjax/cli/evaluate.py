@@ -132,12 +132,12 @@ def score(
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
     figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
     if per_class:
-        reports = classes.reports_of(program.config, evaluation)
-        if not reports:
+        sets = classes.scored_sets(program.config, evaluation)
+        if not sets:
             raise UserError(
                 f"--per-class has no effect on {name}, which does not predict one class for each record; leave it out"
             )
-        figures["classes"] = {name: report.scores for name, (report, _) in reports.items()}
+        figures["classes"] = {each.name: each.report.scores for each in sets}
     return figures
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -19,7 +19,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
-from bertjax.training.results import curves
+from bertjax.training.results import curves, label_errors
 from bertjax.training.run.tables import Table, csv_cells
 from bertjax.training.run.workdir import Workdir
 
@@ -176,9 +176,27 @@ def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
     return console.file.getvalue()
 
 
-def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassReport, float | None]]:
-    """Return {held-out set, qualified by task: (report, loss)} for all tasks and held-out sets with classes."""
-    several, reports = len(config.tasks) > 1, {}
+class ScoredSet(NamedTuple):
+    """A task's predictions on a held-out set, with their report.
+
+    Attributes:
+      name: held-out set, qualified by task.
+      task: the task.
+      predictions: records with predictions.
+      report: scores by class.
+      loss: mean loss in nats; None if the task has none.
+    """
+
+    name: str
+    task: Task
+    predictions: list[Record]
+    report: ClassReport
+    loss: float | None
+
+
+def scored_sets(config: Config, evaluation: Evaluation) -> list[ScoredSet]:
+    """Return the held-out sets of all tasks with classes."""
+    several, sets = len(config.tasks) > 1, []
     for heldout, part in evaluation.by_set.items():
         for name, task in config.tasks.items():
             # Other sets belong to one task; their names start with it if there are several tasks.
@@ -190,8 +208,9 @@ def reports_of(config: Config, evaluation: Evaluation) -> dict[str, tuple[ClassR
             if report := report_of(task, own):
                 loss = f"{unwrapped(task.objective).term}_loss"
                 loss = part.metrics.get(config.qualified(name, loss) if is_of_all else loss)
-                reports[config.qualified(name, heldout) if is_of_all else heldout] = report, loss
-    return reports
+                qualified = config.qualified(name, heldout) if is_of_all else heldout
+                sets.append(ScoredSet(qualified, task, own, report, loss))
+    return sets
 
 
 def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
@@ -214,6 +233,11 @@ def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
     return dataclasses.replace(ClassReport.of(classes, labels, guesses), settings=settings) if labels else None
 
 
+def has_probabilities(task: Task, predictions: Sequence[Record]) -> bool:
+    """Return whether predictions are classes of texts with probabilities, which the labels can be checked by."""
+    return task.examples.kind == "labeled_text" and all("probabilities" in record for record in predictions)
+
+
 def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """Divide; the result is 0 where the divisor is 0."""
     return np.divide(parts, whole, out=np.zeros(np.broadcast_shapes(parts.shape, whole.shape)), where=whole != 0)
@@ -226,11 +250,15 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
       Lines to print: warnings, and the files that were written.
     """
     lines = []
-    for name, (report, loss) in reports_of(config, evaluation).items():
+    for name, task, predictions, report, loss in scored_sets(config, evaluation):
         stem = name.replace("/", "-")
         storage.write_text(files.predictions / f"{stem}-classes.txt", report.text())
         storage.write_text(files.predictions / f"{stem}-confusion.csv", report.csv())
         curves.save(report.figure(), files.predictions / f"{stem}-confusion.png")
         lines += [f"warning: {stem}: {line}" for line in report.warnings(loss)]
         lines.append(f"classes   {files.predictions / stem}-classes.txt, -confusion.csv and -confusion.png")
+        if has_probabilities(task, predictions):
+            suspects = label_errors.suspect_records(predictions, task.examples.label)
+            storage.write_text(files.predictions / f"{stem}-suspects.csv", label_errors.csv_of(suspects))
+            lines.append(f"labels    {len(suspects):,} are probably wrong: {files.predictions / stem}-suspects.csv")
     return lines

@@ -17,7 +17,7 @@ from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import curves
-from bertjax.training.results.classes import ClassReport, report_of, reports_of
+from bertjax.training.results.classes import ClassReport, report_of, scored_sets
 
 CLASSES = ("ant", "bee", "cat", "dog", "never true", "never guessed")
 
@@ -134,7 +134,7 @@ def test_reports_of_several_tasks_and_further_files():
         0.0,
         further={"first/seen": further},
     )
-    reports = reports_of(config, evaluation)
-    assert {name: loss for name, (_, loss) in reports.items()} == {"first/heldout": 0.25, "first/seen": 0.5}
-    assert reports["first/heldout"][0].confusion_CC.tolist() == [[1, 0], [0, 0]]
-    assert reports["first/seen"][0].confusion_CC.tolist() == [[1, 0], [1, 0]]
+    sets = {each.name: each for each in scored_sets(config, evaluation)}
+    assert {name: each.loss for name, each in sets.items()} == {"first/heldout": 0.25, "first/seen": 0.5}
+    assert sets["first/heldout"].report.confusion_CC.tolist() == [[1, 0], [0, 0]]
+    assert sets["first/seen"].report.confusion_CC.tolist() == [[1, 0], [1, 0]]

@@ -1,0 +1,157 @@
+"""Page sections about a classifier: scores by class, confusion, calibration, threshold, mistakes, suspect labels."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.analysis import drawing
+from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.config.config import Task
+from bertjax.data.labeled.base import Record
+from bertjax.objectives.finetuning import calibration
+from bertjax.runtime.errors import cut_text, printable
+from bertjax.training.results import label_errors
+from bertjax.training.results.classes import ClassReport, has_probabilities, report_of
+from bertjax.training.run.record import RunRecord
+from bertjax.training.run.workdir import Workdir, read_jsonl
+
+_SHOWN = 15
+_TEXT_WIDTH = 200
+_RELIABILITY_BINS = 10
+
+
+def sections_of(workdir: Workdir, record: RunRecord) -> list[Section]:
+    """Return one section for each held-out set with predicted classes; none for a run without."""
+    sections = []
+    for path in sorted(workdir.predictions.glob("*.jsonl")) if workdir.predictions.exists() else ():
+        predictions, name = read_jsonl(path), path.stem
+        for task_name, task in record.config.tasks.items():
+            own = [each for each in predictions if each.get("task", task_name) == task_name]
+            if report := report_of(task, own) if own else None:
+                title = f"Classes of {name}" if len(record.config.tasks) == 1 else f"Classes of {name}, {task_name}"
+                sections.append(_section(f"classes-{len(sections)}", title, task, report, own))
+    return sections
+
+
+def _section(name: str, title: str, task: Task, report: ClassReport, predictions: list[Record]) -> Section:
+    blocks: list[Drawing | Table] = [_scores(report), _confusion(name, report)]
+    if has_probabilities(task, predictions):
+        label, text = task.examples.label, task.examples.text
+        probabilities_MC, labels_M = label_errors.arrays_of(predictions, label)
+        confidences_M = probabilities_MC.max(axis=1)
+        is_right_M = probabilities_MC.argmax(axis=1) == labels_M
+        blocks += [
+            _reliability(name, confidences_M, is_right_M, probabilities_MC, labels_M),
+            _threshold(name, confidences_M, is_right_M),
+            _mistakes(predictions, confidences_M, is_right_M, label, text),
+            _suspects(label_errors.suspect_records(predictions, label), label, text),
+        ]
+    count = int(report.confusion_CC.sum())
+    right = int(np.trace(report.confusion_CC))
+    most = int(report.confusion_CC.sum(axis=1).max())
+    summary = (
+        f"{right:,} of {count:,} answers are right ({right / count:.1%}). Always answering the most frequent class "
+        f"would be right in {most:,} ({most / count:.1%})."
+    )
+    return Section(name, title, (summary,), tuple(blocks))
+
+
+def _scores(report: ClassReport) -> Table:
+    rows = [
+        (
+            printable(name),
+            *(f"{row[score]:.3f}" for score in ("precision", "recall", "f1")),
+            f"{row['support']:,}",
+            "".join(f"{printable(other)} ({times:,})" for other, times in row.get("taken_for", {}).items()),
+        )
+        for name, row in report.scores.items()
+    ]
+    rows = [*sorted(rows[:-2], key=lambda row: row[3]), *rows[-2:]]  # the last two are the averages
+    headings = ("class", "precision", "recall", "F1", "examples", "most often taken for")
+    return Table("Scores by class, the lowest F1 first.", headings, tuple(rows))
+
+
+def _confusion(name: str, report: ClassReport) -> Drawing:
+    with drawing.style():
+        svg = drawing.svg_of(report.figure())
+    caption = "True classes are rows, predictions are columns. Colors are shares of the true class, numbers examples."
+    worst = max(report.scores.items(), key=lambda item: max(item[1].get("taken_for", {"": 0}).values(), default=0))
+    taken = next(iter(worst[1].get("taken_for", {}).items()), None)
+    alternative = f"The most frequent mistake is {worst[0]} for {taken[0]}, {taken[1]:,} times." if taken else ""
+    return Drawing(f"{name}-confusion", svg, caption, printable(f"Confusion matrix. {alternative}"))
+
+
+def _reliability(
+    name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, probabilities_MC: np.ndarray, labels_M: np.ndarray
+) -> Drawing:
+    """Draw accuracy over confidence (DeGroot and Fienberg, 1983; Guo et al., 2017, figure 1)."""
+    bins_M = np.clip((confidences_M * _RELIABILITY_BINS).astype(int), 0, _RELIABILITY_BINS - 1)
+    filled = np.unique(bins_M)
+    confidence = [float(confidences_M[bins_M == each].mean()) for each in filled]
+    accuracy = [float(is_right_M[bins_M == each].mean()) for each in filled]
+    lines = {"answers": (confidence, accuracy), "as sure as right": ([0.0, 1.0], [0.0, 1.0])}
+    figure = drawing.curves(lines, "mean probability of the answers", "share of right answers")
+    error = calibration.expected_calibration_error(probabilities_MC, labels_M)
+    caption = (
+        "Answers by their probability, in ten bins of equal width. Below the diagonal the model is too sure. The "
+        f"expected calibration error over 15 bins is {error:.3f}."
+    )
+    bins = "; ".join(f"{sure:.2f}: {right:.2f}" for sure, right in zip(confidence, accuracy, strict=True))
+    return Drawing(
+        f"{name}-reliability", drawing.svg_of(figure), caption, f"Share of right answers by confidence: {bins}"
+    )
+
+
+def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray) -> Drawing:
+    """Draw what accepting only answers above a threshold gives."""
+    order = np.argsort(-confidences_M, kind="stable")
+    count = np.arange(1, len(order) + 1)
+    right = np.cumsum(is_right_M[order])
+    thresholds = confidences_M[order].tolist()
+    lines = {
+        "precision: right among accepted": (thresholds, (right / count).tolist()),
+        "recall: accepted and right": (thresholds, (right / len(order)).tolist()),
+        "coverage: accepted": (thresholds, (count / len(order)).tolist()),
+    }
+    figure = drawing.curves(lines, "probability above which an answer is accepted", "share", markers=False)
+    caption = (
+        "If only answers above a probability are accepted and a person gets the others. `objective.precision=0.95` "
+        "finds the threshold for a precision, and `predict` then marks each answer as accepted or not."
+    )
+    reached = [
+        f"{precision:.0%} right with {(right / count >= precision).nonzero()[0].max(initial=-1) + 1:,} accepted"
+        for precision in (0.9, 0.95, 0.99)
+    ]
+    return Drawing(f"{name}-threshold", drawing.svg_of(figure), caption, "; ".join(reached))
+
+
+def _mistakes(
+    predictions: Sequence[Record], confidences_M: np.ndarray, is_right_M: np.ndarray, label: str, text: str
+) -> Table:
+    wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
+    rows = [
+        (_shown(predictions[index], text), str(predictions[index][label]), predictions[index]["prediction"])
+        + (f"{confidences_M[index]:.3f}",)
+        for index in wrong
+    ]
+    return Table("The mistakes that the model is surest of.", ("text", "label", "answer", "probability"), _clean(rows))
+
+
+def _suspects(suspects: Sequence[Record], label: str, text: str) -> Table:
+    rows = [
+        (_shown(each, text), str(each[label]), each["suggested"], f"{each['label_probability']:.3f}")
+        for each in suspects[:_SHOWN]
+    ]
+    caption = (
+        f"{len(suspects):,} labels that are probably wrong, by confident learning (Northcutt et al., 2021, arXiv "
+        "1911.00068), the most suspect first. All of them are in the file -suspects.csv beside the predictions."
+    )
+    return Table(caption, ("text", "label", "probable class", "probability of the label"), _clean(rows))
+
+
+def _shown(record: Record, text: str) -> str:
+    return cut_text(str(record.get(text, "")), _TEXT_WIDTH)
+
+
+def _clean(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(map(printable, row)) for row in rows)
