@@ -20,6 +20,8 @@ COMMANDS = {
     "use": {
         "predict": "classify, tag, answer, fill [MASK], or turn texts into vectors",
         "evaluate": "score a model on held-out texts, a labeled file or minimal pairs",
+        "bench": "measure the time of a text and the texts a second, by batch and threads",
+        "serve": "answer over HTTP with an ONNX file, without JAX",
         "augment": "write variants of texts for a student to train on",
     },
     "understand": {
@@ -38,6 +40,8 @@ COMMANDS = {
     "check the machine": {"check": "find devices that compute wrong results"},
 }
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
+# Commands that also use an ONNX file, on machines without JAX; their modules are in `bertjax.serving`.
+_OF_ONNX = ("predict", "evaluate")
 
 
 def overview() -> str:
@@ -67,12 +71,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flags are not passed on: only as the command of this process does `train` restart it with a faster malloc.
     sys.argv[1:] = arguments[1:]
     # Each command imports what it needs: `status` starts neither JAX nor Grain.
-    module = importlib.import_module(f"bertjax.cli.{name}")
+    module = importlib.import_module(_module(name, arguments[1:]))
     if name == "train":  # the one command that may be several processes, which leave together
         from bertjax.training.parallel.processes import leave
 
         return leave(lambda: exit_code_of(module.main))
     return exit_code_of(module.main)
+
+
+def _module(name: str, arguments: Sequence[str]) -> str:
+    """Return the module of a command; for an ONNX file one that does not import JAX."""
+    # A text that ends in the suffix has spaces before it, and a flag comes with dashes.
+    has_file = any(word.endswith(".onnx") and not word.startswith("-") and " " not in word for word in arguments)
+    return f"bertjax.serving.{name}" if has_file and name in _OF_ONNX else f"bertjax.cli.{name}"
 
 
 def _refuse(name: str) -> None:

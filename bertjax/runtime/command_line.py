@@ -81,6 +81,8 @@ _COLUMNS = {
 }
 # What is read of a record without its label.
 INPUT_COLUMNS = ("text", "pair", "word")
+# What tables of texts have, without files of words.
+TEXT_COLUMNS = ("text", "pair")
 
 
 def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(_COLUMNS)) -> None:

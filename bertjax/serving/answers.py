@@ -72,5 +72,6 @@ _ANSWERS = {
     CLASSIFICATION: _class,
     MULTI_LABEL: _classes,
     REGRESSION: lambda _, value: {"prediction": round(float(value), 6)},
-    EMBEDDING: lambda _, value: {"embedding": [float(number) for number in value]},
+    # `float(number)` would print float32 0.1 as 0.10000000149011612.
+    EMBEDDING: lambda _, value: {"embedding": [float(str(number)) for number in value]},
 }

@@ -52,6 +52,19 @@ class Description:
         text, pair = self.examples.get("text", "text"), self.examples.get("pair", "")
         return (text, pair) if pair else (text,)
 
+    def with_columns(self, columns: Mapping[str, str | int]) -> Self:
+        """Return a copy that reads a file with other columns.
+
+        Args:
+          columns: {setting of the examples: column}, from the flags of a command.
+
+        Raises:
+          UserError: the model reads no pairs.
+        """
+        if "pair" in columns and len(self.fields) == 1:
+            raise UserError(f"--pair={columns['pair']} has no effect on a model of single texts; remove it")
+        return dataclasses.replace(self, examples={**self.examples, **columns})
+
     def to_json(self) -> str:
         """Return the metadata entry."""
         return json.dumps({"format": FORMAT} | dataclasses.asdict(self), ensure_ascii=False)

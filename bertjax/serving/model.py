@@ -54,6 +54,8 @@ class OnnxModel:
     """
 
     def __init__(self, path: str | os.PathLike, threads: int = 0, max_tokens: int = 0):
+        if threads < 0:
+            raise UserError(f"threads={threads} must not be negative; 0 computes on every core")
         self.path = os.fspath(path)
         self._session = _session(self.path, threads)
         metadata = self._session.get_modelmeta().custom_metadata_map
