@@ -71,7 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flags are not passed on: only as the command of this process does `train` restart it with a faster malloc.
     sys.argv[1:] = arguments[1:]
     # Each command imports what it needs: `status` starts neither JAX nor Grain.
-    module = importlib.import_module(_module(name, arguments[1:]))
+    try:
+        module = importlib.import_module(_module(name, arguments[1:]))
+    except ModuleNotFoundError as error:
+        missing = error.name
+        return exit_code_of(lambda: _lack(name, missing))
     if name == "train":  # the one command that may be several processes, which leave together
         from bertjax.training.parallel.processes import leave
 
@@ -84,6 +88,11 @@ def _module(name: str, arguments: Sequence[str]) -> str:
     # A text that ends in the suffix has spaces before it, and a flag comes with dashes.
     has_file = any(word.endswith(".onnx") and not word.startswith("-") and " " not in word for word in arguments)
     return f"bertjax.serving.{name}" if has_file and name in _OF_ONNX else f"bertjax.cli.{name}"
+
+
+def _lack(name: str, package: str) -> None:
+    """Report a missing package, as on a server that has only what ONNX files need."""
+    raise UserError(f"{name} needs the package {package}; install bertjax with all it needs, without --no-deps")
 
 
 def _refuse(name: str) -> None:

@@ -333,7 +333,7 @@ def main(argv: list[str] | None = None) -> int:
         "--score", default="", metavar="CORPUS", help="score before and after on this corpus or labeled file"
     )
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     for flag, count in (("--heads", args.heads), ("--mlp", args.mlp)):
         if count is not None and count < 1:

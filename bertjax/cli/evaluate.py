@@ -283,7 +283,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     columns = command_line.columns_of(args)
     if (args.task or args.per_class) and (args.minimal_pairs or args.suite):

@@ -200,7 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
     platform.configure_logging()
     platform.configure(args.platform)

@@ -236,7 +236,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     config_file.add_flags(parser)
     parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     processes.add_flag(parser)
     parser.add_argument(
         "--longer",

@@ -61,6 +61,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_platform_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --platform, see `platform.configure`. It is here because that module imports JAX."""
+    parser.add_argument(
+        "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
+    )
+
+
 def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     """Add --trust-code."""
     parser.add_argument(

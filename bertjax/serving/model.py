@@ -87,9 +87,7 @@ class OnnxModel:
             raise UserError(f"a text is not valid Unicode ({reason(error)}); send text in UTF-8") from None
         return [_row(encoding, self.max_tokens) for encoding in encodings]
 
-    def values(
-        self, rows: Sequence[Row], on_tokens: Callable[[int], object] = lambda tokens: None
-    ) -> np.ndarray:
+    def values(self, rows: Sequence[Row], on_tokens: Callable[[int], object] = lambda tokens: None) -> np.ndarray:
         """Return probabilities, numbers or vectors in the order of the rows, see `answers.values_of`.
 
         Args:
@@ -196,5 +194,3 @@ def _groups(lengths: Sequence[int]) -> Iterator[np.ndarray]:
 def one_thread_tokenizers() -> None:
     """Keep `tokenizers` from starting threads of its own, which would compete with those that compute."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
