@@ -63,7 +63,8 @@ def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Call
     predictor = Predictor(SavedModel(path, trust_code).export)
     if predictor.default != "task":
         return predictor.embed, [record["text"] for record in _records(file, ("text",))]
-    return predictor.predict, _records(file, predictor.pipeline(FineTuned).fields)
+    pipeline = predictor.pipeline(FineTuned)
+    return predictor.predict, pipeline.read(file)[:_TEXTS] if file else _records(file, pipeline.fields)
 
 
 def _records(file: str, fields: Sequence[str]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ depends slightly on the texts and the padding beside it. Attention products, sof
 
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,19 @@ PLACE = Path("onnx") / "model_quantized.onnx"
 TOLERANCE = 0.5
 
 
-def write(path: Path, export: Export, reduce_range: bool = True) -> list[str]:
+def write(
+    path: Path,
+    export: Export,
+    reduce_range: bool = True,
+    compare: Callable[[Path, Path], list[str]] = lambda whole, small: [],
+) -> list[str]:
     """Write a model in int8, with the same inputs and outputs as `onnx.write`.
 
     Args:
       path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
       export: a model that `onnx.write` can write.
       reduce_range: whether weights use 7 bits. With 8, int16 sums may overflow on processors without int8 units (VNNI).
+      compare: returns further notes from the files in float32 and in int8.
 
     Returns:
       Notes about the file, one line each.
@@ -51,8 +58,9 @@ def write(path: Path, export: Export, reduce_range: bool = True) -> list[str]:
             raise RunFailed(
                 f"onnxruntime in int8 and bertjax differ by {error:.0%} of the outputs in {path}; it was not written"
             )
+        notes += compare(whole, draft)
         onnx.publish(draft, path)
-    return [outputs, f"{checked} in float32, by {error:.0%} of the outputs in int8 (random texts)", *notes]
+    return [outputs, f"{checked} in float32, by {error:.0%} of the outputs in int8 (random tokens)", *notes]
 
 
 def _error(output: np.ndarray, expected: np.ndarray) -> float:

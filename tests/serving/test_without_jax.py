@@ -9,8 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.cli import evaluate, serve
+from bertjax.cli import convert, evaluate, serve
+from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
+from bertjax.interop import onnx
+from bertjax.runtime import command_line
+from bertjax.serving import comparison
+from bertjax.serving import evaluate as serving_evaluate
 from bertjax.serving.model import OnnxModel
 from tests.serving import files
 from tests.serving.files import slow
@@ -18,6 +23,12 @@ from tests.test_imports import IMPORTS, MODULES, PACKAGE, users_of
 
 # Text that is cut, that spells out symbols, and that has characters without a piece.
 TEXTS = ["abd ace", "bbe", "[SEP] abd [MASK] cfd", "abd " * 60, "ü 漢 🙂 abd"]
+
+
+def write_table(path, header):
+    names = ["bad", "good", "ü, so-so"]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([header, *([text, names[number % 3]] for number, text in enumerate(TEXTS * 3))])
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +76,6 @@ def test_pairs_are_cut_and_laid_out_as_by_the_export(made, tmp_path):
     texts = [(record["a"], record["b"]) for record in records]
     rows = [tuple(row.ids) for row in file.rows(texts)]
     encoded = Predictor(model)
-    from bertjax.inference.finetuned import FineTuned
-
     examples = encoded.pipeline(FineTuned).encode([record | {"_where": ""} for record in records])
     assert rows == [tuple(ids) for ids in examples.ragged.token_lists()]
     for own, theirs in zip(file.answers(texts), encoded.predict(records), strict=True):
@@ -86,10 +95,7 @@ def test_settings_of_the_objective_are_in_the_file(made, tmp_path):
 
 @slow
 def test_scores_are_those_of_the_export(made, tmp_path):
-    with open(tmp_path / "test.csv", "w", newline="") as file:
-        names = ["bad", "good", "ü, so-so"]
-        rows = [[text, names[number % 3]] for number, text in enumerate(TEXTS * 3)]
-        csv.writer(file).writerows([["comment", "stars"], *rows])
+    write_table(tmp_path / "test.csv", ["comment", "stars"])
     columns = {"text": "comment", "label": "stars"}
     expected = evaluate.run(str(made.export), str(tmp_path / "test.csv"), columns=columns)["eval"]
     flags = ("--corpus=test.csv", "--text=comment", "--label=stars", "--json")
@@ -155,3 +161,25 @@ def test_other_commands_name_what_uses_the_file(tmp_path):
     path.write_bytes(b"")
     with pytest.raises(Exception, match="is an ONNX file, which predict, evaluate, bench and serve use"):
         SavedModel(path)
+
+
+@slow
+def test_the_int8_file_is_scored_beside_the_original(made, tmp_path, monkeypatch, capsys):
+    """PyTorch has exported the model before."""
+    monkeypatch.setattr(onnx, "_export", lambda source, draft, *others: draft.write_bytes(made.onnx.read_bytes()))
+    monkeypatch.setattr(comparison, "_SECONDS", 0.01)
+    write_table(tmp_path / "test.csv", ["sentence", "label"])
+    flags = [f"--from={made.export}", f"--to={tmp_path / 'new.onnx'}", "--quantize=int8"]
+    assert convert.main([*flags, f"--score={tmp_path / 'test.csv'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for path, place in ((made.onnx, 2), (made.int8, 4)):
+        scores = serving_evaluate.run(OnnxModel(path), str(tmp_path / "test.csv"))["eval"]
+        shown = {line.split()[1]: line.split()[place] for line in lines if line.startswith("score: ")}
+        assert shown == {name: f"{value:.4f}" for name, value in scores.items()}
+    assert sum(line.startswith("time: ") and line.endswith("ms a text (median, one thread)") for line in lines) == 1
+    for bad, complaint in [
+        ([flags[0], flags[1].replace("new", "b"), "--score=a.csv"], "--score=a.csv compares int8 with float32"),
+        ([flags[0], flags[1].replace("new", "b"), flags[2], "--score=nowhere.csv"], "nowhere.csv"),
+    ]:
+        assert command_line.exit_code_of(lambda bad=bad: convert.main(bad)) == 2
+        assert complaint in capsys.readouterr().err and not (tmp_path / "b.onnx").exists()
