@@ -33,7 +33,6 @@ def description_of(export: Export) -> Description:
         pads_left=tokenizer.cls_last,
         labels=tuple(objective.get("classes", ())),
         examples={name: getattr(examples, name) for name in _COLUMNS if hasattr(examples, name)},
-        temperature=objective.get("temperature") or 1.0,
         threshold=objective.get("threshold"),
         activation=objective.get("activation", "identity"),
     )

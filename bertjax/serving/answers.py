@@ -30,7 +30,7 @@ def values_of(description: Description, outputs: np.ndarray) -> np.ndarray:
       outputs: rows of its output, float32 [M, C] or [M, D].
     """
     if description.task == CLASSIFICATION:
-        return softmax(outputs / description.temperature)
+        return softmax(outputs)
     if description.task == MULTI_LABEL:
         return sigmoid(outputs)
     if description.task == REGRESSION:

@@ -31,7 +31,6 @@ class Description:
       pads_left: whether padding comes first, as XLNet needs it.
       labels: class names, in the order of the logits.
       examples: settings of the labeled files: `kind` and the names of their columns.
-      temperature: number that divides the logits of a classifier (Guo et al., 2017, arXiv 1706.04599).
       threshold: smallest probability of a class that applies (`multi_label`) or of an accepted answer; None for none.
       activation: function from the logit to the number: `identity` or `sigmoid` (regression only).
     """
@@ -42,7 +41,6 @@ class Description:
     pads_left: bool = False
     labels: tuple[str, ...] = ()
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    temperature: float = 1.0
     threshold: float | None = None
     activation: str = "identity"
 
@@ -101,8 +99,8 @@ class Description:
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not of type {kind.__name__}")
-        if self.max_tokens < 1 or self.pad_id < 0 or not 0.0 < self.temperature < float("inf"):
-            raise ValueError("max_tokens, pad_id or temperature is out of range")
+        if self.max_tokens < 1 or self.pad_id < 0:
+            raise ValueError("max_tokens or pad_id is out of range")
         if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:
             raise ValueError(f"threshold={self.threshold} is not between 0 and 1")
         if not all(isinstance(label, str) for label in self.labels) or not all(map(_is_column, self.fields)):

@@ -46,14 +46,6 @@ def test_logits_of_any_size_have_probabilities():
     np.testing.assert_allclose(sets, [[1.0, 0.0, 0.5]])
 
 
-def test_temperature_changes_probabilities_and_no_prediction():
-    logits_MC = drawn((50, 3))
-    cold, warm = (values_of(described("classification", temperature=t), logits_MC) for t in (1.0, 4.0))
-    assert (warm.max(axis=-1) < cold.max(axis=-1)).all()
-    assert (warm.argmax(axis=-1) == cold.argmax(axis=-1)).all()
-    np.testing.assert_allclose(warm, np.asarray(jax.nn.softmax(logits_MC / 4.0)), atol=1e-6)
-
-
 def test_an_answer_is_accepted_above_the_threshold():
     description = described("classification", threshold=0.6, labels=("no", "yes"))
     sure, unsure = answers_of(description, np.array([[0.1, 0.9], [0.45, 0.55]]))

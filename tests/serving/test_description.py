@@ -13,7 +13,6 @@ OWN = Description(
     0,
     labels=("bad", "gut, ü"),
     examples={"kind": "labeled_text", "text": "a", "pair": "b"},
-    temperature=1.7,
     threshold=0.9,
 )
 
@@ -35,8 +34,7 @@ def test_a_description_is_read_as_it_was_written():
         ({"max_tokens": "many"}, "max_tokens='many' is not of type int"),
         ({"max_tokens": True}, "max_tokens=True is not of type int"),
         ({"max_tokens": 0}, "out of range"),
-        ({"temperature": 0.0}, "out of range"),
-        ({"temperature": "x"}, "not supported between"),
+        ({"pad_id": -1}, "out of range"),
         ({"labels": []}, "it has no labels"),
         ({"labels": [1, 2]}, "labels or columns are not texts"),
         ({"examples": {"text": 3}}, "labels or columns are not texts"),

@@ -12,11 +12,12 @@ import pytest
 from bertjax.cli import convert, evaluate, serve
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import onnx
+from bertjax.interop import onnx, task_heads
 from bertjax.runtime import command_line
 from bertjax.serving import comparison
 from bertjax.serving import evaluate as serving_evaluate
 from bertjax.serving.model import OnnxModel
+from tests.interop import models
 from tests.serving import files
 from tests.serving.files import slow
 from tests.test_imports import IMPORTS, MODULES, PACKAGE, users_of
@@ -34,6 +35,11 @@ def write_table(path, header):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     return files.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def made_model():
+    return models.fine_tuned("classification", models.trained())
 
 
 def test_no_module_of_the_server_imports_jax():
@@ -83,14 +89,23 @@ def test_pairs_are_cut_and_laid_out_as_by_the_export(made, tmp_path):
 
 
 @slow
-def test_settings_of_the_objective_are_in_the_file(made, tmp_path):
-    files.described(made, tmp_path / "own.onnx", objective={"temperature": 2.0, "threshold": 0.36})
-    plain, own = (OnnxModel(path) for path in (made.onnx, tmp_path / "own.onnx"))
-    rows = plain.rows(TEXTS)
-    powers_MC = plain.values(rows) ** 0.5  # softmax(z / 2) is proportional to the root of softmax(z)
-    np.testing.assert_allclose(own.values(rows), powers_MC / powers_MC.sum(axis=-1, keepdims=True), atol=1e-6)
-    accepted = [answer["accepted"] for answer in own.answers(TEXTS)]
-    assert accepted == [max(answer["probabilities"].values()) > 0.36 for answer in own.answers(TEXTS)]
+def test_the_threshold_of_the_objective_is_in_the_file(made, tmp_path):
+    files.described(made, tmp_path / "own.onnx", objective={"threshold": 0.36})
+    answers = OnnxModel(tmp_path / "own.onnx").answers(TEXTS)
+    accepted = [answer["accepted"] for answer in answers]
+    assert accepted == [max(answer["probabilities"].values()) > 0.36 for answer in answers]
+
+
+def test_the_temperature_of_the_objective_is_in_the_head(made_model):
+    """Every library then computes softmax(z / T), whose square is proportional to softmax(z) if T is 2."""
+    made_model.settings["tasks"]["classification"]["objective"]["temperature"] = 2.0
+    scaled, [note] = task_heads.with_temperature(made_model)
+    assert note == "temperature 2.0000: the head's weights are divided by it, so its probabilities are calibrated"
+    plain = scaled._replace(params=made_model.params)
+    powers = np.array([list(answer["probabilities"].values()) for answer in Predictor(scaled).predict(TEXTS)]) ** 2
+    expected = [list(answer["probabilities"].values()) for answer in Predictor(plain).predict(TEXTS)]
+    np.testing.assert_allclose(powers / powers.sum(axis=-1, keepdims=True), expected, atol=1e-5)
+    assert task_heads.with_temperature(scaled) == (scaled, [])
 
 
 @slow
