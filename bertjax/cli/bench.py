@@ -10,7 +10,7 @@ from bertjax.inference.records import read_file
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
 from bertjax.serving.latency import Timing, measure
-from bertjax.serving.model import OnnxModel, is_onnx, one_thread_tokenizers
+from bertjax.serving.model import OnnxModel, Text, is_onnx, one_thread_tokenizers
 from bertjax.serving.predict import texts_of
 
 _CORPUS = "embedded:en"
@@ -54,8 +54,7 @@ def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Call
     if is_onnx(path):
         model = OnnxModel(path, threads)
         model.check_task()
-        description = model.description
-        return model.answers, texts_of(description, _records(file, description.fields))
+        return model.answers, texts_for(model, file)
     from bertjax.config.opening import SavedModel
     from bertjax.inference.finetuned import FineTuned
     from bertjax.inference.predictor import Predictor
@@ -65,6 +64,11 @@ def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Call
         return predictor.embed, [record["text"] for record in _records(file, ("text",))]
     pipeline = predictor.pipeline(FineTuned)
     return predictor.predict, pipeline.read(file)[:_TEXTS] if file else _records(file, pipeline.fields)
+
+
+def texts_for(model: OnnxModel, file: str = "") -> list[Text]:
+    """Return texts for a model, of a file or of the embedded English corpus."""
+    return texts_of(model.description, _records(file, model.description.fields))
 
 
 def _records(file: str, fields: Sequence[str]) -> list[dict[str, Any]]:
