@@ -9,6 +9,11 @@ from typing import Any
 from bertjax.runtime.errors import UserError, cut_text, printable
 
 
+# Bytes of a body that are read and dropped beyond the limit. If a connection is closed with unread bytes, the kernel
+# resets it, and the client loses the answer that tells it why (RFC 9112, section 9.6).
+_DISCARDED = 1 << 20
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """What one request, and all of them together, may ask for.
@@ -60,20 +65,23 @@ async def body_of(length: str | None, chunks: AsyncIterator[bytes], limits: Limi
     Raises:
       Refused: it is too large (413) or comes too slowly (408).
     """
-    too_large = Refused(413, f"the body has more than {limits.body_bytes:,} bytes; send fewer texts", closes=True)
+    most, last = limits.body_bytes, limits.body_bytes + _DISCARDED
+    error = f"the body has more than {most:,} bytes; send fewer texts"
     # Before anything is read: the HTTP parser has checked that it is a number.
-    if length is not None and int(length) > limits.body_bytes:
-        raise too_large
+    if length is not None and int(length) > last:
+        raise Refused(413, error, closes=True)
     parts, size = [], 0
     try:
         async with asyncio.timeout(limits.seconds):
             async for part in chunks:
                 size += len(part)
-                if size > limits.body_bytes:
-                    raise too_large
-                parts.append(part)
+                if size > last:
+                    raise Refused(413, error, closes=True)
+                parts.append(part) if size <= most else parts.clear()
     except TimeoutError:
         raise Refused(408, f"the body did not arrive in {limits.seconds:g} seconds", closes=True) from None
+    if size > most:
+        raise Refused(413, error)
     return b"".join(parts)
 
 

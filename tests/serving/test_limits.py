@@ -67,18 +67,33 @@ class Chunks:
         return self.part
 
 
-def test_an_endless_body_is_read_up_to_the_limit():
-    chunks = Chunks(b"x" * 30)
+def test_an_endless_body_is_read_up_to_the_limit_and_a_little_more():
+    """So that a client that sends a little too much reads the answer."""
+    chunks = Chunks(b"x" * 3000)
     with pytest.raises(Refused, match="the body has more than 100 bytes; send fewer texts") as refused:
         asyncio.run(body_of(None, chunks, LIMITS))
-    assert refused.value.status == 413 and refused.value.closes and chunks.count == 4
+    assert refused.value.status == 413 and refused.value.closes and chunks.count == (100 + (1 << 20)) // 3000 + 1
 
 
 def test_nothing_is_read_of_a_body_that_announces_its_size():
     chunks = Chunks(b"x")
-    with pytest.raises(Refused, match="more than 100 bytes"):
-        asyncio.run(body_of("101", chunks, LIMITS))
-    assert chunks.count == 0
+    with pytest.raises(Refused, match="more than 100 bytes") as refused:
+        asyncio.run(body_of(str(101 + (1 << 20)), chunks, LIMITS))
+    assert chunks.count == 0 and refused.value.closes
+
+
+@pytest.mark.parametrize("size", [100, 101])
+def test_a_body_may_be_as_long_as_the_limit(size):
+    async def whole():
+        yield b"x" * 60
+        yield b"y" * (size - 60)
+
+    if size == 100:
+        assert asyncio.run(body_of("100", whole(), LIMITS)) == b"x" * 60 + b"y" * 40
+        return
+    with pytest.raises(Refused, match="more than 100 bytes") as refused:
+        asyncio.run(body_of("101", whole(), LIMITS))
+    assert refused.value.status == 413 and not refused.value.closes  # all of it was read
 
 
 def test_a_body_that_never_ends_is_refused_in_time():
