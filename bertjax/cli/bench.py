@@ -1,6 +1,5 @@
 """python -m bertjax bench: time of a text and texts a second, for runs, exports and ONNX files."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from bertjax.inference.records import read_file
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
 from bertjax.serving.latency import Timing, measure
-from bertjax.serving.model import OnnxModel, Text, is_onnx, one_thread_tokenizers
+from bertjax.serving.model import OnnxModel, Text, cores, is_onnx, one_thread_tokenizers
 from bertjax.serving.predict import texts_of
 
 _CORPUS = "embedded:en"
@@ -39,9 +38,8 @@ def run(
     Raises:
       UserError: a model or the file cannot be used.
     """
-    cores = _cores()
     for path in paths:
-        counts = (threads or sorted({1, cores})) if is_onnx(path) else (cores,)
+        counts = (threads or sorted({1, cores()})) if is_onnx(path) else (cores(),)
         for count in counts:
             answer, texts = _answers(path, file, count, trust_code)
             for batch in batches:
@@ -79,10 +77,6 @@ def _records(file: str, fields: Sequence[str]) -> list[dict[str, Any]]:
     texts = [text for _, text in zip(range(_TEXTS + 1), short)]
     # The second text of a pair is that of the next record.
     return [dict(zip(fields, texts[number : number + 2])) for number in range(_TEXTS)]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def line_of(result: dict[str, Any]) -> str:

@@ -2,10 +2,11 @@
 
 import dataclasses
 import importlib.util
-import os
 
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, printable, say, shorten
+from bertjax.serving.limits import Limits
+from bertjax.serving.model import OnnxModel, cores, one_thread_tokenizers
 
 _PACKAGES = ("onnxruntime", "tokenizers", "starlette", "uvicorn", "prometheus_client")
 _LIMITS = {
@@ -26,11 +27,6 @@ def check_installed() -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    check_installed()
-    from bertjax.serving.limits import Limits
-    from bertjax.serving.model import OnnxModel, one_thread_tokenizers
-    from bertjax.serving.server import app_of, bind, serve
-
     parser = command_line.ArgumentParser(
         "serve",
         description="Answer over HTTP with an ONNX file: classes, numbers or embeddings. Texts of concurrent requests\n"
@@ -64,11 +60,14 @@ def main(argv: list[str] | None = None) -> int:
             help=f"most {_LIMITS[name]} (default: {field.default})",
         )
     args = parser.parse_args(argv)
+    check_installed()
+    from bertjax.serving.server import app_of, bind, serve
+
     for flag, value in (("--batch", args.batch), ("--max-tokens", args.max_tokens), ("--workers", args.workers + 1)):
         if value < 1:
             raise UserError(f"{flag}={value} must be at least 1")
     limits = Limits(**{field.name: getattr(args, f"max_{field.name}") for field in dataclasses.fields(Limits)})
-    workers = args.workers or len(os.sched_getaffinity(0))
+    workers = args.workers or cores()
     one_thread_tokenizers()
     model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens)
     app = app_of(model, workers, args.batch, limits)

@@ -191,6 +191,11 @@ def _groups(lengths: Sequence[int]) -> Iterator[np.ndarray]:
     yield order[first:]
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def one_thread_tokenizers() -> None:
     """Keep `tokenizers` from starting threads of its own, which would compete with those that compute."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
