@@ -29,6 +29,8 @@ from bertjax.runtime.errors import UserError, printable, say
 
 FLOAT32_BYTES = 4
 _BATCH_CHARACTERS = 10_000_000
+# Time for the latency of each model.
+_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +147,7 @@ def run(
 def _milliseconds(name: str | os.PathLike, config: Config, score: str, trust_code: bool) -> float:
     """Return the median time of a text of the scored file, or of the embedded corpus if that is no labeled file."""
     file = score if isinstance(config.task.examples, LabeledFormat) else ""
-    [result] = bench.run([os.fspath(name)], file, batches=(1,), seconds=1.0, trust_code=trust_code)
+    [result] = bench.run([os.fspath(name)], file, batches=(1,), seconds=_SECONDS, trust_code=trust_code)
     return result["p50"] * 1e3
 
 
