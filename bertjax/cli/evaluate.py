@@ -258,7 +258,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "model",
-        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs",
+        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs; for "
+        "an ONNX file see evaluate MODEL.onnx --help",
     )
     parser.add_argument(
         "--corpus",

@@ -150,7 +150,11 @@ def main(argv: list[str] | None = None) -> int:
         description="Use a model: predict what it was fine-tuned for, fill [MASK], or turn texts into vectors.",
         epilog=_HELP,
     )
-    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument(
+        "model",
+        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; for an ONNX file see "
+        "predict MODEL.onnx --help",
+    )
     parser.add_argument(
         "texts",
         nargs="*",
