@@ -14,7 +14,9 @@ def scores_of(description: Description, values: np.ndarray, labels: np.ndarray) 
       labels: class numbers int [M], multi-hot sets [M, C], or numbers [M].
     """
     if description.task == CLASSIFICATION:
-        return _of_classes(labels, values.argmax(axis=-1), len(description.labels))
+        guesses_M = values.argmax(axis=-1)
+        scores = _of_classes(labels, guesses_M, len(description.labels))
+        return scores | _of_accepted(values.max(axis=-1), guesses_M == labels, description.threshold)
     if description.task == MULTI_LABEL:
         threshold = 0.5 if description.threshold is None else description.threshold
         return _of_sets(labels > 0, values > threshold)
@@ -38,6 +40,15 @@ def _of_classes(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> di
         "f1": float(f1_C[1] if classes == 2 else f1_C.mean()),
         "matthews": _matthews(confusion_CC),
     }
+
+
+def _of_accepted(confidences_M: np.ndarray, is_right_M: np.ndarray, threshold: float | None) -> dict[str, float]:
+    """Return the share of accepted answers, and the share of right ones among them; nothing without a threshold."""
+    if threshold is None:
+        return {}
+    is_accepted_M = confidences_M > threshold
+    precision = {"precision": float(is_right_M[is_accepted_M].mean())} if is_accepted_M.any() else {}
+    return {"coverage": float(is_accepted_M.mean())} | precision
 
 
 def _matthews(confusion_CC: np.ndarray) -> float:

@@ -80,6 +80,15 @@ def test_scores_of_one_class_only_are_numbers():
     assert scores["accuracy"] == 1.0 and scores["matthews"] == 0.0 and scores["f1"] == pytest.approx(1 / 3)
 
 
+def test_scores_of_accepted_answers():
+    values, labels = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7]]), np.array([0, 1, 1, 1])
+    description = described("classification", threshold=0.65, labels=("no", "yes"))
+    scores = scores_of(description, values, labels)
+    assert (scores["coverage"], scores["precision"]) == (0.75, pytest.approx(2 / 3))
+    none = scores_of(described("classification", threshold=1.0, labels=("no", "yes")), values, labels)
+    assert none["coverage"] == 0.0 and "precision" not in none
+
+
 def test_scores_of_sets_are_those_of_scikit_learn():
     draw = np.random.default_rng(0)
     labels, values = (draw.random((40, 3)) > 0.6).astype(np.float32), draw.random((40, 3))
