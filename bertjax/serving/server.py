@@ -195,6 +195,12 @@ def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
         timeout_keep_alive=int(max(1, limits.seconds)),
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-    # uvicorn sends itself the signal again after it has stopped. A server that stopped as asked ends with code 0.
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    uvicorn.Server(config).run(sockets=[bound])
+    server = uvicorn.Server(config)
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    # uvicorn sends itself the signal again after it has stopped, which would end the process with the signal's code.
+    # A server that stopped as it was asked ends with code 0.
+    signal.signal(signal.SIGTERM, stop)
+    server.run(sockets=[bound])
