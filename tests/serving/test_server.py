@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks import serving
 from tests.serving import files
 from tests.serving.files import slow
 from tests.serving.running import Server, received
@@ -190,3 +191,11 @@ def test_a_port_in_use_is_one_line(made, server, tmp_path):
     done = files.run(tmp_path, "serve", str(made.onnx), f"--port={server.port}")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert f"--port={server.port} cannot be used" in done.stderr and "choose others" in done.stderr
+
+
+@slow
+def test_the_benchmark_measures_both_servers(made):
+    line = serving.measure(str(made.onnx), ["abd ace", "bbe"], clients=(1, 3), duration=0.2)
+    for arm in serving.ARMS:
+        for of in line["arms"][arm].values():
+            assert of["requests_per_second"] > 0 and 0 < of["p50"] <= of["p99"]
