@@ -60,7 +60,7 @@ ALLOWED = {
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config training.parallel training.run config.opening config.config_file training "
-    "inference interop comparison",
+    "inference inference.records interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
     "config.config training.optim training.parallel training.run config.opening config.config_file training forecast "
     "inference inference.records inference.readable serving interop comparison analysis",
