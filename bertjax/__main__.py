@@ -3,7 +3,8 @@
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import bertjax
 from bertjax.runtime.command_line import command, exit_code_of
@@ -80,7 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         from bertjax.training.parallel.processes import leave
 
         return leave(lambda: exit_code_of(module.main))
-    return exit_code_of(module.main)
+    return exit_code_of(lambda: _run(name, module.main))
+
+
+def _run(name: str, command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except ModuleNotFoundError as error:
+        if error.name != "jax":  # others are optional or of a user, and have messages of their own
+            raise
+        missing = error.name
+    return _lack(name, missing)
 
 
 def _module(name: str, arguments: Sequence[str]) -> str:
@@ -90,7 +101,7 @@ def _module(name: str, arguments: Sequence[str]) -> str:
     return f"bertjax.serving.{name}" if has_file and name in _OF_ONNX else f"bertjax.cli.{name}"
 
 
-def _lack(name: str, package: str) -> None:
+def _lack(name: str, package: str) -> NoReturn:
     """Report a missing package, as on a server that has only what ONNX files need."""
     raise UserError(f"{name} needs the package {package}; install bertjax with all it needs, without --no-deps")
 

@@ -32,6 +32,8 @@ from bertjax.serving.model import OnnxModel
 
 # Time for requests that are being answered when the process is asked to stop.
 _STOP_SECONDS = 30
+# Connections that the kernel holds until they are accepted.
+_BACKLOG = 1024
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -160,7 +162,7 @@ def _protocol(seconds: float) -> type[H11Protocol]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; port 0 takes a free one.
+    """Return a socket that listens at an address; port 0 takes a free one. Clients wait until `serve` accepts them.
 
     Raises:
       UserError: the address is not one of this machine, or is in use.
@@ -170,6 +172,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
+        bound.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         raise UserError(f"--host={host} --port={port} cannot be used ({error}); choose others") from None
     return bound
@@ -192,6 +195,7 @@ def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
         access_log=False,
         server_header=False,
         limit_concurrency=limits.connections,
+        backlog=_BACKLOG,
         timeout_keep_alive=int(max(1, limits.seconds)),
         timeout_graceful_shutdown=_STOP_SECONDS,
     )

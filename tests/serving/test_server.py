@@ -97,7 +97,7 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
         ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9,), b"400"),  # TLS
         ((b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 1e9\r\n\r\n",), b"400"),
         ((b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",), b"400"),
-        ((b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",), b"400"),
+        ((b"GET /" + b"a" * 1_000_000,), b"400"),
     ]
     for parts, status in cases:
         answer = server.raw(*parts)

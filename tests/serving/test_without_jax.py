@@ -12,7 +12,7 @@ import pytest
 from bertjax.cli import convert, evaluate, serve
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import onnx, task_heads
+from bertjax.interop import onnx, onnx_metadata, task_heads
 from bertjax.runtime import command_line
 from bertjax.serving import comparison
 from bertjax.serving import evaluate as serving_evaluate
@@ -88,12 +88,15 @@ def test_pairs_are_cut_and_laid_out_as_by_the_export(made, tmp_path):
         assert own["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-6)
 
 
-@slow
-def test_the_threshold_of_the_objective_is_in_the_file(made, tmp_path):
-    files.described(made, tmp_path / "own.onnx", objective={"threshold": 0.36})
-    answers = OnnxModel(tmp_path / "own.onnx").answers(TEXTS)
-    accepted = [answer["accepted"] for answer in answers]
-    assert accepted == [max(answer["probabilities"].values()) > 0.36 for answer in answers]
+def test_what_is_tuned_and_what_files_have_is_in_the_description():
+    model = models.fine_tuned("multi_label", models.trained())
+    [task] = model.settings["tasks"].values()
+    task["objective"]["threshold"] = 0.7
+    task["examples"] |= {"text": "comment", "separator": ";", "max_tokens": 12, "train": "/secret/train.csv"}
+    description = onnx_metadata.description_of(model)
+    assert (description.task, description.threshold, description.max_tokens) == ("multi_label", 0.7, 12)
+    assert description.labels == ("bad", "good", "ü, so-so") and description.fields == ("comment",)
+    assert description.examples["separator"] == ";" and "secret" not in description.to_json()
 
 
 def test_the_temperature_of_the_objective_is_in_the_head(made_model):
