@@ -3,7 +3,8 @@
 import difflib
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import bertjax
 from bertjax.runtime.command_line import command, exit_code_of
@@ -20,6 +21,8 @@ COMMANDS = {
     "use": {
         "predict": "classify, tag, answer, fill [MASK], or turn texts into vectors",
         "evaluate": "score a model on held-out texts, a labeled file or minimal pairs",
+        "bench": "measure the time of a text and the texts a second, by batch and threads",
+        "serve": "answer over HTTP with an ONNX file, without JAX",
         "augment": "write variants of texts for a student to train on",
     },
     "understand": {
@@ -38,6 +41,8 @@ COMMANDS = {
     "check the machine": {"check": "find devices that compute wrong results"},
 }
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
+# Commands that also use an ONNX file, on machines without JAX; their modules are in `bertjax.serving`.
+_OF_ONNX = ("predict", "evaluate")
 
 
 def overview() -> str:
@@ -67,12 +72,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Flags are not passed on: only as the command of this process does `train` restart it with a faster malloc.
     sys.argv[1:] = arguments[1:]
     # Each command imports what it needs: `status` starts neither JAX nor Grain.
-    module = importlib.import_module(f"bertjax.cli.{name}")
+    try:
+        module = importlib.import_module(_module(name, arguments[1:]))
+    except ModuleNotFoundError as error:
+        missing = error.name
+        return exit_code_of(lambda: _lack(name, missing))
     if name == "train":  # the one command that may be several processes, which leave together
         from bertjax.training.parallel.processes import leave
 
         return leave(lambda: exit_code_of(module.main))
-    return exit_code_of(module.main)
+    return exit_code_of(lambda: _run(name, module.main))
+
+
+def _run(name: str, command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except ModuleNotFoundError as error:
+        if error.name != "jax":  # others are optional or of a user, and have messages of their own
+            raise
+        missing = error.name
+    return _lack(name, missing)
+
+
+def _module(name: str, arguments: Sequence[str]) -> str:
+    """Return the module of a command; for an ONNX file one that does not import JAX."""
+    # A text that ends in the suffix has spaces before it, and a flag comes with dashes.
+    has_file = any(word.endswith(".onnx") and not word.startswith("-") and " " not in word for word in arguments)
+    return f"bertjax.serving.{name}" if has_file and name in _OF_ONNX else f"bertjax.cli.{name}"
+
+
+def _lack(name: str, package: str) -> NoReturn:
+    """Report a missing package, as on a server that has only what ONNX files need."""
+    raise UserError(f"{name} needs the package {package}; install bertjax with all it needs, without --no-deps")
 
 
 def _refuse(name: str) -> None:

@@ -47,6 +47,9 @@ ALLOWED = {
     "training.lora training.pruning training.quantization training.model_params training.stages "
     "training.stage_encoders config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.config",
+    "inference.records": "runtime data",
+    "inference.readable": "runtime",
+    "serving": "runtime data inference.records inference.readable",  # ONNX files, without JAX
     "config.opening": "runtime data models config.private_paths config.export config.config training.run",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
@@ -54,15 +57,15 @@ ALLOWED = {
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "
     "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
-    "inference": "runtime data models config.export objectives config.config",
-    "interop": "runtime data models config.private_paths config.export training.config config.config",
+    "inference": "runtime data models config.export objectives config.config inference.records inference.readable",
+    "interop": "serving runtime data models config.private_paths config.export training.config config.config",
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config training.parallel training.run config.opening config.config_file training "
-    "inference interop comparison",
+    "inference inference.records interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
     "config.config config.settings training.optim training.parallel training.run config.opening config.config_file "
-    "training forecast inference interop comparison analysis",
+    "training forecast inference inference.records inference.readable serving interop comparison analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
     "train": "__main__",

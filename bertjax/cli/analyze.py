@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", default="report", metavar="DIR", help="folder to write (default: report)")
     parser.add_argument("--task", default="", metavar="NAME", help="the task of models that were fine-tuned on several")
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     if args.examples < 0:
         raise UserError(f"--examples={args.examples} must be at least 1")

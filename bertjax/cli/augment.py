@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--longest-ngram", type=int, default=5, help="most words of an n-gram (default: %(default)s)")
     parser.add_argument("--candidates", type=int, default=CANDIDATES, help="words to draw from (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     augmentation = Augmentation(args.copies, args.mask, args.ngrams, args.longest_ngram, args.seed)
     platform.configure_logging()

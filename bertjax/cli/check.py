@@ -100,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         "  a chip that is in doubt:     python -m bertjax check --rounds=1000\n",
     )
     parser.add_argument("--rounds", type=int, default=20, help="repetitions on each device (default: %(default)s)")
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     if args.rounds < 2:
         raise UserError(f"--rounds={args.rounds} must be 2 or more")

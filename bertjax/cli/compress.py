@@ -11,11 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from bertjax.cli import evaluate
+from bertjax.cli import bench, evaluate
 from bertjax.config import export
+from bertjax.config.config import Config
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel, split_name
 from bertjax.data import sources
+from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer, trimming
 from bertjax.interop import huggingface, task_heads
 from bertjax.models import cut, importance, vocabulary
@@ -27,6 +29,8 @@ from bertjax.runtime.errors import UserError, printable, say
 
 FLOAT32_BYTES = 4
 _BATCH_CHARACTERS = 10_000_000
+# Time for the latency of each model.
+_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Summary:
       baselines: {metric: (before, after)} for baselines.
       notes: remarks, one line each.
       is_fine_tuned: whether the model has a head trained on labels.
+      milliseconds: median time of a text before and after; None without a corpus to score.
     """
 
     target: Path
@@ -73,6 +78,7 @@ class Summary:
     baselines: dict[str, tuple[float, float]]
     notes: tuple[str, ...]
     is_fine_tuned: bool
+    milliseconds: tuple[float, float] | None = None
 
 
 def run(
@@ -122,6 +128,7 @@ def run(
         written, config = SavedModel(folder, trust_code), saved.config_of(smaller.settings) if score else None
         after = evaluate.score(written, config, score) if config else {}
         weights = (folder / export.WEIGHTS).stat().st_size
+        times = [_milliseconds(name, config, score, trust_code) for name in (source, folder)] if config else []
     parameters = [vocabulary.count_parameters(each.params, each.encoder) for each in (model, smaller)]
     return Summary(
         target,
@@ -133,7 +140,15 @@ def run(
         _pairs(before, after, "baseline"),
         tuple(notes),
         any(term in model.params.get("heads", {}) for term in task_heads.TERMS),
+        (times[0], times[1]) if times else None,
     )
+
+
+def _milliseconds(name: str | os.PathLike, config: Config, score: str, trust_code: bool) -> float:
+    """Return the median time of a text of the scored file, or of the embedded corpus if that is no labeled file."""
+    file = score if isinstance(config.task.examples, LabeledFormat) else ""
+    [result] = bench.run([os.fspath(name)], file, batches=(1,), seconds=_SECONDS, trust_code=trust_code)
+    return result["p50"] * 1e3
 
 
 def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
@@ -333,7 +348,7 @@ def main(argv: list[str] | None = None) -> int:
         "--score", default="", metavar="CORPUS", help="score before and after on this corpus or labeled file"
     )
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     for flag, count in (("--heads", args.heads), ("--mlp", args.mlp)):
         if count is not None and count < 1:
@@ -366,6 +381,9 @@ def _text(summary: Summary) -> str:
         lines.append(f"{name:<12}  {old:,} -> {new:,} ({new / old:.1%})")
     for label, values in (("score", summary.scores), ("baseline", summary.baselines)):
         lines += [f"{label:<12}  {name} {old:.4f} -> {new:.4f}" for name, (old, new) in values.items()]
+    if summary.milliseconds:
+        old, new = summary.milliseconds
+        lines.append(f"{'time':<12}  {old:.2f} -> {new:.2f} ms a text (median, in JAX; bench measures more)")
     target = str(summary.target)
     lines.append(f"{'export':<12}  {target}")
     flags = (f"--config=configs/adapt.py:{target}", "--config.data.corpus=CORPUS")

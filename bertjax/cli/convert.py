@@ -1,16 +1,27 @@
 """python -m bertjax convert: convert Hugging Face checkpoints to bertjax and back, and both to ONNX."""
 
 import dataclasses
+import functools
 import os
 from pathlib import Path
 
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference.masked import masked_lm
-from bertjax.interop import card, families, huggingface, onnx, onnx_int8, sentence_transformers, task_heads
+from bertjax.interop import (
+    card,
+    families,
+    huggingface,
+    onnx,
+    onnx_int8,
+    onnx_metadata,
+    sentence_transformers,
+    task_heads,
+)
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
+from bertjax.serving import comparison, description, evaluate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +44,11 @@ class Summary:
 
 
 def run(
-    source: str | os.PathLike, target: str | os.PathLike, encoder_only: bool = False, quantized: bool = False
+    source: str | os.PathLike,
+    target: str | os.PathLike,
+    encoder_only: bool = False,
+    quantized: bool = False,
+    score: str = "",
 ) -> Summary:
     """Convert a model. The content of `source` and the suffix of `target` decide the direction.
 
@@ -43,12 +58,15 @@ def run(
       encoder_only: whether to leave out heads and pooler, which makes models with unknown heads convertible.
       quantized: whether to write ONNX in int8. If `target` is a folder, it becomes a transformers folder with the file
         in `onnx_int8.PLACE`.
+      score: labeled file to score the files in float32 and in int8 on; none if empty.
 
     Raises:
       UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, it has
         int8 weights already, or the target is not empty.
       RunFailed: see `onnx.write` and `onnx_int8.write`.
     """
+    if score and not quantized:
+        raise UserError(f"--score={score} compares int8 with float32; add --quantize=int8, or use bertjax evaluate")
     path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
@@ -67,9 +85,12 @@ def run(
     if encoder_only:
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")
+    if score:  # before PyTorch exports the model
+        evaluate.read(onnx_metadata.description_of(model), score)
+    compare = functools.partial(comparison.compared, path=score) if score else lambda whole, small: []
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
-        notes += onnx_int8.write(target, model) if quantized else onnx.write(target, model)
+        notes += onnx_int8.write(target, model, compare=compare) if quantized else onnx.write(target, model)
     else:
         # A draft that becomes the target when all of it is written.
         with storage.whole_folder(target) as draft:
@@ -79,7 +100,8 @@ def run(
                 notes = [*huggingface.write(draft, model), *notes]
             if quantized:
                 (draft / onnx_int8.PLACE).parent.mkdir()
-                notes += [*onnx_int8.write(draft / onnx_int8.PLACE, model), f"int8: {target / onnx_int8.PLACE}"]
+                notes += onnx_int8.write(draft / onnx_int8.PLACE, model, compare=compare)
+                notes.append(f"int8: {target / onnx_int8.PLACE}")
     kind = "onnx" if to_onnx else "export" if from_huggingface and not quantized else "transformers"
     has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
     task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
@@ -99,7 +121,9 @@ def main(argv: list[str] | None = None) -> int:
         "  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
         "  a downloaded model to here:  python -m bertjax convert --from=downloads/bert --to=models/bert\n"
         "  both to ONNX:                python -m bertjax convert --from=runs/tiny --to=tiny.onnx\n"
-        "  in int8, for a browser:      python -m bertjax convert --from=runs/tiny --to=hf/tiny --quantize=int8\n\n"
+        "  in int8, for a browser:      python -m bertjax convert --from=runs/tiny --to=hf/tiny --quantize=int8\n"
+        "  the same, with its score:    python -m bertjax convert --from=runs/reviews --to=reviews.onnx \\\n"
+        "                                   --quantize=int8 --score=test.csv\n\n"
         "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never\n"
         "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted (for ELECTRA\n"
         "the discriminator), and ForSequenceClassification, ForTokenClassification, ForQuestionAnswering and\n"
@@ -124,10 +148,16 @@ def main(argv: list[str] | None = None) -> int:
         choices=("int8",),
         help=f"write ONNX in int8: the file of --to=MODEL.onnx, or {onnx_int8.PLACE} in a folder of transformers",
     )
+    parser.add_argument(
+        "--score",
+        default="",
+        metavar="FILE",
+        help="with --quantize: score both files on this labeled file, and measure the time of a text",
+    )
     args = parser.parse_args(argv)
     platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
-    say(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize))))
+    say(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize), args.score)))
     return 0
 
 
@@ -142,7 +172,8 @@ def _text(summary: Summary) -> str:
     elif summary.kind == "transformers":
         next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.kind == "onnx":
-        next_step = f"onnxruntime.InferenceSession({target!r}).run(None, tokenized), see docs/guides/huggingface.md"
+        is_served = summary.task in description.TASKS
+        next_step = command("serve", target) if is_served else f"onnxruntime.InferenceSession({target!r})"
     elif summary.task:
         next_step = command("predict", target, "--file=RECORDS.jsonl")
     elif summary.has_heads:

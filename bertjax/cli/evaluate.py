@@ -11,8 +11,8 @@ from etils import epath
 
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
-from bertjax.data.labeled import labels
-from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.labeled.renamed import with_names_of
 from bertjax.data.labeled.source import LabeledSource, LabeledSources
 from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ from bertjax.inference.predictor import Predictor
 from bertjax.inference.progress import bar
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage
-from bertjax.runtime.errors import UserError, json_text, printable, quoted, say, shorten
+from bertjax.runtime.errors import UserError, json_text, printable, quoted, say
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
@@ -180,7 +180,7 @@ def _labeled(
         records = examples.read(path)  # an error of this file names no setting, which the user has not typed
         if task.has_classes:
             records = examples.without_missing(records, path, task.objective.classes)
-            records = _with_names_of(task.objective.classes, records, examples, path)
+            records = with_names_of(task.objective.classes, records, examples, path)
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
     source = labeled_files(config, tokenizer, is_trained=True)
@@ -204,23 +204,6 @@ def _labeled(
     except UserError as error:
         raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
     return files.store
-
-
-def _with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
-    """Rename labels to the model's class names, such as `1` to `LABEL_1`, if the match is unambiguous."""
-    names = list(examples.class_counts(records))
-    new = labels.matched(names, classes)
-    # Two labels that match one class would be merged, so such a file is left alone.
-    if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
-        return records  # the labels that the model lacks are refused one by one
-    changed = [f"{name} as {new[name]}" for name in labels.ordered(names) if name != new[name]]
-    say(f"{path}: labels are taken for the classes of the model: {shorten(changed, 8)}", file=sys.stderr)
-    field = "tags" if examples.kind == "tagged" else getattr(examples, "label", "")
-
-    def renamed(value: Any) -> Any:
-        return [new[name] for name in value] if isinstance(value, list) else new[labels.class_of(value)]
-
-    return [record | {field: renamed(record[field])} for record in records]
 
 
 def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:
@@ -275,7 +258,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "model",
-        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs",
+        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs; for "
+        "an ONNX file see evaluate MODEL.onnx --help",
     )
     parser.add_argument(
         "--corpus",
@@ -300,7 +284,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     columns = command_line.columns_of(args)
     if (args.task or args.per_class) and (args.minimal_pairs or args.suite):

@@ -150,7 +150,11 @@ def main(argv: list[str] | None = None) -> int:
         description="Use a model: predict what it was fine-tuned for, fill [MASK], or turn texts into vectors.",
         epilog=_HELP,
     )
-    parser.add_argument("model", help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP")
+    parser.add_argument(
+        "model",
+        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; for an ONNX file see "
+        "predict MODEL.onnx --help",
+    )
     parser.add_argument(
         "texts",
         nargs="*",
@@ -200,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
     platform.configure_logging()
     platform.configure(args.platform)

@@ -146,7 +146,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", default="", metavar="DIR", help="folder for a report page, figures and all numbers")
     command_line.add_trust_flag(parser)
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     for name in ("rank", "examples"):
         # The comparison counts as 0 or 1: a rank is at least 1, and 0 examples mean all.

@@ -251,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         help="print the settings of this configuration, or those below a prefix such as optimizer, and train nothing",
     )
     parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
-    platform.add_flag(parser)
+    command_line.add_platform_flag(parser)
     processes.add_flag(parser)
     parser.add_argument(
         "--longer",

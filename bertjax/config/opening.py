@@ -65,9 +65,15 @@ class SavedModel:
         path, self.step = split_name(name)
         self.folder = Path(path)
         self._trust_code, self._task = trust_code, task
-        if not self.folder.is_dir():
+        if self.folder.suffix == ".onnx" and self.folder.is_file():
             raise UserError(
-                f"{path!r} does not exist; name an export folder (bertjax convert makes one of a checkpoint from "
+                f"{path!r} is an ONNX file, which predict, evaluate, bench and serve use; name the export folder or "
+                "the run that it was made from"
+            )
+        if not self.folder.is_dir():
+            problem = "is a file" if self.folder.exists() else "does not exist"
+            raise UserError(
+                f"{path!r} {problem}; name an export folder (bertjax convert makes one of a checkpoint from "
                 "elsewhere), a workdir, or WORKDIR@STEP"
             )
         if not self.is_export and _is_of_transformers(self.folder):

@@ -91,8 +91,9 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     folder, tokenizer = Path(folder), export.tokenizer
     check_kinds(export.encoder.architecture())
     # 1. Make it a model that transformers can compute, with notes on what changes.
+    export, temperature_notes = task_heads.with_temperature(export)
     export, left_out_notes = _with_whole_attention(export)
-    left_out_notes += activation_notes(export.encoder)
+    left_out_notes += temperature_notes + activation_notes(export.encoder)
     export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))
     is_embedder = sentence_transformers.is_embedder(export.settings)
     if is_embedder:

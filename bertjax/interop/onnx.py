@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config.export import Export
-from bertjax.interop import huggingface
+from bertjax.interop import huggingface, onnx_metadata, task_heads
 from bertjax.interop.onnx_rows import inputs_of, rows
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.interop.tokenizers import load_json
@@ -35,7 +35,8 @@ def write(path: Path, export: Export) -> list[str]:
 
     Outputs are float32. A model fine-tuned on labels has only `logits` [B, C] or [B, T, C], or `start_logits` and
     `end_logits` [B, T]. An embedder has `sentence_embedding` [B, D]. Other models have `last_hidden_state` [B, T, D]
-    and, depending on their parts, `pooler_output` [B, D], `mlm_logits` [B, T, V] and so on.
+    and, depending on their parts, `pooler_output` [B, D], `mlm_logits` [B, T, V] and so on. The metadata has the
+    tokenizer and a description (`bertjax.serving.description`).
 
     Args:
       path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
@@ -56,18 +57,20 @@ def write(path: Path, export: Export) -> list[str]:
             f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
             "models only; convert it to a folder of transformers"
         )
+    export, notes = task_heads.with_temperature(export)
     reading = reading_of(export)
     # Beside the target, so that the file can be moved into place in one step.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
         huggingface.write(Path(folder) / "transformers", huggingface.encoder_alone(export))
         draft = Path(folder) / path.name
         _export(Path(folder) / "transformers", draft, export, reading, inputs_of(export))
+        onnx_metadata.attach(draft, export, Path(folder) / "transformers")
         difference = _difference(draft, export, reading)
         if not difference <= TOLERANCE:  # also if it is NaN
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
         publish(draft, path)
     checked = f"checked: onnxruntime and bertjax differ by {difference:.1e}"
-    return [f"outputs: {', '.join(reading.outputs)}", checked, *huggingface.activation_notes(export.encoder)]
+    return [f"outputs: {', '.join(reading.outputs)}", checked, *notes, *huggingface.activation_notes(export.encoder)]
 
 
 def check_place(path: Path) -> None:

@@ -7,12 +7,13 @@ depends slightly on the texts and the padding beside it. Attention products, sof
 
 import logging
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from bertjax.config.export import Export
-from bertjax.interop import onnx
+from bertjax.interop import onnx, task_heads
 from bertjax.interop.outputs import reading_of
 from bertjax.runtime.errors import RunFailed
 
@@ -23,13 +24,19 @@ PLACE = Path("onnx") / "model_quantized.onnx"
 TOLERANCE = 0.5
 
 
-def write(path: Path, export: Export, reduce_range: bool = True) -> list[str]:
+def write(
+    path: Path,
+    export: Export,
+    reduce_range: bool = True,
+    compare: Callable[[Path, Path], list[str]] = lambda whole, small: [],
+) -> list[str]:
     """Write a model in int8, with the same inputs and outputs as `onnx.write`.
 
     Args:
       path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
       export: a model that `onnx.write` can write.
       reduce_range: whether weights use 7 bits. With 8, int16 sums may overflow on processors without int8 units (VNNI).
+      compare: returns further notes from the files in float32 and in int8.
 
     Returns:
       Notes about the file, one line each.
@@ -40,19 +47,21 @@ def write(path: Path, export: Export, reduce_range: bool = True) -> list[str]:
     """
     onnx.check_installed()
     onnx.check_place(path)
-    reading = reading_of(export)
+    calibrated, _ = task_heads.with_temperature(export)
+    reading = reading_of(calibrated)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
         whole, draft = Path(folder) / "float" / path.name, Path(folder) / path.name
         whole.parent.mkdir()
         outputs, checked, *notes = onnx.write(whole, export)
         _quantize(whole, draft, reduce_range)
-        error = onnx.largest(_error(*both) for both in onnx.outputs_and_ours(draft, export, reading))
+        error = onnx.largest(_error(*both) for both in onnx.outputs_and_ours(draft, calibrated, reading))
         if not error <= TOLERANCE:
             raise RunFailed(
                 f"onnxruntime in int8 and bertjax differ by {error:.0%} of the outputs in {path}; it was not written"
             )
+        notes += compare(whole, draft)
         onnx.publish(draft, path)
-    return [outputs, f"{checked} in float32, by {error:.0%} of the outputs in int8 (random texts)", *notes]
+    return [outputs, f"{checked} in float32, by {error:.0%} of the outputs in int8 (random tokens)", *notes]
 
 
 def _error(output: np.ndarray, expected: np.ndarray) -> float:

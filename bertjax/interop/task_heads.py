@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.export import Export
 from bertjax.data.labeled.questions import Questions
 from bertjax.interop import names
 from bertjax.interop.names import ENCODER_ONLY, Name
@@ -187,6 +188,29 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
             f"only for that of {kind}; {ENCODER_ONLY}"
         )
     return objective
+
+
+def with_temperature(export: Export) -> tuple[Export, list[str]]:
+    """Divide the last layer of a classifier by its temperature, for which other libraries have no setting.
+
+    Their softmax then gives calibrated probabilities (Guo et al., 2017, arXiv 1706.04599, section 4.2).
+
+    Returns:
+      The model without `objective.temperature`, and a note; the model itself and none if it has no temperature.
+    """
+    temperature = first_objective(export.settings).get("temperature")
+    head = export.params.get("heads", {}).get(CLASSIFICATION)
+    if temperature is None or head is None:
+        return export, []
+    [(name, task), *others] = export.settings["tasks"].items()
+    objective = {key: value for key, value in task["objective"].items() if key != "temperature"}
+    tasks = {name: task | {"objective": objective}, **dict(others)}
+    # Families with a hidden layer in the head have the logits' layer in `classifier`.
+    last = {key: array / np.float32(temperature) for key, array in head.get("classifier", head).items()}
+    head = head | {"classifier": last} if "classifier" in head else last
+    params = export.params | {"heads": export.params["heads"] | {CLASSIFICATION: head}}
+    note = f"temperature {temperature:.4f}: the head's weights are divided by it, so its probabilities are calibrated"
+    return export._replace(settings=export.settings | {"tasks": tasks}, params=params), [note]
 
 
 def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:

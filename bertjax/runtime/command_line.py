@@ -61,6 +61,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_platform_flag(parser: argparse.ArgumentParser) -> None:
+    """Add --platform, see `platform.configure`. It is here because that module imports JAX."""
+    parser.add_argument(
+        "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
+    )
+
+
 def add_trust_flag(parser: argparse.ArgumentParser) -> None:
     """Add --trust-code."""
     parser.add_argument(
@@ -81,6 +88,8 @@ _COLUMNS = {
 }
 # What is read of a record without its label.
 INPUT_COLUMNS = ("text", "pair", "word")
+# What tables of texts have, without files of words.
+TEXT_COLUMNS = ("text", "pair")
 
 
 def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(_COLUMNS)) -> None:

@@ -1,6 +1,5 @@
 """Platform settings that must precede the start of the process or of JAX, and a check for idle accelerators."""
 
-import argparse
 import glob
 import importlib.util
 import logging
@@ -42,13 +41,6 @@ _DEVICE_NOT_READY = (
 )
 
 log = logging.getLogger(__name__)
-
-
-def add_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --platform to a parser."""
-    parser.add_argument(
-        "--platform", choices=("cpu", "gpu", "tpu"), help="where to compute (default: the best there is)"
-    )
 
 
 def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:

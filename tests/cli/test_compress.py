@@ -119,7 +119,8 @@ def test_cut_heads_are_zeros_in_transformers_and_compute_the_same(source, tmp_pa
     np.testing.assert_allclose(hidden(tmp_path / "back"), hidden(tmp_path / "small"), atol=1e-5)
 
 
-def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_path):
+def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(compress, "_SECONDS", 0.01)
     [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]
     layers = SavedModel(undisturbed).export.encoder.layers
     summary = compress.run(undisturbed, tmp_path / "small", Cuts(layers=tuple(range(layers - 1))), score=corpus)
@@ -131,7 +132,7 @@ def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_
     assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
 
 
-def test_an_export_is_scored_on_the_named_file_alone(tmp_path):
+def test_an_export_is_scored_on_the_named_file_alone(tmp_path, monkeypatch):
     """Its baselines are those of this file: the training file that it names is not opened."""
     rows = [json.dumps({"sentence": text, "label": label}) for text in TEXTS for label in ("bad", "good", "ü, so-so")]
     for name in ("train", "dev"):
@@ -140,9 +141,11 @@ def test_an_export_is_scored_on_the_named_file_alone(tmp_path):
     [task] = model.settings["tasks"].values()
     task["examples"] |= {"train": str(tmp_path / "train.jsonl"), "heldout": str(tmp_path / "dev.jsonl")}
     export.write(tmp_path / "run" / "export", model)
+    monkeypatch.setattr(compress, "_SECONDS", 0.01)
     summary = compress.run(
         tmp_path / "run" / "export", tmp_path / "small", quantized=True, score=str(tmp_path / "dev.jsonl")
     )
+    assert min(summary.milliseconds) > 0 and "ms a text (median, in JAX" in compress._text(summary)
     assert summary.baselines["majority_accuracy"] == pytest.approx((1 / 3, 1 / 3)) and "accuracy" in summary.scores
     assert str(tmp_path) not in (tmp_path / "small" / "bertjax.json").read_text()
 

@@ -19,6 +19,8 @@ from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
+from bertjax.serving.answers import values_of
+from bertjax.serving.model import OnnxModel
 from tests.interop import published
 
 LONGEST = 128
@@ -201,6 +203,14 @@ def logits_of_onnx(foreign: Foreign, head: str, path: Path) -> Iterator[np.ndarr
         for name, value in named.items():
             if name.endswith("logits"):
                 yield value[is_token] if head in _PER_TOKEN else value
+
+
+def answers_of_file(head: str, path: Path, reference: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what an ONNX file answers with its own tokenizer, and the same from the logits of transformers."""
+    file = OnnxModel(path)
+    for (first, second), expected in zip(groups(head), reference, strict=True):
+        texts = first if second is None else list(zip(first, second, strict=True))
+        yield file.values(file.rows(texts)), values_of(file.description, expected)
 
 
 def logits_of_what_is_written_back(foreign: Foreign, head: str, folder: Path) -> Iterator[np.ndarray]:

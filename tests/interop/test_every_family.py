@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
 pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
 
+from bertjax.serving.description import TASKS  # noqa: E402
 from tests.interop import foreign  # noqa: E402
 
 TOLERANCE = 2e-4  # of logits up to 30
@@ -54,3 +55,6 @@ def test_answers_are_those_of_transformers(tmp_path, family, head):
     if HAS_ONNX:
         files = foreign.logits_of_onnx(made, head, tmp_path / "model.onnx")
         assert foreign.difference(files, reference) < TOLERANCE
+        if head in TASKS or head == "cross_encoder":
+            for ours, theirs in foreign.answers_of_file(head, tmp_path / "model.onnx", reference):
+                np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, rtol=1e-3)

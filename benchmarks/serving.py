@@ -1,0 +1,171 @@
+"""Requests a second of `bertjax serve` beside a pool of threads that computes each text alone.
+
+    python -m benchmarks.serving --out=benchmarks/results/serving.jsonl
+    python -m benchmarks.serving --model=reviews.int8.onnx --file=reviews.csv --out=FILE
+    python -m benchmarks.serving --markdown --out=FILE
+
+Without --model, a classifier in the shape of MiniLM (6 layers of width 384) with random weights is written in int8,
+which takes the extra [onnx]: speed does not depend on what the weights have learned. The servers take turns, each in a
+process of its own, and the clients are connections of this process: all of them share the cores. Each client asks for
+one text, waits for the answer and asks again. A round is a line of --out. What counts is the most requests a second
+whose 99th percentile is below 50 ms, the median of the rounds. It takes two minutes on an idle machine.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.commands import REPOSITORY
+from benchmarks.resumable import Line, append, finished
+from benchmarks.train_step import machine, threads
+from bertjax.cli.bench import texts_for
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
+from bertjax.serving.model import OnnxModel
+
+ARMS = ("serve", "pool")
+CLIENTS = (1, 2, 4, 8, 16, 32)
+# The bound on the 99th percentile, in seconds.
+BOUND = 0.05
+ROUNDS, SECONDS = 3, 3.0
+
+
+def make(path: Path) -> None:
+    """Write a classifier in the shape of MiniLM with random weights, in int8."""
+    from bertjax.config.config import from_dict, to_dict
+    from bertjax.config.export import Export
+    from bertjax.data import sources, tokenizer
+    from bertjax.data.tokenizer_config import TokenizerConfig
+    from bertjax.interop import onnx_int8
+    from bertjax.training.program import Program
+
+    texts = [document.text for document in sources.documents("embedded:en", "text")]
+    tokens = tokenizer.train(texts, TokenizerConfig(kind="wordpiece", vocab_size=30_522 // 2, lowercase=True))
+    config = from_dict(
+        {
+            "model": {"layers": 6, "width": 384, "heads": 12, "feedforward": 1536, "max_positions": 512},
+            "tasks": {
+                "classification": {
+                    "objective": {"kind": "classification", "classes": ["bad", "good"]},
+                    "examples": {"kind": "labeled_text", "train": "none.csv", "heldout": "none.csv"},
+                }
+            },
+        }
+    )
+    program = Program(config, tokens.vocab_size)
+    params = program.init_state()["params"]
+    onnx_int8.write(path, Export(to_dict(config), program.encoder, params, tokens, {}))
+
+
+@contextmanager
+def running(arm: str, model: str, workers: int) -> Iterator[int]:
+    """Start a server and yield its port."""
+    command = [sys.executable, "-m", "benchmarks.arms.plain_server", model, str(workers)]
+    if arm == "serve":
+        command = [sys.executable, "-m", "bertjax", "serve", model, "--port=0", f"--workers={workers}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        try:
+            line = process.stdout.readline()
+            line = process.stdout.readline() if arm == "serve" else line
+            yield int(re.search(r"(\d+)(/predict)?$", line.strip())[1])
+        finally:
+            process.terminate()
+
+
+async def _client(port: int, bodies: Sequence[bytes], until: float) -> list[float]:
+    """Ask for one text after the other on one connection; return the seconds of each answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    seconds, number = [], 0
+    while (start := time.perf_counter()) < until:
+        body = bodies[number % len(bodies)]
+        writer.write(b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise UserError(f"the server answered {head.splitlines()[0].decode()}")
+        await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))
+        seconds.append(time.perf_counter() - start)
+        number += 1
+    writer.close()
+    return seconds
+
+
+async def _load(port: int, texts: Sequence[str], clients: int, duration: float) -> list[float]:
+    bodies = [json.dumps({"texts": [text]}).encode() for text in texts]
+    until = time.perf_counter() + duration
+    # Clients start at different texts, so that they do not all ask for the longest at once.
+    parts = [bodies[number * 7 % len(bodies) :] + bodies[: number * 7 % len(bodies)] for number in range(clients)]
+    answers = await asyncio.gather(*(_client(port, part, until) for part in parts))
+    return [second for part in answers for second in part]
+
+
+def measure(model: str, texts: Sequence[str], clients: Sequence[int], duration: float) -> Line:
+    """Return a round: {arm: {clients: requests a second and quantiles in milliseconds}}."""
+    cores, arms = threads(), {}
+    for arm in ARMS:
+        arms[arm] = {}
+        with running(arm, model, cores) as port:
+            asyncio.run(_load(port, texts, 2 * cores, 1.0))  # before the clock starts
+            for count in clients:
+                seconds = asyncio.run(_load(port, texts, count, duration))
+                p50, p99 = np.quantile(seconds, [0.5, 0.99]) * 1e3
+                arms[arm][str(count)] = {"requests_per_second": len(seconds) / duration, "p50": p50, "p99": p99}
+    return {"model": Path(model).name, "arms": arms, "cores": cores, "machine": machine()}
+
+
+def best_of(line: Line, arm: str) -> float:
+    """Return the most requests a second of a round whose 99th percentile is within the bound; 0 if there are none."""
+    within = (of["requests_per_second"] for of in line["arms"][arm].values() if of["p99"] < BOUND * 1e3)
+    return max(within, default=0.0)
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """Return the table of all rounds, medians."""
+    rows = ["| clients | serve: requests/s | p50, p99 ms | pool: requests/s | p50, p99 ms |", "|---|---|---|---|---|"]
+    for count in lines[0]["arms"][ARMS[0]]:
+        cells = []
+        for arm in ARMS:
+            of = [line["arms"][arm][count] for line in lines]
+            middle = {name: float(np.median([one[name] for one in of])) for name in of[0]}
+            cells += [f"{middle['requests_per_second']:,.0f}", f"{middle['p50']:.1f}, {middle['p99']:.1f}"]
+        rows.append(f"| {count} | {' | '.join(cells)} |")
+    best = [float(np.median([best_of(line, arm) for line in lines])) for arm in ARMS]
+    ratio = f"{best[0] / best[1]:.2f}" if best[1] else "-"
+    return "\n".join([*rows, f"| p99 below 50 ms | {best[0]:,.0f} | | {best[1]:,.0f} ({ratio} times) | |"])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        prog="python -m benchmarks.serving", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="", help="a classifier of bertjax convert --to=MODEL.onnx --quantize=int8")
+    parser.add_argument("--file", default="", help="texts, as for bertjax bench (default: the embedded English corpus)")
+    parser.add_argument("--out", type=Path, required=True, help="file of the rounds")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="time for each number of clients")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the file")
+    args = parser.parse_args(argv)
+    if not args.markdown:
+        with tempfile.TemporaryDirectory() as folder:
+            model = args.model or str(Path(folder) / "minilm_int8.onnx")
+            if not args.model:
+                make(Path(model))
+            texts = texts_for(OnnxModel(model), args.file)
+            for _ in range(args.rounds):
+                append(args.out, measure(model, texts, CLIENTS, args.seconds))
+    print(markdown(finished(args.out)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command_line.exit_code_of(main))

@@ -1,0 +1,133 @@
+"""python -m bertjax bench: time of a text and texts a second, for runs, exports and ONNX files."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertjax.data import sources
+from bertjax.inference.records import read_file
+from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError, json_text, printable, say
+from bertjax.serving.latency import Timing, measure
+from bertjax.serving.model import OnnxModel, Text, cores, is_onnx, one_thread_tokenizers
+from bertjax.serving.predict import texts_of
+
+_CORPUS = "embedded:en"
+# Number of texts, and characters of one, that are taken from a file or corpus.
+_TEXTS, _CHARACTERS = 64, 300
+
+
+def run(
+    paths: Sequence[str],
+    file: str = "",
+    batches: Sequence[int] = (1, 8, 32),
+    threads: Sequence[int] = (),
+    seconds: float = 2.0,
+    trust_code: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """Yield one result per model, number of threads and batch size: the fields of `Timing` and these three.
+
+    Args:
+      paths: ONNX files, export folders, workdirs `RUN` or `RUN@STEP`.
+      file: texts to compute, a table or one text per line; by default sentences of the embedded English corpus.
+      batches: texts per call.
+      threads: threads of ONNX Runtime; 1 and all cores if empty. JAX uses all cores.
+      seconds: time for each result.
+      trust_code: import the modules that a model names as `module:Class`.
+
+    Raises:
+      UserError: a model or the file cannot be used.
+    """
+    for path in paths:
+        counts = (threads or sorted({1, cores()})) if is_onnx(path) else (cores(),)
+        for count in counts:
+            answer, texts = _answers(path, file, count, trust_code)
+            for batch in batches:
+                timing = measure(answer, texts, batch, seconds)
+                yield {"model": path, "threads": count, "batch": batch} | timing._asdict()
+
+
+def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Callable[[list[Any]], object], list[Any]]:
+    """Return the function that computes answers, and the texts to compute."""
+    if is_onnx(path):
+        model = OnnxModel(path, threads)
+        model.check_task()
+        return model.answers, texts_for(model, file)
+    from bertjax.config.opening import SavedModel
+    from bertjax.inference.finetuned import FineTuned
+    from bertjax.inference.predictor import Predictor
+
+    predictor = Predictor(SavedModel(path, trust_code).export)
+    if predictor.default != "task":
+        return predictor.embed, [record["text"] for record in _records(file, ("text",))]
+    pipeline = predictor.pipeline(FineTuned)
+    return predictor.predict, pipeline.read(file)[:_TEXTS] if file else _records(file, pipeline.fields)
+
+
+def texts_for(model: OnnxModel, file: str = "") -> list[Text]:
+    """Return texts for a model, of a file or of the embedded English corpus."""
+    return texts_of(model.description, _records(file, model.description.fields))
+
+
+def _records(file: str, fields: Sequence[str]) -> list[dict[str, Any]]:
+    if file:
+        return read_file(file, fields)[:_TEXTS]
+    lines = (line for document in sources.documents(_CORPUS, "text") for line in document.text.splitlines())
+    short = (line.strip() for line in lines if 0 < len(line.strip()) <= _CHARACTERS)
+    texts = [text for _, text in zip(range(_TEXTS + 1), short)]
+    # The second text of a pair is that of the next record.
+    return [dict(zip(fields, texts[number : number + 2])) for number in range(_TEXTS)]
+
+
+def line_of(result: dict[str, Any]) -> str:
+    """Return a result as a line of the table."""
+    timing = Timing(*(result[name] for name in Timing._fields))
+    numbers = f"{result['threads']:>7}  {result['batch']:>5}  {timing.p50 * 1e3:>8.2f}  {timing.p99 * 1e3:>8.2f}"
+    return f"{numbers}  {timing.texts_per_second:>7,.0f}  {printable(result['model'])}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        "bench",
+        description="Measure how long a model takes from text to answer: median and 99th percentile of a call, and\n"
+        "texts a second, by threads and batch size. ONNX files are measured without JAX.",
+        epilog="examples:\n"
+        "  python -m bertjax bench reviews.onnx reviews.int8.onnx\n"
+        "  python -m bertjax bench runs/reviews reviews.onnx --file=reviews.csv --batch=1,16 --seconds=5\n\n"
+        f"Up to {_TEXTS} texts are computed, by default of {_CORPUS}. JAX computes on all cores; ONNX Runtime takes\n"
+        "--threads. Other programs on the machine make the numbers worse, and p99 first.",
+    )
+    parser.add_argument("models", nargs="+", metavar="PATH", help="an ONNX file, an export folder, a run or RUN@STEP")
+    parser.add_argument("--file", default="", metavar="F", help="texts: a line each, or a .csv, .tsv, .jsonl or .json")
+    parser.add_argument("--batch", default="1,8,32", metavar="N,...", help="texts of a call (default: %(default)s)")
+    parser.add_argument("--threads", default="", metavar="N,...", help="for ONNX files (default: 1 and all cores)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time for each line (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each result, times in seconds")
+    command_line.add_trust_flag(parser)
+    command_line.add_platform_flag(parser)
+    args = parser.parse_args(argv)
+    batches, threads = _numbers("--batch", args.batch), _numbers("--threads", args.threads)
+    if not 0 < args.seconds < float("inf"):
+        raise UserError(f"--seconds={args.seconds} must be above 0")
+    for path in args.models:  # before anything is measured
+        if not Path(path.partition("@")[0]).exists():
+            raise UserError(f"{path} does not exist; name an ONNX file, an export folder, a run or RUN@STEP")
+    one_thread_tokenizers()
+    if not all(map(is_onnx, args.models)):
+        from bertjax.runtime import platform  # imports JAX
+
+        platform.configure_logging()
+        platform.configure(args.platform)
+    if not args.json:
+        say(f"{'threads':>7}  {'batch':>5}  {'p50 ms':>8}  {'p99 ms':>8}  {'texts/s':>7}  model", flush=True)
+    for result in run(args.models, args.file, batches, threads, args.seconds, args.trust_code):
+        say(json_text(result) if args.json else line_of(result), flush=True)
+    return 0
+
+
+def _numbers(flag: str, text: str) -> tuple[int, ...]:
+    parts = [part for part in text.split(",") if part]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(text) > 200:
+        raise UserError(f"{flag}={text} is not a list of numbers from 1; write for example {flag}=1,8")
+    return tuple(map(int, parts))

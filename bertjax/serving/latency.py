@@ -1,0 +1,52 @@
+"""Times of answers: quantiles of the latency of a call, and texts a second."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+# Fewer calls have no 99th percentile.
+_FEWEST_CALLS = 20
+
+
+class Timing(NamedTuple):
+    """Times of calls with the same number of texts.
+
+    Attributes:
+      calls: number of calls.
+      p50: median seconds of a call.
+      p99: seconds that 99% of the calls do not exceed.
+      texts_per_second: texts over the time of all calls, which follow each other.
+    """
+
+    calls: int
+    p50: float
+    p99: float
+    texts_per_second: float
+
+
+def measure(answer: Callable[[list[Any]], object], texts: Sequence[Any], batch: int, seconds: float) -> Timing:
+    """Time calls with `batch` texts each, one after the other, from text to answer.
+
+    Every batch is computed once before the clock starts: JAX compiles each shape, and ONNX Runtime plans its memory.
+
+    Args:
+      answer: computes a list of texts.
+      texts: at least one text; they are repeated if there are fewer than `batch`.
+      batch: texts per call.
+      seconds: time to spend; at least 20 calls are timed.
+    """
+    repeated = [texts[number % len(texts)] for number in range(max(len(texts), batch))]
+    # The last texts that do not fill a batch are left out: all calls have the same size.
+    batches = [repeated[first : first + batch] for first in range(0, len(repeated) - batch + 1, batch)]
+    for texts_of_batch in batches:
+        answer(texts_of_batch)
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < _FEWEST_CALLS or time.perf_counter() - start < seconds:
+        before = time.perf_counter()
+        answer(batches[len(times) % len(batches)])
+        times.append(time.perf_counter() - before)
+    p50, p99 = np.quantile(times, [0.5, 0.99])
+    return Timing(len(times), float(p50), float(p99), len(times) * batch / sum(times))

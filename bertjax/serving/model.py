@@ -1,0 +1,201 @@
+"""An ONNX file with its tokenizer: texts go in, probabilities, numbers or vectors come out."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.data.framing import kept_of_pair
+from bertjax.data.tokenizer.tokenizers_library import library
+from bertjax.runtime.errors import Damaged, UserError, reason, shorten
+from bertjax.serving.answers import answers_of, values_of
+from bertjax.serving.description import TASKS, TOKENIZER, Description
+
+SUFFIX = ".onnx"
+# A text, or the two texts of a pair.
+Text = str | Sequence[str]
+
+_LOGITS, _SENTENCE, _HIDDEN = "logits", "sentence_embedding", "last_hidden_state"
+_MASK, _SEGMENTS = "attention_mask", "token_type_ids"
+# Positions in one call, padding included. Attention needs memory for T times these, in each head: about 100 MB in a
+# base model at T=512.
+_MOST_POSITIONS = 1 << 12
+# Texts of one call have lengths that differ by at most this factor: what is gained by fewer calls must not be lost in
+# padding.
+_LONGEST_TO_SHORTEST = 1.5
+
+
+class Row(NamedTuple):
+    """One text as tokens.
+
+    Attributes:
+      ids: token ids, int64 [T], special tokens included.
+      segments: 0 for the first text of a pair, 1 for the second, int64 [T].
+      is_cut: whether the text was longer than the model reads.
+    """
+
+    ids: np.ndarray
+    segments: np.ndarray
+    is_cut: bool
+
+
+class OnnxModel:
+    """A model in ONNX Runtime, on the CPU. Calls from several threads at once are allowed.
+
+    Args:
+      path: a file of `bertjax convert --to=MODEL.onnx`.
+      threads: threads that compute one call; 0 for one on each core.
+      max_tokens: lower limit for the tokens of a text; 0 for that of the model.
+
+    Raises:
+      UserError: the file does not exist, is not ONNX, or has no description; or a package is missing.
+    """
+
+    def __init__(self, path: str | os.PathLike, threads: int = 0, max_tokens: int = 0):
+        if threads < 0:
+            raise UserError(f"threads={threads} must not be negative; 0 computes on every core")
+        self.path = os.fspath(path)
+        self._session = _session(self.path, threads)
+        metadata = self._session.get_modelmeta().custom_metadata_map
+        self.description = Description.of_metadata(metadata, self.path)
+        self.max_tokens = min(max_tokens or self.description.max_tokens, self.description.max_tokens)
+        self._tokenizer = _tokenizer(metadata[TOKENIZER], self.path)
+        self._inputs = tuple(node.name for node in self._session.get_inputs())
+        outputs = [node.name for node in self._session.get_outputs()]
+        self._output = next((name for name in (_LOGITS, _SENTENCE, _HIDDEN) if name in outputs), "")
+
+    def check_task(self) -> None:
+        """Raise UserError unless this module computes the answers of the task."""
+        if self.description.task not in TASKS or not self._output:
+            raise UserError(
+                f"{self.path} has the task {self.description.task!r}, and answers without JAX are those of "
+                f"{shorten(TASKS)}; use the export: bertjax predict RUN"
+            )
+
+    def rows(self, texts: Sequence[Text]) -> list[Row]:
+        """Return the tokens of texts, laid out and cut as `bertjax predict` does.
+
+        Raises:
+          UserError: a text has a lone surrogate, which is not Unicode text.
+        """
+        inputs = [text if isinstance(text, str) else tuple(text) for text in texts]
+        try:
+            encodings = self._tokenizer.encode_batch_fast(inputs)
+        except TypeError as error:  # the library's error for a text that is not UTF-8
+            raise UserError(f"a text is not valid Unicode ({reason(error)}); send text in UTF-8") from None
+        return [_row(encoding, self.max_tokens) for encoding in encodings]
+
+    def values(self, rows: Sequence[Row], on_tokens: Callable[[int], object] = lambda tokens: None) -> np.ndarray:
+        """Return probabilities, numbers or vectors in the order of the rows, see `answers.values_of`.
+
+        Args:
+          rows: at least one row.
+          on_tokens: called after each call of the model with its token count.
+        """
+        values = None
+        for members in _groups([len(row.ids) for row in rows]):
+            group = [rows[member] for member in members]
+            own = values_of(self.description, self._computed(group))
+            if values is None:
+                values = np.empty((len(rows), *own.shape[1:]), own.dtype)
+            values[members] = own
+            on_tokens(sum(len(row.ids) for row in group))
+        return values
+
+    def answers(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
+        """Return one answer per text, see `answers.answers_of`."""
+        return answers_of(self.description, self.values(self.rows(texts)))
+
+    def _computed(self, rows: Sequence[Row]) -> np.ndarray:
+        """Return one output row for each of the rows, which are padded to the longest; float32 [B, ...]."""
+        longest = max(len(row.ids) for row in rows)
+        shape = len(rows), longest
+        tokens_BT = np.full(shape, self.description.pad_id, np.int64)
+        segments_BT, mask_BT = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for number, row in enumerate(rows):
+            own = slice(longest - len(row.ids), None) if self.description.pads_left else slice(len(row.ids))
+            tokens_BT[number, own], segments_BT[number, own], mask_BT[number, own] = row.ids, row.segments, 1
+        named = {_MASK: mask_BT, _SEGMENTS: segments_BT}
+        inputs = {name: named.get(name, tokens_BT) for name in self._inputs}
+        [outputs] = self._session.run([self._output], inputs)
+        if self._output != _HIDDEN:
+            return outputs
+        weights_BT1 = mask_BT[..., None].astype(np.float32)  # the mean over all tokens, as `predict --do=embed`
+        return (outputs * weights_BT1).sum(axis=1) / weights_BT1.sum(axis=1)
+
+
+def is_onnx(path: str | os.PathLike) -> bool:
+    """Return whether a name is that of an ONNX file."""
+    return os.fspath(path).endswith(SUFFIX)
+
+
+def _session(path: str, threads: int):
+    if not is_onnx(path):
+        raise UserError(
+            f"{path} is not an {SUFFIX} file; make one with python -m bertjax convert --from=MODEL --to=MODEL{SUFFIX}"
+        )
+    if not Path(path).is_file():
+        raise UserError(f"{path} does not exist; name a file of python -m bertjax convert --to=MODEL{SUFFIX}")
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError(f"{path} needs the package onnxruntime; pip install onnxruntime") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3  # errors only: warnings of graph passes are not for users
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its classes have no common base, and are not public
+        raise Damaged(f"{path} cannot be opened by ONNX Runtime ({reason(error)}); convert the model again") from None
+
+
+def _tokenizer(description: str, path: str):
+    try:
+        tokenizer = library().Tokenizer.from_str(description)
+    except Exception as error:  # the library raises plain Exceptions
+        raise Damaged(f"the tokenizer in {path} cannot be read ({reason(error)}); convert the model again") from None
+    # A text that spells [SEP] must not become the symbol. The library's name for that is "encode", not "parse".
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _row(encoding, max_tokens: int) -> Row:
+    """Return an encoding as a row, with texts cut at their ends as `bertjax.data.framing.truncate` does."""
+    ids, segments = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+    if len(ids) <= max_tokens:
+        return Row(ids, segments, is_cut=False)
+    # 0 and 1 for the tokens of the two texts; special tokens have no number and always stay.
+    parts = np.array([-1 if part is None else part for part in encoding.sequence_ids])
+    lengths = [int(np.sum(parts == part)) for part in (0, 1)]
+    room = max(0, max_tokens - int(np.sum(parts < 0)))
+    kept = (room, 0) if not lengths[1] else [int(k[0]) for k in kept_of_pair(*np.array(lengths)[:, None], room)]
+    places = [np.flatnonzero(parts == part)[:most] for part, most in enumerate(kept)]
+    stay = np.sort(np.concatenate([np.flatnonzero(parts < 0), *places]))
+    return Row(ids[stay], segments[stay], is_cut=True)
+
+
+def _groups(lengths: Sequence[int]) -> Iterator[np.ndarray]:
+    """Yield the numbers of rows to compute together, the shortest first."""
+    order = np.argsort(lengths, kind="stable")
+    first = 0
+    for last, number in enumerate(order):
+        longest, shortest = lengths[number], lengths[order[first]]
+        if (last - first + 1) * longest > _MOST_POSITIONS or longest > _LONGEST_TO_SHORTEST * shortest:
+            if last > first:
+                yield order[first:last]
+            first = last
+    yield order[first:]
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def one_thread_tokenizers() -> None:
+    """Keep `tokenizers` from starting threads of its own, which would compete with those that compute."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,0 +1,118 @@
+"""python -m bertjax predict MODEL.onnx: answers without JAX."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.inference.readable import text_of
+from bertjax.inference.records import read_file, read_lines, records_of, single_field
+from bertjax.runtime import command_line, storage
+from bertjax.runtime.errors import UserError, json_text, say
+from bertjax.runtime.storage import StorageError
+from bertjax.serving.answers import answers_of
+from bertjax.serving.description import EMBEDDING, Description
+from bertjax.serving.model import OnnxModel, Row, Text
+
+# Number of records whose outputs are in memory at the same time.
+_PART = 1 << 13
+# Number of classes to print on a terminal without --top.
+_SHOWN = 3
+
+
+def texts_of(description: Description, records: list[Record]) -> list[Text]:
+    """Return what the model reads of each record: a text, or a pair of texts."""
+    fields = description.fields
+    return [record[fields[0]] if len(fields) == 1 else tuple(record[name] for name in fields) for record in records]
+
+
+def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Iterator[dict[str, Any]]:
+    """Yield each record's fields with its answer, in order, as `bertjax predict` of the export does."""
+    for first in range(0, len(records), _PART):
+        part = slice(first, first + _PART)
+        answers = answers_of(model.description, model.values(rows[part]))
+        for record, answer in zip(records[part], answers, strict=True):
+            yield {name: value for name, value in record.items() if name != WHERE} | answer
+
+
+@contextlib.contextmanager
+def _target(out: str) -> Iterator[IO[bytes]]:
+    """Open stdout, or a file that appears only when it is complete."""
+    if not out:
+        yield sys.stdout.buffer  # bytes: output is UTF-8 on every machine, whatever its locale
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with storage.whole_file(Path(out).expanduser()) as file:
+            yield file
+    except StorageError as error:
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
+
+
+def _records(texts: list[str], file: str, description: Description) -> list[Record]:
+    fields = description.fields
+    if texts and file:
+        raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
+    if texts:
+        return records_of(texts, single_field(fields))
+    if file:
+        records = read_file(file, fields, bool(description.examples.get("quoted")))
+        if not records:
+            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
+        return records
+    if sys.stdin.isatty():  # a command that waits for input seems to hang
+        say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
+    return read_lines(sys.stdin.buffer, "stdin", single_field(fields))
+
+
+def _with_best(answer: dict[str, Any], top: int) -> dict[str, Any]:
+    best = sorted(answer["probabilities"].items(), key=lambda pair: -pair[1])[:top]
+    return answer | {"probabilities": dict(best)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = command_line.ArgumentParser(
+        "predict",
+        description="Use an ONNX file of bertjax: classes, numbers or embeddings of texts, without JAX.",
+        epilog="examples:\n"
+        '  python -m bertjax predict reviews.onnx "A charming film."\n'
+        "  python -m bertjax predict reviews.onnx --file=reviews.csv --out=answers.jsonl\n",
+    )
+    parser.add_argument("model", help="a file of bertjax convert --to=MODEL.onnx")
+    parser.add_argument("texts", nargs="*", default=[], metavar="TEXT", help="sentences; else --file or stdin is read")
+    parser.add_argument(
+        "--file", default="", metavar="F", help="a file with one sentence per line, or a .csv, .tsv, .jsonl or .json"
+    )
+    parser.add_argument("--out", default="", metavar="F", help="file to write instead of stdout, JSON lines")
+    parser.add_argument("--top", type=int, metavar="K", help="number of classes, most probable first (default: all)")
+    parser.add_argument("--json", action="store_true", help="print JSON also on a terminal")
+    parser.add_argument("--threads", type=int, default=0, help="threads to compute with (default: one on each core)")
+    command_line.add_column_flags(parser, "--file", command_line.TEXT_COLUMNS)
+    args = parser.parse_intermixed_args(argv)  # sentences may follow flags
+    if args.top is not None and args.top < 1:
+        raise UserError(f"--top={args.top} must be at least 1")
+    columns = command_line.columns_of(args)
+    model = OnnxModel(args.model, args.threads)
+    model.check_task()
+    description = model.description.with_columns(columns)
+    if args.top and not description.labels:
+        raise UserError(f"--top={args.top} has no effect on a model without classes; leave it out")
+    records = _records(args.texts, args.file, description)
+    # All records first, so that a bad one is found before anything is computed.
+    rows = model.rows(texts_of(description, records))
+    is_readable = description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
+    with _target(args.out) as file:
+        for answer in predictions(model, records, rows):
+            if is_readable:
+                line = text_of(answer, description.fields, args.top or _SHOWN)
+            else:
+                line = json_text(_with_best(answer, args.top) if args.top else answer)
+            file.write(line.encode() + b"\n")
+    if args.out:
+        say(f"{len(records):,} predictions in {args.out}", file=sys.stderr)
+    if cut := sum(row.is_cut for row in rows):
+        say(f"{cut:,} of {len(records):,} texts were cut to {model.max_tokens} tokens", file=sys.stderr)
+    return 0

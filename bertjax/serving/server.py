@@ -1,0 +1,210 @@
+"""The HTTP server: POST /predict, GET /health, GET /metrics, by Starlette on uvicorn.
+
+A request costs bounded memory at each step: the header by h11 (64 KiB), the body by `Limits.body_bytes`, the texts by
+`Limits.texts` and `Limits.characters`, the queue by `Limits.waiting`, all of them by `Limits.connections`, and one
+call of the model by `bertjax.serving.model`.
+"""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bertjax.runtime.errors import UserError, json_text
+from bertjax.serving.batcher import Batcher, Full
+from bertjax.serving.limits import Limits, Refused, body_of, texts_of
+from bertjax.serving.model import OnnxModel
+
+# Time for requests that are being answered when the process is asked to stop.
+_STOP_SECONDS = 30
+# Connections that the kernel holds until they are accepted.
+_BACKLOG = 1024
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Metrics:
+    """Prometheus metrics of one server, in a registry of its own."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # memory, CPU time, open files
+        self.requests = Counter("bertjax_requests", "Requests by HTTP status.", ["status"], registry=self.registry)
+        self.texts = Counter("bertjax_texts", "Texts answered.", registry=self.registry)
+        self.seconds = Histogram(
+            "bertjax_request_seconds",
+            "Time from the whole body to the answer, of requests with status 200.",
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self.batch = Histogram("bertjax_batch_texts", "Texts of a batch.", registry=self.registry, buckets=_SIZES)
+        self.waiting = Gauge("bertjax_waiting_texts", "Texts in the queue.", registry=self.registry)
+
+
+def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> Starlette:
+    """Return the ASGI application.
+
+    Args:
+      model: the model; its sessions compute with one thread for each worker.
+      workers: number of batches that are computed at the same time.
+      most_texts: maximum texts per batch.
+      limits: limits of requests.
+
+    Raises:
+      UserError: the answers of the model's task are not computed here, see `OnnxModel.check_task`.
+    """
+    model.check_task()
+    fields, metrics = len(model.description.fields), Metrics()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with Batcher(model.answers, workers, most_texts, limits.waiting, metrics.batch.observe) as batcher:
+            app.state.batcher = batcher
+            metrics.waiting.set_function(lambda: batcher.waiting)
+            yield
+
+    async def predict(request: Request) -> Response:
+        try:
+            body = await body_of(request.headers.get("content-length"), request.stream(), limits)
+            start = time.perf_counter()
+            texts = texts_of(body, fields, limits)
+            answers = await request.app.state.batcher.submit(texts)
+        except ClientDisconnect:
+            return _error(metrics, Refused(400, "the client left", closes=True))
+        except Refused as error:
+            return _error(metrics, error)
+        except Full:
+            full = Refused(429, f"{limits.waiting:,} texts are waiting; try again later")
+            return _error(metrics, full, {"retry-after": "1"})
+        metrics.seconds.observe(time.perf_counter() - start)
+        metrics.texts.inc(len(texts))
+        return _json(metrics, 200, {"predictions": answers})
+
+    async def health(request: Request) -> Response:
+        description = model.description
+        state = {"status": "ok", "model": Path(model.path).name, "task": description.task}
+        return _json(metrics, 200, state | {"labels": list(description.labels), "max_tokens": model.max_tokens})
+
+    async def expose(request: Request) -> Response:
+        # Exposition reads locks and files of /proc: microseconds, but not on the event loop's time for nothing.
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        """Errors of the router (404, 405)."""
+        routes = "POST /predict, GET /health, GET /metrics"
+        return _error(metrics, Refused(error.status_code, f"there are {routes}", closes=True))
+
+    async def fail(request: Request, error: Exception) -> Response:
+        return _error(metrics, Refused(500, "the model failed; the log of the server has the reason"))
+
+    return Starlette(
+        routes=[
+            Route("/predict", predict, methods=["POST"]),
+            Route("/health", health, methods=["GET"]),
+            Route("/metrics", expose, methods=["GET"]),
+        ],
+        exception_handlers={HTTPException: refuse, 500: fail},
+        lifespan=lifespan,
+    )
+
+
+def _json(metrics: Metrics, status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+    metrics.requests.labels(status).inc()
+    return Response(json_text(value) + "\n", status, headers, media_type="application/json")
+
+
+def _error(metrics: Metrics, error: Refused, headers: dict[str, str] | None = None) -> Response:
+    # A body that is left unread would be taken for the next request, or be read for as long as it comes.
+    closing = {"connection": "close"} if error.closes else {}
+    return _json(metrics, error.status, {"error": str(error)}, {**(headers or {}), **closing})
+
+
+def _protocol(seconds: float) -> type[H11Protocol]:
+    """Return uvicorn's HTTP protocol with a time limit for headers, which it lacks: a slow one holds a connection."""
+
+    class Protocol(H11Protocol):
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(seconds, transport.abort)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            is_waiting = self.conn.their_state is h11.IDLE  # the header is not complete
+            if not is_waiting and self._late is not None:
+                self._late.cancel()
+                self._late = None
+            elif is_waiting and self._late is None and self.conn.trailing_data[0]:  # the next request has begun
+                self._late = self.loop.call_later(seconds, self.transport.abort)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            if self._late is not None:
+                self._late.cancel()
+            super().connection_lost(error)
+
+    return Protocol
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address; port 0 takes a free one. Clients wait until `serve` accepts them.
+
+    Raises:
+      UserError: the address is not one of this machine, or is in use.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        bound = socket.socket(family)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--host={host} --port={port} cannot be used ({error}); choose others") from None
+    return bound
+
+
+def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
+    """Serve until SIGTERM or SIGINT, then answer what has been asked.
+
+    Args:
+      app: the application.
+      bound: see `bind`.
+      limits: limits of connections.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_protocol(limits.seconds),
+        ws="none",
+        lifespan="on",
+        log_level="error",  # a line for each malformed request would let clients fill the disk
+        access_log=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        backlog=_BACKLOG,
+        timeout_keep_alive=int(max(1, limits.seconds)),
+        timeout_graceful_shutdown=_STOP_SECONDS,
+    )
+    server = uvicorn.Server(config)
+
+    def stop(number: int, frame: object) -> None:
+        server.should_exit = True
+
+    # uvicorn sends itself the signal again after it has stopped, which would end the process with the signal's code.
+    # A server that stopped as it was asked ends with code 0.
+    signal.signal(signal.SIGTERM, stop)
+    server.run(sockets=[bound])

@@ -1,0 +1,67 @@
+"""Descriptions of ONNX files: what is written is read, and what is damaged is refused in one line."""
+
+import json
+
+import pytest
+
+from bertjax.runtime.errors import Damaged, UserError
+from bertjax.serving.description import DESCRIPTION, TOKENIZER, Description
+
+OWN = Description(
+    "classification",
+    128,
+    0,
+    labels=("bad", "gut, ü"),
+    examples={"kind": "labeled_text", "text": "a", "pair": "b"},
+    threshold=0.9,
+)
+
+
+def read(changes=None, text=None):
+    text = text if text is not None else json.dumps(json.loads(OWN.to_json()) | (changes or {}))
+    return Description.of_metadata({DESCRIPTION: text, TOKENIZER: "{}"}, "a.onnx")
+
+
+def test_a_description_is_read_as_it_was_written():
+    assert read() == OWN and OWN.fields == ("a", "b")
+    columns = OWN.with_columns({"text": "c"})
+    assert columns.fields == ("c", "b") and columns.labels == OWN.labels
+
+
+@pytest.mark.parametrize(
+    "changes, complaint",
+    [
+        ({"max_tokens": "many"}, "max_tokens='many' is not of type int"),
+        ({"max_tokens": True}, "max_tokens=True is not of type int"),
+        ({"max_tokens": 0}, "out of range"),
+        ({"pad_id": -1}, "out of range"),
+        ({"labels": []}, "it has no labels"),
+        ({"labels": [1, 2]}, "labels or columns are not texts"),
+        ({"examples": {"text": 3}}, "labels or columns are not texts"),
+        ({"threshold": 2}, "threshold=2 is not between 0 and 1"),
+        ({"unknown": 1}, "unexpected keyword argument 'unknown'"),
+    ],
+)
+def test_a_damaged_description_is_refused(changes, complaint):
+    with pytest.raises(Damaged, match=f"the metadata of a.onnx is damaged .*{complaint}.*; convert the model again"):
+        read(changes)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000], ids=len)
+def test_what_is_no_description_is_refused(text):
+    with pytest.raises(Damaged, match="the metadata of a.onnx is damaged"):
+        read(text=text)
+
+
+def test_other_files_and_formats_are_refused():
+    with pytest.raises(UserError, match="a.onnx has no bertjax in its metadata.*; write it with bertjax convert"):
+        Description.of_metadata({}, "a.onnx")
+    with pytest.raises(
+        UserError, match="a.onnx has format 2, and this bertjax reads format 1; convert the model again"
+    ):
+        read({"format": 2})
+
+
+def test_pairs_have_a_column_only_in_models_of_pairs():
+    with pytest.raises(UserError, match="--pair=b has no effect on a model of single texts; remove it"):
+        Description("embedding", 8, 0).with_columns({"pair": "b"})

@@ -1,0 +1,201 @@
+"""The server in a process without JAX: answers, metrics, stopping, and clients that ask for too much."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import serving
+from tests.serving import files
+from tests.serving.files import slow
+from tests.serving.running import Server, received
+from tests.waiting import LIMIT_SECONDS
+
+TEXTS = ["abd ace", "bbe", "abd " * 60]
+# The growth of memory that any number of requests may cause, far below what they would need all at once.
+MOST_BYTES = 96 << 20
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return files.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def server(made, tmp_path_factory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("server"), str(made.onnx), "--max-body-bytes=100000", "--max-waiting=64")
+    yield running
+    running.stop()
+
+
+@slow
+def test_answers_are_those_of_predict(made, server, tmp_path):
+    assert server.first == f"serving {made.onnx}: classification (bad, good, ü, so-so), 20 tokens, 2 workers\n" or (
+        " workers\n" in server.first
+    )
+    done = files.run(tmp_path, "predict", str(made.onnx), *TEXTS)
+    expected = [json.loads(line) for line in done.stdout.splitlines()]
+    for own, theirs in zip(server.answers(TEXTS), expected, strict=True):
+        assert own["prediction"] == theirs["prediction"]
+        assert own["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-6)
+
+
+@slow
+def test_concurrent_requests_get_their_own_answers(server):
+    words = ["abd", "ace", "bbe", "cfd", "aef"]
+    requests = [[f"{first} {second}"] * (1 + number % 3) for number, first in enumerate(words) for second in words]
+    alone = [server.answers(texts) for texts in requests]
+    before = server.metric("bertjax_batch_texts_sum")
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(server.answers, requests * 4))
+    for own, expected in zip(together, alone * 4, strict=True):
+        for one, other in zip(own, expected, strict=True):
+            assert one["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
+    assert server.metric("bertjax_batch_texts_sum") - before == 4 * sum(map(len, requests))
+
+
+@slow
+def test_health_and_metrics(server):
+    status, text = server.ask(None, "/health")
+    assert status == 200 and json.loads(text) == {
+        "status": "ok",
+        "model": "model.onnx",
+        "task": "classification",
+        "labels": ["bad", "good", "ü, so-so"],
+        "max_tokens": 20,
+    }
+    texts, right, wrong = (
+        "bertjax_texts_total",
+        'bertjax_requests_total{status="200"}',
+        'bertjax_requests_total{status="400"}',
+    )
+    server.ask(b"{")
+    before = [server.metric(name) for name in (texts, right, wrong, "bertjax_request_seconds_count")]
+    server.answers(["abd", "ace"])
+    server.ask(b"{")
+    after = [server.metric(name) for name in (texts, right, wrong, "bertjax_request_seconds_count")]
+    assert [new - old for new, old in zip(after, before, strict=True)] == [2, 1, 1, 1]
+    assert server.metric("bertjax_waiting_texts") == 0
+
+
+@slow
+def test_an_attack_costs_one_line_each_and_bounded_memory(server):
+    server.answers(TEXTS)
+    before = server.metric("process_resident_memory_bytes")
+    huge = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999999999\r\n\r\n"
+    chunked = b"POST /predict HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    part = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    cases = [
+        ((huge,), b"413"),
+        ((chunked, *[part] * 1000), b"413"),  # 64 MB, unless the server stops reading
+        ((b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * (1 << 20),), b"400"),  # a header without an end
+        ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9,), b"400"),  # TLS
+        ((b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 1e9\r\n\r\n",), b"400"),
+        ((b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",), b"400"),
+        ((b"GET /" + b"a" * 1_000_000,), b"400"),
+    ]
+    for parts, status in cases:
+        answer = server.raw(*parts)
+        # A client that still sends when the connection is closed may lose the answer (RFC 9112, section 9.6).
+        assert not answer or answer.split()[1] == status, (parts[0][:80], answer)
+        assert len(answer) < 500
+    for body, status in [
+        (b"[" * 90_000, 400),
+        (b'{"texts": ' + b"9" * 90_000 + b"}", 400),
+        (json.dumps({"texts": ["a"] * 20_000}).encode(), 422),
+        (json.dumps({"texts": ["a" * 90_000]}).encode(), 422),
+        (json.dumps({"texts": ["a" * 9_000] * 10}).encode(), 200),  # as long as it may be
+        (json.dumps({"texts": ["a"] * 65}).encode(), 422),
+        (b'{"texts": ["\\ud800"]}', 422),
+        (b"\xff" * 1000, 400),
+        (b"x" * 100_001, 413),
+    ]:
+        for _ in range(5):
+            found, text = server.ask(body)
+            assert found == status, (body[:40], text)
+            assert text.count("\n") == 1 and text.endswith("}\n") and (status == 200 or len(text) < 500)
+    assert server.ask(b"{}", "/nowhere")[0] == 404
+    assert server.ask(b"{}", "/health")[0] == 405
+    assert server.metric("process_resident_memory_bytes") - before < MOST_BYTES
+    assert len(server.answers(TEXTS)) == 3  # it still answers
+
+
+@slow
+def test_a_full_queue_is_429(made, tmp_path):
+    server = Server(tmp_path, str(made.onnx), "--max-waiting=2")
+    status, text = server.ask(b'{"texts": ["a", "b", "c"]}')
+    assert (status, json.loads(text)) == (429, {"error": "2 texts are waiting; try again later"})
+    assert len(server.answers(["a", "b"])) == 2
+    server.stop()
+
+
+@slow
+def test_slow_clients_lose_their_connection_and_no_others(made, tmp_path):
+    """Nothing here waits for a time: each connection is read until the server closes it."""
+    server = Server(tmp_path, str(made.onnx), "--max-seconds=1")
+    assert server.raw() == b""
+    assert server.raw(b"POST /pre") == b""
+    keeps = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+    assert server.raw(keeps).split()[1] == b"200"  # an idle connection is closed as well
+    assert server.raw(keeps, b"GET /hea").count(b"HTTP/1.1 200 OK") == 1
+    slow_body = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\n{"
+    assert server.raw(slow_body).split()[1] == b"408"
+    assert len(server.answers(TEXTS)) == 3
+    server.stop()
+
+
+@slow
+def test_connections_are_limited(made, tmp_path):
+    server = Server(tmp_path, str(made.onnx), "--max-connections=4", "--max-seconds=600")
+    with contextlib.ExitStack() as stack:
+        statuses = []
+        for _ in range(4):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_SECONDS)
+            stack.callback(connection.close)
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+        assert statuses == [200, 200, 200, 503]
+    server.stop()
+
+
+@slow
+def test_a_request_that_was_read_is_answered_before_the_process_ends(made, tmp_path):
+    server = Server(tmp_path, str(made.onnx))
+    body = b'{"texts": ["abd ace"]}'
+    with socket.create_connection(("127.0.0.1", server.port), LIMIT_SECONDS) as connection:
+        length = str(len(body)).encode()
+        connection.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: " + length + b"\r\n\r\n"
+        )
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")  # the server waits for the body
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(OSError):
+            while True:  # until it listens no more
+                socket.create_connection(("127.0.0.1", server.port), LIMIT_SECONDS).close()
+        connection.sendall(body)
+        answer = received(connection)
+    assert answer.split()[1] == b"200" and b'"prediction"' in answer
+    _, errors = server.process.communicate(timeout=LIMIT_SECONDS)
+    assert (server.process.returncode, errors) == (0, "")
+
+
+@slow
+def test_a_port_in_use_is_one_line(made, server, tmp_path):
+    done = files.run(tmp_path, "serve", str(made.onnx), f"--port={server.port}")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"--port={server.port} cannot be used" in done.stderr and "choose others" in done.stderr
+
+
+@slow
+def test_the_benchmark_measures_both_servers(made):
+    line = serving.measure(str(made.onnx), ["abd ace", "bbe"], clients=(1, 3), duration=0.2)
+    for arm in serving.ARMS:
+        for of in line["arms"][arm].values():
+            assert of["requests_per_second"] > 0 and 0 < of["p50"] <= of["p99"]

@@ -1,0 +1,203 @@
+"""ONNX files in processes that have neither JAX nor PyTorch: predict, evaluate and bench answer as the export does."""
+
+import csv
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertjax.cli import convert, evaluate, serve
+from bertjax.inference.finetuned import FineTuned
+from bertjax.inference.predictor import Predictor
+from bertjax.interop import onnx, onnx_metadata, task_heads
+from bertjax.runtime import command_line
+from bertjax.serving import comparison
+from bertjax.serving import evaluate as serving_evaluate
+from bertjax.serving.model import OnnxModel
+from tests.interop import models
+from tests.serving import files
+from tests.serving.files import slow
+from tests.test_imports import IMPORTS, MODULES, PACKAGE, users_of
+
+# Text that is cut, that spells out symbols, and that has characters without a piece.
+TEXTS = ["abd ace", "bbe", "[SEP] abd [MASK] cfd", "abd " * 60, "ü 漢 🙂 abd"]
+
+
+def write_table(path, header):
+    names = ["bad", "good", "ü, so-so"]
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([header, *([text, names[number % 3]] for number, text in enumerate(TEXTS * 3))])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return files.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def made_model():
+    return models.fine_tuned("classification", models.trained())
+
+
+def test_no_module_of_the_server_imports_jax():
+    """Inside of functions too. `bench` imports JAX only for a model that needs it."""
+    reached = {module for module in MODULES if module.startswith("serving")} | {"runtime.command_line", "cli.serve"}
+    while more := set().union(*(IMPORTS[module] for module in reached)) - reached:
+        reached |= more
+    users = users_of("jax", "flax", "optax", "orbax", "grain", "torch", "transformers", "sklearn", "scipy")
+    assert sorted(module for module in reached if str(MODULES[module].relative_to(PACKAGE)) in users) == []
+
+
+def test_the_requirements_of_a_server_are_those_of_the_extra():
+    """The extra has what the package itself does not need."""
+    project = tomllib.loads((files.ROOT / "pyproject.toml").read_text())["project"]
+    listed = (files.ROOT / "launch" / "serve" / "requirements.txt").read_text().splitlines()
+    lines = {line for line in listed if line and not line.startswith("#")}
+    whole = {line for line in (files.ROOT / "requirements.txt").read_text().splitlines() if line[:1].isalpha()}
+    assert set(project["optional-dependencies"]["serve"]) <= lines
+    assert lines <= set(project["optional-dependencies"]["serve"]) | whole
+
+
+@slow
+def test_answers_are_those_of_the_export(made, tmp_path):
+    expected = Predictor(made.model).predict(TEXTS)
+    done = files.run(tmp_path, "predict", str(made.onnx), *TEXTS)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and done.stderr == "1 of 5 texts were cut to 20 tokens\n"
+    for own, theirs in zip(answers, expected, strict=True):
+        assert own["prediction"] == theirs["prediction"] and own.keys() == theirs.keys()
+        assert own["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-6)
+
+
+@slow
+def test_pairs_are_cut_and_laid_out_as_by_the_export(made, tmp_path):
+    model = files.described(made, tmp_path / "pairs.onnx", examples={"text": "a", "pair": "b"})
+    lengths = [(first, second) for first in (1, 8, 9, 30) for second in (1, 8, 9, 30)]
+    records = [{"a": " ".join(["abd"] * first), "b": " ".join(["ace"] * second)} for first, second in lengths]
+    file = OnnxModel(tmp_path / "pairs.onnx")
+    assert file.description.fields == ("a", "b")
+    texts = [(record["a"], record["b"]) for record in records]
+    rows = [tuple(row.ids) for row in file.rows(texts)]
+    encoded = Predictor(model)
+    examples = encoded.pipeline(FineTuned).encode([record | {"_where": ""} for record in records])
+    assert rows == [tuple(ids) for ids in examples.ragged.token_lists()]
+    for own, theirs in zip(file.answers(texts), encoded.predict(records), strict=True):
+        assert own["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-6)
+
+
+def test_what_is_tuned_and_what_files_have_is_in_the_description():
+    model = models.fine_tuned("multi_label", models.trained())
+    [task] = model.settings["tasks"].values()
+    task["objective"]["threshold"] = 0.7
+    task["examples"] |= {"text": "comment", "separator": ";", "max_tokens": 12, "train": "/secret/train.csv"}
+    description = onnx_metadata.description_of(model)
+    assert (description.task, description.threshold, description.max_tokens) == ("multi_label", 0.7, 12)
+    assert description.labels == ("bad", "good", "ü, so-so") and description.fields == ("comment",)
+    assert description.examples["separator"] == ";" and "secret" not in description.to_json()
+
+
+def test_the_temperature_of_the_objective_is_in_the_head(made_model):
+    """Every library then computes softmax(z / T), whose square is proportional to softmax(z) if T is 2."""
+    made_model.settings["tasks"]["classification"]["objective"]["temperature"] = 2.0
+    scaled, [note] = task_heads.with_temperature(made_model)
+    assert note == "temperature 2.0000: the head's weights are divided by it, so its probabilities are calibrated"
+    plain = scaled._replace(params=made_model.params)
+    powers = np.array([list(answer["probabilities"].values()) for answer in Predictor(scaled).predict(TEXTS)]) ** 2
+    expected = [list(answer["probabilities"].values()) for answer in Predictor(plain).predict(TEXTS)]
+    np.testing.assert_allclose(powers / powers.sum(axis=-1, keepdims=True), expected, atol=1e-5)
+    assert task_heads.with_temperature(scaled) == (scaled, [])
+
+
+@slow
+def test_scores_are_those_of_the_export(made, tmp_path):
+    write_table(tmp_path / "test.csv", ["comment", "stars"])
+    columns = {"text": "comment", "label": "stars"}
+    expected = evaluate.run(str(made.export), str(tmp_path / "test.csv"), columns=columns)["eval"]
+    flags = ("--corpus=test.csv", "--text=comment", "--label=stars", "--json")
+    done = files.run(tmp_path, "evaluate", str(made.onnx), *flags)
+    figures = json.loads(done.stdout)
+    assert figures["records"] == 15 and figures["cut"] == 3 and figures["baseline"]["majority_accuracy"] == 1 / 3
+    assert figures["eval"] == pytest.approx({name: expected[name] for name in figures["eval"]}, abs=1e-6)
+
+
+@slow
+def test_the_time_of_a_text_is_measured(made, tmp_path):
+    flags = ("--batch=1,4", "--threads=1", "--seconds=0.01")
+    done = files.run(tmp_path, "bench", str(made.onnx), str(made.int8), *flags, "--json")
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(result["model"], result["batch"]) for result in results] == [
+        *((str(made.onnx), 1), (str(made.onnx), 4)),
+        *((str(made.int8), 1), (str(made.int8), 4)),
+    ]
+    for result in results:
+        assert 0 < result["p50"] <= result["p99"] and result["calls"] >= 20 and result["threads"] == 1
+    shown = files.run(tmp_path, "bench", str(made.onnx), *flags).stdout.splitlines()
+    assert shown[0].split() == ["threads", "batch", "p50", "ms", "p99", "ms", "texts/s", "model"] and len(shown) == 3
+
+
+@slow
+def test_bad_input_is_one_line(made, tmp_path):
+    bad = tmp_path / "bad.onnx"
+    bad.write_bytes(b"no graph")
+    cut = tmp_path / "cut.onnx"
+    cut.write_bytes(made.onnx.read_bytes()[:5000])
+    for arguments, complaint in [
+        (("predict", "nowhere.onnx", "a"), "nowhere.onnx does not exist; name a file"),
+        (("predict", str(bad), "a"), "bad.onnx cannot be opened by ONNX Runtime"),
+        (("predict", str(cut), "a"), "cut.onnx cannot be opened by ONNX Runtime"),
+        (("predict", str(made.onnx), "a", "--layers=1"), "unrecognized arguments: --layers=1"),
+        (("predict", str(made.onnx), "a", "--threads=-1"), "threads=-1 must not be negative"),
+        (("predict", str(made.onnx), " "), "is blank"),
+        (("evaluate", str(made.onnx)), "add --corpus=FILE"),
+        (("evaluate", str(made.onnx), "--corpus=nowhere.csv"), "nowhere.csv"),
+        (("bench", "nowhere.onnx"), "nowhere.onnx does not exist"),
+        (("bench", str(made.onnx), "--batch=0"), "--batch=0 is not a list of numbers from 1"),
+        (("bench", str(made.export), "--batch=1"), "needs the package"),
+        (("serve", "nowhere"), "nowhere is not an .onnx file; make one with python -m bertjax convert"),
+        (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
+        (("serve", str(made.onnx), "--port=99999"), "--port=99999 cannot be used"),
+        (("train", "--config=tiny"), "train needs the package"),
+    ]:
+        done = files.run(tmp_path, *arguments)
+        assert done.returncode == 2, arguments
+        assert done.stderr.count("\n") == 1 and complaint in done.stderr, done.stderr
+
+
+def test_a_missing_server_package_is_named(monkeypatch):
+    monkeypatch.setattr(serve, "_PACKAGES", ("json", "not_there"))
+    with pytest.raises(Exception, match=re.escape("serve needs the packages not_there; pip install 'bertjax[serve]'")):
+        serve.main(["model.onnx"])
+
+
+def test_other_commands_name_what_uses_the_file(tmp_path):
+    from bertjax.config.opening import SavedModel
+
+    path = Path(tmp_path) / "a.onnx"
+    path.write_bytes(b"")
+    with pytest.raises(Exception, match="is an ONNX file, which predict, evaluate, bench and serve use"):
+        SavedModel(path)
+
+
+@slow
+def test_the_int8_file_is_scored_beside_the_original(made, tmp_path, monkeypatch, capsys):
+    """PyTorch has exported the model before."""
+    monkeypatch.setattr(onnx, "_export", lambda source, draft, *others: draft.write_bytes(made.onnx.read_bytes()))
+    monkeypatch.setattr(comparison, "_SECONDS", 0.01)
+    write_table(tmp_path / "test.csv", ["sentence", "label"])
+    flags = [f"--from={made.export}", f"--to={tmp_path / 'new.onnx'}", "--quantize=int8"]
+    assert convert.main([*flags, f"--score={tmp_path / 'test.csv'}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for path, place in ((made.onnx, 2), (made.int8, 4)):
+        scores = serving_evaluate.run(OnnxModel(path), str(tmp_path / "test.csv"))["eval"]
+        shown = {line.split()[1]: line.split()[place] for line in lines if line.startswith("score: ")}
+        assert shown == {name: f"{value:.4f}" for name, value in scores.items()}
+    assert sum(line.startswith("time: ") and line.endswith("ms a text (median, one thread)") for line in lines) == 1
+    for bad, complaint in [
+        ([flags[0], flags[1].replace("new", "b"), "--score=a.csv"], "--score=a.csv compares int8 with float32"),
+        ([flags[0], flags[1].replace("new", "b"), flags[2], "--score=nowhere.csv"], "nowhere.csv"),
+    ]:
+        assert command_line.exit_code_of(lambda bad=bad: convert.main(bad)) == 2
+        assert complaint in capsys.readouterr().err and not (tmp_path / "b.onnx").exists()
