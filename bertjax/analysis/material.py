@@ -6,7 +6,7 @@ A `Material` is independent of models. `material.encoded(subject)` returns its e
 import dataclasses
 import functools
 from collections.abc import Hashable, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -172,7 +172,7 @@ class Labeled(Material):
             own = subject.saved.config.task.examples if subject.saved else subject.finetuned.examples
             if not (path := self.path or own.heldout):  # an export does not point to a file on this machine
                 raise UserError(f"{subject.label} has no development set on this machine; name a labeled file")
-            return dataclasses.replace(own, heldout=path)
+            return dataclasses.replace(cast(LabeledFormat, own), heldout=path)
         return labeled_files.format_of(self.path)
 
     def records(self, subject: Subject) -> list[Record]:

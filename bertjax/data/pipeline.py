@@ -95,7 +95,8 @@ class Feed:
             # Sources number their own plans from 0; `plans` lists those of all sources one after the other.
             located_3B[1, here] += first_plan
             first_plan += len(source.plans)
-        return tuple(located_3B)
+        epochs_B, plans_B, rows_B = located_3B
+        return epochs_B, plans_B, rows_B
 
     @property
     def seed(self) -> int:

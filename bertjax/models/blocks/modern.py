@@ -7,6 +7,7 @@ below the decoder has biases.
 
 import dataclasses
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -149,14 +150,14 @@ class ModernLayer(nn.Module):
         attention = SelfAttention(config, name="attention")
         attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))
-        output = feed_forward(self, output_norm(sums), visibility, queries, gated=config.block.gated)
+        output = feed_forward(self, output_norm(sums), visibility, queries, gated=cast(ModernBlock, config.block).gated)
         return sums + dropout(output, rate, feedforward_key)
 
     def _at_depth(
         self, number: jax.Array | int, visibility: Visibility, positions: tuple[Rotary, ...]
     ) -> tuple[Visibility, Rotary]:
         """Return what a layer sees, and its rotations of queries and keys."""
-        block = self.config.block
+        block = cast(ModernBlock, self.config.block)
         if not block.window:
             return visibility, positions[0]
         # Data, not a branch: the number is traced, so the scan compiles one layer body for local and global layers.
