@@ -6,7 +6,7 @@ A `Material` is independent of models. `material.encoded(subject)` returns its e
 import dataclasses
 import functools
 from collections.abc import Hashable, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -173,7 +173,7 @@ class Labeled(Material):
             # An export does not point to a file on this machine, and a held-out share is no file.
             if not (path := self.path or own.heldout) or not isinstance(path, str):
                 raise UserError(f"{subject.label} has no development set on this machine; name a labeled file")
-            return dataclasses.replace(own, heldout=path)
+            return dataclasses.replace(cast(LabeledFormat, own), heldout=path)
         return labeled_files.format_of(self.path)
 
     def records(self, subject: Subject) -> list[Record]:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from etils import epath
 
@@ -260,7 +260,7 @@ def _materials(subjects: Sequence[Subject], files: Sequence[str], examples: int,
             raise UserError(f"--tag={tag} has no effect on {material.path}, which is not a .conllu file; remove it")
     return [
         dataclasses.replace(
-            material,
+            cast(Labeled, material),
             format=Tagged(heldout=material.path, conllu=tag) if tag else material.format or format_of(material.path),
         )
         for material in materials

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from etils import epath
@@ -21,7 +21,10 @@ _AXIS_LABELS = {"step": "training step", "tokens": "training tokens", "flops": "
 FORMATS = (".png", ".svg", ".pdf")
 _DPI = 200
 _COLUMNS = 3
-_STYLES = {HELDOUT: {"marker": "o", "markersize": 4}, TRAIN: {"alpha": 0.5, "linewidth": 0.8}}
+_STYLES: dict[str, dict[str, Any]] = {
+    HELDOUT: {"marker": "o", "markersize": 4},
+    TRAIN: {"alpha": 0.5, "linewidth": 0.8},
+}
 
 
 @dataclasses.dataclass(frozen=True)

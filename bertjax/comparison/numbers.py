@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -148,7 +149,7 @@ def _size(run: Run) -> dict[str, float]:
     return {"parameters": run.summary["parameters"]} if "parameters" in run.summary else {}
 
 
-def _spent(run: Run) -> dict[str, float]:
+def _spent(run: Run) -> dict[str, float | None]:
     """Return a run's costs up to its newest record, taken from its summary if that has the same step."""
     newest = run.records[-1] if run.records else {}
     spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
@@ -164,4 +165,4 @@ def _over(by_run: list[dict[str, float | None]]) -> dict[str, Spread]:
     names = dict.fromkeys(name for numbers in by_run for name in numbers)
     # None marks a number that was not finite; it is left out.
     values = {name: tuple(numbers[name] for numbers in by_run if numbers.get(name) is not None) for name in names}
-    return {name: Spread(of_runs) for name, of_runs in values.items() if of_runs}
+    return {name: Spread(cast(tuple[float, ...], of_runs)) for name, of_runs in values.items() if of_runs}

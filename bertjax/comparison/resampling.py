@@ -123,7 +123,8 @@ def of_drawn(value: np.ndarray, drawn: np.ndarray, examples: int, share: float =
     # Ties count on both sides, which keeps p conservative for discrete metrics.
     rarer = np.minimum((drawn <= 0).sum(axis=0), (drawn >= 0).sum(axis=0))
     p = np.minimum(2 * (rarer + 1) / (len(drawn) + 1), 1.0)
-    return Difference(value, *_bounds(drawn, examples, share), _widened(p, examples))
+    low, high = _bounds(drawn, examples, share)
+    return Difference(value, low, high, _widened(p, examples))
 
 
 def ratio(sums: np.ndarray) -> np.ndarray:

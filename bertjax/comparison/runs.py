@@ -113,8 +113,10 @@ def _one_arm(name: str, paths: Sequence[str]) -> tuple[Run, ...]:
 
 def _changes(first: Run, second: Run) -> list[str]:
     """Return where two runs differ, apart from the seed: in what was trained, or in which rows were scored."""
-    scored = ({"eval": {part: run.settings["eval"].get(part) for part in ("rows", "seed")}} for run in (first, second))
-    return changes_beside_seed(first.identity, second.identity) + differences(*scored)
+    before, after = (
+        {"eval": {part: run.settings["eval"].get(part) for part in ("rows", "seed")}} for run in (first, second)
+    )
+    return changes_beside_seed(first.identity, second.identity) + differences(before, after)
 
 
 def open_runs(path: str) -> tuple[Run, ...]:

@@ -7,7 +7,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from bertjax.config import row_lengths, typed
 from bertjax.config.task import Task
@@ -134,7 +134,7 @@ class Config:
             )
 
     def _check_keep_at(self) -> None:
-        steps = sum(stage.steps for stage in self.stages)
+        steps = sum(cast(int, stage.steps) for stage in self.stages)
         if late := [step for step in self.runtime.keep_at if step > steps]:
             raise UserError(
                 f"runtime.keep_at has the step {late[0]}, and the run ends after {steps}; remove it, or raise "
@@ -200,8 +200,9 @@ class Config:
             if None in weights.values():
                 continue
             # Turns repeat a table of fixed size (`bertjax.data.order.Turns`), in which a rarer task would have none.
-            rarest = min(weights, key=weights.__getitem__)
-            if (share := weights[rarest] / sum(weights.values())) < SMALLEST_SHARE:
+            known = cast(dict[str, float], weights)
+            rarest = min(known, key=known.__getitem__)
+            if (share := known[rarest] / sum(known.values())) < SMALLEST_SHARE:
                 raise UserError(
                     f"tasks.{rarest}.weight={weights[rarest]} gives it {share:.3%} of the steps of stages.{index}; the "
                     f"smallest share is {SMALLEST_SHARE:.3%}: raise its weight"

@@ -42,7 +42,7 @@ _CODE = {"direction": directions.check, "embeddings.kind": EMBEDDINGS.class_of, 
 _DEPENDENT = {"epochs": "min_steps"}
 
 
-def load(config_path: str, overrides: list[str] = ()) -> Config:
+def load(config_path: str, overrides: Sequence[str] = ()) -> Config:
     """Read `FILE[:variant]` and apply overrides.
 
     Args:
@@ -106,7 +106,7 @@ def _settings(config_path: str, path: str, variant: str) -> dict[str, Any]:
     """Run a configuration file and return the settings from its `get_config` as plain dicts."""
     # Load by path: the file need not be on PYTHONPATH, and its name need not be a valid module name.
     spec = importlib.util.spec_from_file_location("bertjax_config_file", path)
-    if spec is None:
+    if spec is None or spec.loader is None:
         raise UserError(f"configuration file {path!r} is not Python; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:

@@ -9,7 +9,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flax.core import FrozenDict
@@ -170,11 +170,11 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
 
 def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig, quantized: bool = False) -> None:
     """Write parameters without vocabulary padding, see `write`."""
-    flat = flatten_dict(vocabulary.cut(params, encoder), sep="/")
+    flat = cast(dict[str, np.ndarray], flatten_dict(vocabulary.cut(params, encoder), sep="/"))
     write_tensors(Path(folder) / WEIGHTS, int8.quantize(flat) if quantized else flat)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file with default permissions; the library would make it readable by its owner only."""
     # An empty file shows the permissions that the umask gives.
     path.unlink(missing_ok=True)
@@ -208,7 +208,12 @@ def write_manifest(
     modules: Mapping[str, Mapping[str, str]] = FrozenDict(),
 ) -> None:
     """Write the manifest atomically, see `write`."""
-    manifest = {"format_version": FORMAT_VERSION, "config": settings, "vocab_size": vocab_size, "numbers": numbers}
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "config": settings,
+        "vocab_size": vocab_size,
+        "numbers": numbers,
+    }
     if modules:
         manifest["modules"] = modules
     storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")

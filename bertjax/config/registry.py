@@ -44,7 +44,7 @@ class Kind:
         super().__init_subclass__(**options)
         # Not inherited: a user class derived from `BertBlock` must not be saved as BERT's.
         if "kind" not in vars(cls):
-            cls.kind = f"{cls.__module__}:{cls.__qualname__}"
+            cls.kind = f"{cls.__module__}:{cls.__qualname__}"  # pyrefly: ignore[read-only] - frozen are its instances
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ import re
 import types
 import typing
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from bertjax.config.registry import Choice
 from bertjax.runtime.errors import UserError, quoted
@@ -176,10 +176,11 @@ def override(mapping: dict, assignment: str, unions: Collection[str] = ()) -> li
             )
     value, removed = _literal(text), []
     # The old kind's settings belong to another class, which would refuse them as unknown.
-    if last == "kind" and parents[-1:] and parents[-1] in unions and target.get("kind", value) != value:
+    if last == "kind" and parents[-1:] and parents[-1] in unions and cast(dict, target).get("kind", value) != value:
         removed = [name for name in target if name != "kind"]
         target.clear()
-    target[_index(target, last, path) if isinstance(target, list) else last] = value
+    place: Any = _index(target, last, path) if isinstance(target, list) else last
+    target[place] = value
     return removed
 
 

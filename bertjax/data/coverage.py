@@ -1,6 +1,7 @@
 """Plan checks at the start of a run: uninformative sentence pairs, and text that no plan reads."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def unread_share(plans: Sequence[Plan]) -> float:
 
     All plans cover the same documents, but cut long sentences in different places.
     """
-    examples = [plan.examples for plan in plans]
+    examples: list[Any] = [plan.examples for plan in plans]
     if not any(plan.counts.lost_tokens for plan in plans):
         return 0.0
     if not all(hasattr(each, "segments") for each in examples):  # a third-party format
@@ -70,9 +71,10 @@ def unread_share(plans: Sequence[Plan]) -> float:
 
 def label_shares(plan: Plan) -> np.ndarray:
     """Return the relative frequency of label 0, 1, ...; a large plan is sampled."""
-    counts = [plan.examples.label_counts(part) for part in _sample(len(plan.examples))]
+    examples: Any = plan.examples
+    counts = [examples.label_counts(part) for part in _sample(len(examples))]
     # `bincount` stops at the highest label of its block, so blocks may differ in length.
-    totals_L = sum(np.pad(count, (0, max(map(len, counts)) - len(count))) for count in counts)
+    totals_L = np.sum([np.pad(count, (0, max(map(len, counts)) - len(count))) for count in counts], axis=0)
     return totals_L / totals_L.sum()
 
 

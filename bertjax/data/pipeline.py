@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Protocol
 
 import grain
@@ -95,7 +95,8 @@ class Feed:
             # Sources number their own plans from 0; `plans` lists those of all sources one after the other.
             located_3B[1, here] += first_plan
             first_plan += len(source.plans)
-        return tuple(located_3B)
+        epochs_B, plans_B, rows_B = located_3B
+        return epochs_B, plans_B, rows_B
 
     @property
     def seed(self) -> int:
@@ -106,10 +107,17 @@ class Feed:
 class StepSpec(Protocol):
     """The data for one step: task, and `rows` rows with `seq_len` tokens each, from ordinal `first`."""
 
-    task: str
-    seq_len: int
-    first: int
-    rows: int
+    @property
+    def task(self) -> str: ...
+
+    @property
+    def seq_len(self) -> int: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def rows(self) -> int: ...
 
 
 def filled_up(rows: int, shards: int) -> int:
@@ -150,7 +158,9 @@ class LocalBatches:
         return {name: array[:-1] for name, array in batch.items()}
 
 
-def iterate(make: LocalBatches, start: int, stop: int, workers: int, prefetch: int) -> Iterator[dict[str, np.ndarray]]:
+def iterate(
+    make: LocalBatches, start: int, stop: int, workers: int, prefetch: int
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yield make(start), ..., make(stop - 1), prefetched. Errors in `make` are raised here.
 
     Args:

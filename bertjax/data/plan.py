@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from etils import epath
@@ -176,7 +177,7 @@ def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Co
         _make(store, spec, path, identity)
         if origin:
             _upload(path, origin)
-        return _read(path, identity)
+        return cast(Counts, _read(path, identity))
 
 
 def _upload(path: Path, origin: epath.Path) -> None:

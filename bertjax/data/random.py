@@ -78,7 +78,7 @@ def _feistel(rounds: np.ndarray, places: np.ndarray, half: np.uint64) -> np.ndar
 
 
 @functools.lru_cache
-def _start(seed: int, stream: str) -> np.uint64:
+def _start(seed: int, stream: str) -> np.ndarray:
     name = hashlib.blake2b(stream.encode(), digest_size=8).digest()
     return _absorb(np.uint64(int.from_bytes(name, "little")), np.uint64(seed))
 

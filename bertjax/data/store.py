@@ -68,7 +68,7 @@ class Split:
         return self._map("sentences", OFFSET_DTYPE)
 
     @functools.cached_property
-    def documents(self) -> np.memmap:
+    def documents(self) -> np.ndarray:
         """Offset in `sentences` per document, then the end of the last one: int64 [D+1].
 
         With a `range`, only its documents; then the first offset may not be 0.

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -28,7 +29,7 @@ def end_with_parent() -> None:
     """
 
     def wait() -> None:
-        multiprocessing.parent_process().join()
+        cast(multiprocessing.process.BaseProcess, multiprocessing.parent_process()).join()
         # `sys.exit` would only end this thread.
         os._exit(1)
 

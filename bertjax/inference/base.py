@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
 import numpy as np
@@ -120,8 +120,9 @@ class Pipeline:
           examples: result of `encode`.
         """
         # A long text may have several examples; objectives merge those with the same record.
-        records = [examples.records[number] for number in examples.record_of]
-        return self.objective.predictions(outputs, examples.ragged, records)
+        labeled = cast(LabeledExamples, examples)
+        records = [labeled.records[number] for number in labeled.record_of]
+        return self.objective.predictions(outputs, labeled.ragged, records)
 
     def add_special_tokens(self, records: list[Record], encoded: Ids) -> LabeledExamples:
         """Return one example `[CLS] text [SEP]` of at most T tokens per record, without labels.

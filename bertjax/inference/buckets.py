@@ -6,6 +6,7 @@ Results are returned in the order of the examples.
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -106,7 +107,7 @@ def run(
             places_BN = np.arange(bucket.rows * group).reshape(bucket.rows, group)
             rows_BN = np.where(places_BN < len(members), places_BN, -1)
             placed = place(ragged, rows_BN, bucket.seq_len, vocabulary)
-            batch = core(placed) | features(placed)
+            batch: Any = core(placed) | features(placed)
             outputs = jax.device_get(function(params, batch))
             # Batches are sorted by length. These indices write each result back to its original position.
             cells = {

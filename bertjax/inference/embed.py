@@ -5,7 +5,7 @@ concatenated, as in BERT's feature-based approach (Devlin et al., 2019, section 
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -64,7 +64,7 @@ class Embed(Pipeline):
         if self.layers:
             # The captured last layer lacks the final norm of a pre-norm encoder; `all_layers` replaces it by the
             # output.
-            hidden_LBTD = all_layers(state[taps.CAPTURED]["hidden"], encoded.hidden)
+            hidden_LBTD = all_layers(cast(Any, state[taps.CAPTURED]["hidden"]), encoded.hidden)
             hidden_BTD = jnp.concatenate([hidden_LBTD[layer] for layer in self.layers], axis=-1)
         vectors = hidden_BTD.astype(jnp.float32)
         if not self.per_token:

@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertjax.config.config import Task
 from bertjax.config.export import Export
@@ -64,7 +64,12 @@ class FineTuned(Pipeline):
     @functools.cached_property
     def _task(self) -> Task:
         task = config_of(self.model).task
-        return dataclasses.replace(task, examples=task.examples.with_columns(dict(self.columns)))
+        examples = cast(LabeledFormat, task.examples)
+        return dataclasses.replace(task, examples=examples.with_columns(dict(self.columns)))
+
+    @property
+    def _examples(self) -> LabeledFormat:
+        return cast(LabeledFormat, self._task.examples)
 
     @property
     def objective(self) -> Objective:
@@ -85,21 +90,21 @@ class FineTuned(Pipeline):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        return self._task.examples.inputs
+        return self._examples.inputs
 
     @property
     def list_field(self) -> str:
-        return self._task.examples.list_input
+        return self._examples.list_input
 
     def read(self, path: str) -> list[Record]:
         full = str(Path(path).expanduser())
-        records = self._task.examples.read_unlabeled(full, self.objective.classes)
-        quoted = getattr(self._task.examples, "quoted", False)
+        records = self._examples.read_unlabeled(full, self.objective.classes)
+        quoted = getattr(self._examples, "quoted", False)
         return read_file(path, self.fields, quoted) if records is None else records
 
     def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
         answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)
-        return self._task.examples.with_answers(str(Path(path).expanduser()), answers, self.objective.classes)
+        return self._examples.with_answers(str(Path(path).expanduser()), answers, self.objective.classes)
 
     @property
     def group(self) -> int:
@@ -123,4 +128,4 @@ class FineTuned(Pipeline):
         """Return the examples for records, without labels and other fields that the model does not read."""
         # Labels in the file are dropped: a prediction must not depend on them, and they may be unknown to the model.
         inputs = [{name: record[name] for name in (*self._fields_of(record), WHERE)} for record in records]
-        return self._task.examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)
+        return self._examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import cast
 
 import jax
 import numpy as np
@@ -46,7 +47,7 @@ class MaskedPipeline(Pipeline):
 
     @functools.cached_property
     def objective(self) -> MaskedLM:
-        return masked_lm(self.model)
+        return cast(MaskedLM, masked_lm(self.model))  # `__post_init__` refuses a model without one
 
     def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
         """Device: return log probabilities in nats, float32 [B, K, V]; V without vocabulary padding."""

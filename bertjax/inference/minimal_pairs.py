@@ -12,7 +12,7 @@ expected score of a coin flip, so chance is 50%.
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from etils import epath
@@ -91,7 +91,7 @@ def judge(
       request: result of `request` for these pairs.
       on_tokens: called after each batch with its token count.
     """
-    name = request.pipeline.score
+    name = cast(PseudoLogLikelihood | LogLikelihood, request.pipeline).score
     scores = [prediction[name] for prediction in predictor.predictions(request, on_tokens)]
     # `request` lists the sentences as good, bad, good, bad, ...
     good, bad = np.array(scores).reshape(-1, 2).T

@@ -124,8 +124,8 @@ class Predictor:
           UserError: a record lacks a field or is blank, or the model was not fine-tuned.
         """
         pipeline = self.pipeline(FineTuned)
-        records = [r if isinstance(r, dict) else {single_field(pipeline.fields): r} for r in records]
-        return list(self.predictions(self.request(pipeline, checked(records, pipeline.fields, pipeline.list_field))))
+        rows = [r if isinstance(r, dict) else {single_field(pipeline.fields): r} for r in records]
+        return list(self.predictions(self.request(pipeline, checked(rows, pipeline.fields, pipeline.list_field))))
 
     def pseudo_log_likelihoods(self, texts: Sequence[str]) -> np.ndarray:
         """Return pseudo-log-likelihoods in nats (`bertjax.inference.likelihood`); float64 [texts].

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -163,7 +163,7 @@ def _logits(
     """Return a fine-tuned model's logits, computed by its own objective."""
     objective = from_dict(export.read_settings).task.objective
     if objective.traits.group > 1:  # in training all choices of a question share a row; here each is a row
-        objective = dataclasses.replace(objective, classes=objective.classes[:1])
+        objective = dataclasses.replace(cast(Any, objective), classes=objective.classes[:1])
     logits = np.asarray(jax.jit(functools.partial(objective.apply, objective.model(config)))(export.params, batch))
     if not reading.is_per_token(reading.outputs[0]):
         return {LOGITS: logits.reshape(len(logits), -1)}

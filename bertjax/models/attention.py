@@ -99,7 +99,8 @@ class SelfAttention(nn.Module):
           CannotCompute: the attention implementation does not support an input, see `AttentionInputs`.
         """
         config, count = self.config, self.config.learned_heads
-        queries_BQD, columns_BQ, rank_BQ, tokens = queries or (keys_BTD, None, None, keys_BTD.shape[1])
+        all_tokens = keys_BTD, None, None, keys_BTD.shape[1]
+        queries_BQD, columns_BQ, rank_BQ, tokens = all_tokens if queries is None else queries
         query_BQHD, key_BTHD = self.projected("query", queries_BQD, count), self.projected("key", keys_BTD, count)
         value_BTHD, bias_BHQT = self.projected("value", values_BTD, config.heads), None
         if positions is not None:

@@ -4,7 +4,7 @@ The layers are one parameter tree with a leading layer axis, run as a scan. Shar
 (`bertjax.models.stack`). If heads read few positions, the last layer runs only there.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
     """
 
     config: EncoderConfig
-    embeddings: nn.Module | None = None
+    embeddings: Any = None
 
     def __post_init__(self):
         if self.embeddings is None:
@@ -88,7 +88,8 @@ class Encoder(nn.Module):
 
         def init(key: jax.Array) -> dict:
             layer = self.config.block.layer(self.config)
-            return layer.init(key, hidden_BTD, Visibility(zeros_BT), None, None, positions, jnp.int32(0))["params"]
+            inputs = hidden_BTD, Visibility(zeros_BT), None, None, positions, jnp.int32(0)
+            return cast(dict, layer.init(key, *inputs)["params"])
 
         return stack.create(self.config, jax.vmap(init), jax.random.split(key, self.config.layers))
 
@@ -136,14 +137,15 @@ class Encoder(nn.Module):
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         two_streams = rank_BT is not None and key is not None
-        embedding_key, query_key = split(embedding_key, 2) if two_streams else (embedding_key, None)
+        embedding_key, query_key = split(cast(jax.Array, embedding_key), 2) if two_streams else (embedding_key, None)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
         positions = block.positions(self.config, positions_BT, segments_BT)
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
         if rank_BT is not None:
-            tokens = tokens._replace(streams=Streams(read_BK, rank_BT, memory_BT))
-            hidden_BTD = tokens.streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
+            streams = Streams(cast(jax.Array, read_BK), rank_BT, memory_BT)
+            hidden_BTD = streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
+            tokens = tokens._replace(streams=streams)
             return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if read_BK is None:
             hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)
@@ -243,7 +245,8 @@ class Encoder(nn.Module):
             variables = {"params": params} | taps.layer_variables(depth.masks)
             inputs = hidden_BTD, tokens.visibility, depth.key, queries, tokens.positions, depth.number
             if not captures:
-                return taps.scale_layer(layer.apply(variables, *inputs), replaced, depth.masks), {}
+                output = cast(jax.Array, layer.apply(variables, *inputs))
+                return taps.scale_layer(output, replaced, depth.masks), {}
             output, state = layer.apply(variables, *inputs, mutable=[taps.CAPTURED])
             output = taps.scale_layer(output, replaced, depth.masks)
             values = {"hidden": output} | taps.layer_values(state)

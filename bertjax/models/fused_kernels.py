@@ -4,7 +4,7 @@ A program handles some heads of one row, a block of Q queries and a group of K k
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,7 @@ def grouped_forward_kernel(
 
 def backward_kernel(
     plan, tokens, in_groups, of_keys_ref, of_queries_ref, seeds_ref, window_ref, query_ref, key_ref, value_ref,
-    gradient_ref, sums_ref, *refs,
+    gradient_ref, sums_ref, *refs: Any,
 ):  # fmt: skip
     """Backward pass. P is the softmax, K the decisions / kept share, G the context's gradient (queries x keys here):
 
@@ -125,8 +125,8 @@ def backward_kernel(
     The kept share is a factor of every result and is applied at the end. With several groups of keys, sum(P dP) over
     all of them equals the dot product of context and G, which is passed in; dQ then accumulates over the whole row.
     """
-    dots_ref, *refs = refs if in_groups else (None, *refs)
-    query_out, key_out, value_out, key_sum, value_sum, *query_sum = refs
+    dots_ref, *others = refs if in_groups else (None, *refs)
+    query_out, key_out, value_out, key_sum, value_sum, *query_sum = others
     place = _Place(pl.program_id(1) * _heads(plan, query_ref), pl.program_id(3), pl.program_id(2))
     visible_KQ = _visible(plan, of_keys_ref, of_queries_ref, window_ref, place)
     scale, inverse = plan.width**-0.5, inverse_of_kept_share(plan.rate)
@@ -152,7 +152,7 @@ def backward_kernel(
             value_sum[:, lanes] += _product(kept_KQ.astype(value_KC.dtype), gradient_QC, 1, 0)
             both_KQ = kept_KQ * _product(value_KC, gradient_QC, 1, 1)
             if in_groups:
-                dots_1Q = dots_ref[0, 0, head, :][None] / inverse
+                dots_1Q = cast(Any, dots_ref)[0, 0, head, :][None] / inverse
             else:
                 dots_1Q = jnp.sum(both_KQ, axis=0, keepdims=True)
             slope_KQ = (both_KQ - weights_KQ * dots_1Q).astype(key_KC.dtype)

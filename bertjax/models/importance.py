@@ -20,6 +20,7 @@ are comparable as they are. Between layers, first divide them by their layer's E
 import dataclasses
 import json
 import os
+from typing import Any
 
 import numpy as np
 
@@ -67,8 +68,8 @@ def read(path: str | os.PathLike, encoder: EncoderConfig) -> Importance:
     try:
         content = untrusted.read_json(path)
         version = content["format_version"]
-        arrays = {name: np.array(content[name], np.float64) for name in ("heads", "neurons")}
-        about = {"model": str(content["model"]), "material": str(content["material"])}
+        arrays: dict[str, Any] = {name: np.array(content[name], np.float64) for name in ("heads", "neurons")}
+        about: dict[str, Any] = {"model": str(content["model"]), "material": str(content["material"])}
         about |= {"examples": int(content["examples"]), "objective": str(content["objective"])}
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise UserError(

@@ -5,7 +5,7 @@ dropout. A kernel rejects every input that it does not support, see `AttentionIn
 """
 
 import functools
-from typing import NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -223,11 +223,12 @@ def attend_by_splash(
         everything, block_sizes=blocks, residual_checkpoint_name=KEPT, interpret=interpret
     )
 
-    def attend(query_HTD, key_HTD, value_HTD, examples_T):
-        return kernel(query_HTD, key_HTD, value_HTD, segment_ids=splash.SegmentIds(examples_T, examples_T))
+    def attend(query_HTD, key_HTD, value_HTD, examples_T) -> jax.Array:
+        segments = splash.SegmentIds(examples_T, examples_T)
+        return cast(jax.Array, kernel(query_HTD, key_HTD, value_HTD, segment_ids=segments))
 
-    per_head = (jnp.swapaxes(x, 1, 2) for x in (query_BTHD * width**-0.5, key_BTHD, value_BTHD))
-    return jnp.swapaxes(jax.vmap(attend)(*per_head, visibility.examples_BT), 1, 2)
+    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query_BTHD * width**-0.5, key_BTHD, value_BTHD))
+    return jnp.swapaxes(jax.vmap(attend)(query, key, value, visibility.examples_BT), 1, 2)
 
 
 def attend_by_cudnn(
@@ -235,7 +236,7 @@ def attend_by_cudnn(
     key_BTHD: jax.Array,
     value_BTHD: jax.Array,
     visibility: Visibility,
-    implementation: str = "cudnn",
+    implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> jax.Array:
     """cuDNN fused attention: returns the context [B, T, H, D / H]. Packed examples are separated by a full [T, T] mask.
 

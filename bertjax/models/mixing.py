@@ -58,7 +58,7 @@ def apply_capturing(
         # Taps see only layers. Flax records the encoder's output.
         capture_intermediates=OUTPUT in names and _is_encoder_call,
     )
-    captured = dict(state[taps.CAPTURED]["encoder"]) if of_layers else {}
+    captured: dict[str, Any] = dict(state[taps.CAPTURED]["encoder"]) if of_layers else {}
     if OUTPUT in names:
         [encoded] = state[_RETURNED]["encoder"]["__call__"]
         captured[OUTPUT] = encoded.hidden

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ def unpadded_shapes(params: dict, config: EncoderConfig) -> dict[str, tuple[int,
     def shape(path: tuple, leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
         return (config.vocab_size, *leaf.shape[1:]) if vocabulary.has_vocabulary_axis(path) else leaf.shape
 
-    return flatten_dict(jax.tree_util.tree_map_with_path(shape, params), sep="/")
+    return cast(dict, flatten_dict(jax.tree_util.tree_map_with_path(shape, params), sep="/"))
 
 
 @functools.lru_cache(maxsize=16)
@@ -28,6 +29,6 @@ def encoder_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     encoder = Encoder(dataclasses.replace(config, execution=Execution()))
 
     def init() -> dict:
-        return encoder.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"]
+        return cast(dict, encoder.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
 
     return unpadded_shapes(jax.eval_shape(init), config)

@@ -1,5 +1,7 @@
 """Published architectures by name."""
 
+from typing import Any
+
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
@@ -31,9 +33,10 @@ def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
 
 def _modern(layers: int, width: int, heads: int, feedforward: int, **others) -> EncoderConfig:
     sizes = {"layers": layers, "width": width, "heads": heads, "feedforward": feedforward, "max_positions": 8192}
+    settings: dict[str, Any] = {"block": ModernBlock()} | sizes | others
     return EncoderConfig(
         embeddings=BertEmbeddings(segments=0, positions="none"), norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
-        **{"block": ModernBlock()} | sizes | others,
+        **settings,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ distance between two tokens is the distance between their columns.
 """
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -118,5 +118,5 @@ def relative_shift(products_BHQR: jax.Array, columns_BQ: jax.Array | None, token
     if queries > tokens:
         # The other queries (XLNet's query stream, or a partly read last layer) are in arbitrary columns.
         cut_queries = jax.vmap(jax.vmap(cut, in_axes=(1, 0), out_axes=1))
-        parts.append(cut_queries(products_BHQR[:, :, tokens:], columns_BQ[:, tokens:]))
+        parts.append(cut_queries(products_BHQR[:, :, tokens:], cast(jax.Array, columns_BQ)[:, tokens:]))
     return jnp.concatenate(parts, axis=2)

@@ -15,7 +15,7 @@ from bertjax.models.config import EncoderConfig
 Tree = Any
 
 # Separately shareable parts of a layer, as the first names of their parameters.
-_PARTS = {
+_PARTS: dict[str, tuple[str, ...]] = {
     "none": (),
     "attention": ("attention", "attention_norm"),
     "feedforward": ("intermediate", "gate", "output", "output_norm"),

@@ -10,7 +10,7 @@ hashed once. T is the number of tokens in a row, Q of queries in a block, W of w
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -268,11 +268,11 @@ class _Pairs:
 
     def __init__(self, plan: Plan, examples_ref, seeds_ref, window_ref, part: jax.Array):
         self._plan, self._examples_ref, self._window_ref = plan, examples_ref, window_ref
-        self._seeds = [seeds_ref[word] for word in range(2)]
+        self._seeds = seeds_ref[0], seeds_ref[1]
         self._column_Q1 = (part * _QUERIES + jnp.arange(_QUERIES, dtype=jnp.int32))[:, None]
         self._example_Q1 = examples_ref[pl.ds(part * _QUERIES, _QUERIES)][:, None]
 
-    def logits(self, query_QC: jax.Array, key_WC: jax.Array, keys: pl.Slice) -> jax.Array:
+    def logits(self, query_QC: jax.Array, key_WC: jax.Array, keys: Any) -> jax.Array:
         """Return the logits [Q, W] of scaled queries; hidden keys get a very low logit."""
         visible_QW = self._example_Q1 == self._examples_ref[keys][None]
         if self._plan.has_window:

@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Self, final
+from typing import Any, ClassVar, Self, cast, final
 
 import jax
 import numpy as np
@@ -88,7 +88,7 @@ class Objective:
         """Return initial parameters. Only the batch's shapes matter."""
         # Shapes are enough for `lazy_init`, so initialization does not run the forward pass.
         shapes = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batch.items()}
-        return model.lazy_init(key, shapes, method=self.logits)["params"]
+        return cast(dict, model.lazy_init(key, shapes, method=self.logits)["params"])
 
     def frozen_params(self, config: EncoderConfig) -> dict | None:
         """Return parameters that terms read but nothing trains; their fingerprint is part of the run's identity."""

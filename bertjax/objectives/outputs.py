@@ -28,12 +28,13 @@ def is_real(per: str, batch: Mapping[str, np.ndarray]) -> np.ndarray:
     """Return a mask of the output elements that are not padding: bool, [B, N], [B, T], [B, N / 2] or [B]."""
     # Empty slots have example id -1, padding tokens have example number 0.
     is_example_BN = batch["example_ids_BN"] >= 0
-    return {
+    masks: dict[str, np.ndarray] = {
         "example": is_example_BN,
         "token": batch["examples_BT"] > 0,
         "pair": is_example_BN[:, ::2],
-        "row": is_example_BN.any(axis=1),
-    }[per]
+        "row": np.any(is_example_BN, axis=1),
+    }
+    return masks[per]
 
 
 def regroup(outputs: Mapping[str, Output], batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.runtime.storage import may_pass
@@ -132,7 +132,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def __init__(self, name: str = "", **texts: Any):
         # No abbreviated flags: a flag that is added later would change their meaning.
-        shape = {"prog": f"python -m {_module(name)}", "allow_abbrev": False}
+        shape: dict[str, Any] = {"prog": f"python -m {_module(name)}", "allow_abbrev": False}
         shape["formatter_class"] = argparse.RawDescriptionHelpFormatter
         super().__init__(**shape | texts)
 
@@ -155,7 +155,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
     # Reading a memory-mapped file from a failed disk or server raises SIGBUS, which kills the process silently.
     if not faulthandler.is_enabled():
-        faulthandler.enable(sys.__stderr__)
+        faulthandler.enable(cast(IO[str], sys.__stderr__))
     try:
         code = main() or FINISHED
     except SystemExit as ended:
@@ -166,7 +166,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         code = code_for(error)
     except (OSError, UserError) as error:
         code = UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
-    return _flushed(code)
+    return _flushed(cast(int, code))
 
 
 def _is_of_argparse(ended: SystemExit) -> bool:

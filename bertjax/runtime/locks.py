@@ -67,7 +67,7 @@ def _try(lock: IO[str]) -> bool:
     return True
 
 
-def file_system_of(path: os.PathLike) -> tuple[str, str]:
+def file_system_of(path: str | os.PathLike) -> tuple[str, str]:
     """Return the type of the file system under a local path, such as `ext4` or `fuse.gcsfuse`, and its mount point."""
     place = Path(path).absolute()
     try:

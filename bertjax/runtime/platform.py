@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import jax
 import jaxlib.version
@@ -124,7 +125,7 @@ def keep_compiled_programs() -> None:
     JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. Without it, CPU programs are not cached: they only run
     on the processor model that compiled them, and machines of other models may share the home directory.
     """
-    if jax.default_backend() != "cpu" and not jax.config.jax_compilation_cache_dir:
+    if jax.default_backend() != "cpu" and not cast(Any, jax.config).jax_compilation_cache_dir:
         folder = Path.home() / ".cache" / "bertjax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))
         log.info("compiled programs are kept in %s (JAX_COMPILATION_CACHE_DIR)", folder)

@@ -13,7 +13,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, TypeVar
+from typing import IO, TypeVar, cast
 
 import tenacity
 from etils import epath
@@ -147,8 +147,8 @@ def _errno_of(error: Exception, unknown: int = errno.EIO) -> int:
       unknown: errno to use if the error has no errno, no HTTP status, and no known class or package.
     """
     # `socket.gaierror`, a host name that cannot be resolved, is an OSError with a negative errno.
-    if isinstance(error, OSError) and (error.errno or 0) > 0:
-        return error.errno
+    if isinstance(error, OSError) and (number := error.errno or 0) > 0:
+        return number
     holders = (error, getattr(error, "response", None))
     fields = (getattr(holder, name, None) for holder in holders for name in ("status", "code", "status_code"))
     status = next((int(field) for field in map(str, fields) if field.isdecimal()), None)
@@ -269,7 +269,7 @@ def read_now(path: epath.PathLike) -> bytes:
             if store is None:
                 return epath.Path(path).read_bytes()
             store.invalidate_cache()
-            return store.cat_file(place)
+            return cast(bytes, store.cat_file(place))
         except FileNotFoundError:
             return b""
 

@@ -1,6 +1,7 @@
 """FLOPs of training steps by formula, and the token counts that the formula needs."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,7 @@ class StepFlops:
         """Return the FLOPs on real tokens, given the counts from `consumption`."""
         return self.share * sum(_operations(part, counts) for part in self.parts)
 
-    def executed(self, batches: dict[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
+    def executed(self, batches: Mapping[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
         """Return the FLOPs on batches [steps, B, ...], padding included and without packing.
 
         Every token attends to all T tokens in its row, and heads compute all K positions and N slots.

@@ -8,6 +8,7 @@ model runs, so Flax modules need no LoRA code, and a merged model is an ordinary
 import dataclasses
 import re
 import zlib
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +72,7 @@ def add_factors(config: LoraConfig, params: dict, key: jax.Array, frozen: tuple[
     """
     if not config.rank:
         return params
-    flat = flatten_dict(params, sep="/")
+    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
     adapted = [path for path in flat if config.adapts(path)]
     if not adapted:
         kernels = [path for path in flat if path.startswith("encoder/layers/") and path.endswith("/kernel")]
@@ -98,7 +99,7 @@ def merge(config: LoraConfig, params: dict) -> dict:
     """Merge the factors into the params: add alpha / rank * A B to each adapted kernel, in float32."""
     if not config.rank:
         return params
-    flat = flatten_dict(params, sep="/")
+    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
     merged = {path: leaf for path, leaf in flat.items() if not is_factor(path)}
     for path in filter(config.adapts, merged):
         a, b = (flat[f"{ROOT}/{path}/{name}"] for name in "ab")

@@ -1,6 +1,7 @@
 """A task's loss, as training and evaluation compute it on one shard of a batch."""
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -52,4 +53,4 @@ def normalized(sums: Arrays, weights: Arrays) -> Arrays:
 def total_loss(objective: Objective, losses: Arrays, step: jax.Array | int) -> jax.Array:
     """Return the weighted sum of the losses at a step."""
     loss_weights = objective.loss_weights(losses.keys(), step)
-    return sum(loss_weights.get(term, 1.0) * loss for term, loss in losses.items())
+    return cast(jax.Array, sum(loss_weights.get(term, 1.0) * loss for term, loss in losses.items()))

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -13,7 +13,7 @@ from bertjax.config.user_code import line_of
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.wrapper import unwrapped
-from bertjax.objectives.slots import SlotValues, slots_of, with_slots
+from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.runtime.errors import UserError, reason, shorten
 from bertjax.training.flops import CONSUMPTION
 from bertjax.training.param_paths import path_of
@@ -49,11 +49,15 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         weights = jax.eval_shape(objective.weights, batch)
         row_keys = jax.eval_shape(lambda key: jax.random.split(key, 2), key)
         returned = jax.eval_shape(
-            lambda *arrays: objective.terms(model, *arrays, True), params, with_slots(frozen, slots), batch, row_keys
+            lambda *arrays: cast(Any, objective).terms(model, *arrays, True),
+            params,
+            with_slots(frozen, slots),
+            batch,
+            row_keys,
         )
         _check_returned(setting, returned)
         terms, metrics, *kept = returned
-        updated = slots and jax.eval_shape(objective.update_slots, slots, params, kept[0] if kept else {})
+        updated = slots and jax.eval_shape(cast(Slots, objective).update_slots, slots, params, kept[0] if kept else {})
         # An abstract step, as in the compiled step: Python code such as `if step < 100` fails here already.
         loss_weights = jax.eval_shape(
             functools.partial(objective.loss_weights, terms.keys()), jax.ShapeDtypeStruct((), "int32")

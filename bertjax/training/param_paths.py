@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -61,7 +61,7 @@ def merge_params(params: dict, others: dict, task: str) -> dict:
     Raises:
       UserError: a param is in both trees, with different shapes.
     """
-    first, second = flatten_dict(params, sep="/"), flatten_dict(others, sep="/")
+    first, second = (cast(dict[str, Any], flatten_dict(tree, sep="/")) for tree in (params, others))
     for path in first.keys() & second.keys():
         if first[path].shape != second[path].shape:
             raise UserError(

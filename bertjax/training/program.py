@@ -7,6 +7,7 @@ compile, abstract devices are enough, such as those that describe an absent TPU.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import cast
 
 import jax
 import numpy as np
@@ -143,7 +144,7 @@ class Program:
 
     @property
     def timetable(self) -> Timetable:
-        weights = {name: task.weight for name, task in self.config.tasks.items()}
+        weights = {name: cast(float, task.weight) for name, task in self.config.tasks.items()}
         return Timetable(self.config.stages, weights, bool(self.config.data.overfit), self.config.runtime.skip_rows)
 
     @functools.cached_property
@@ -338,7 +339,7 @@ class TaskProgram:
     def abstract_batches(self, stage: Stage, steps: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes, dtypes and shardings for the batches [steps, B, ...] in one dispatch."""
         program = self.program
-        shapes = self.batch_shapes(stage, filled_up(stage.batch, program.layout.shards))
+        shapes = self.batch_shapes(stage, filled_up(cast(int, stage.batch), program.layout.shards))
         sharding = NamedSharding(program.mesh, P(None, BATCH_AXES))
         return {
             name: jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype, sharding=sharding)
@@ -348,7 +349,7 @@ class TaskProgram:
     def batch_shapes(self, stage: Stage, rows: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and dtypes for a batch [B, ...]; `rows` is B after padding to a multiple of the devices."""
         task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
-        return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or stage.batch)
+        return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or cast(int, stage.batch))
 
     def freezing_at(self, stage: int) -> Freezing:
         """Return the parameters that the run or a stage freezes.

@@ -16,6 +16,7 @@ its score has one, so it can return.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +100,7 @@ def add_scores(config: PruningConfig, params: dict, frozen: tuple[str, ...], is_
     """
     if config.kind != MOVEMENT:
         return params
-    flat = flatten_dict(params, sep="/")
+    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
     for path in filter(is_pruned, list(flat)):
         without_gradient = path if matches_any(frozen, path) and not is_adapted(path) else ""
         if without_gradient or matches_any(frozen, score := f"{ROOT}/{path}"):
@@ -120,7 +121,7 @@ def pruned(config: PruningConfig, params: dict, step: jax.Array | int, steps: in
     """
     if not config.kind:
         return params
-    flat = flatten_dict(params, sep="/")
+    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
     kept = {path: leaf for path, leaf in flat.items() if not is_score(path)}
     remaining = config.remaining_at(step, steps)
     for path in filter(is_pruned, kept):

@@ -11,6 +11,7 @@ use rounded weights, so an int8 export loses nothing more. Flax modules are unaw
 """
 
 import dataclasses
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -49,7 +50,7 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
     """Round kernels and word tables; gradients pass through unchanged (straight-through)."""
     if not config.bits:
         return params
-    flat = flatten_dict(params, sep="/")
+    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
     for path, leaf in flat.items():
         axis = None if path.startswith("projections/") else int8.summed_axis(path, leaf)
         if axis is not None:  # None: stays float; projections serve only a teacher's losses and are never exported

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any
+from typing import Any, cast
 
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
@@ -137,7 +137,7 @@ def _labeled_feeds(config: Config) -> Feeds:
 
 def _with_classes(source: LabeledSource, objective: Objective) -> Objective:
     """Return an objective with the classes of a training file."""
-    objective = dataclasses.replace(objective, classes=source.classes)
+    objective = dataclasses.replace(cast(Any, objective), classes=source.classes)
     # Class weights follow from the class counts of the training file.
     if isinstance(objective, Classification):
         return objective.weighted(source.format.class_counts(source.train))

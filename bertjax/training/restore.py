@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import branch
@@ -43,7 +43,7 @@ class Restored:
     def take_state(self) -> State:
         """Return the state and forget it: training reuses its memory, so that nothing else may hold it."""
         state, self.state = self.state, None
-        return state
+        return cast(State, state)
 
 
 def restore(start: Start) -> Restored:

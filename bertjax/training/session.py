@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 from etils import epath
 
@@ -94,7 +95,9 @@ def opened(
                 watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
             )
         )
-        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
+        writer.add(
+            cast(Heartbeat, watchdog.heartbeat)
+        )  # now: opening the data may take longer than a launcher waits for a heartbeat
         elapsed = processes.together(Elapsed, files.elapsed)
         before = record.shared_record(files)
         if before is None:

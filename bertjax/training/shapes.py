@@ -1,11 +1,14 @@
 """Names, shapes and dtypes of batch arrays, without a corpus."""
 
+from typing import cast
+
 import jax
 import numpy as np
 
 from bertjax.config.config import Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.formats.base import TextFormat
 from bertjax.data.plan import Spec
 from bertjax.objectives.distill.wrapper import rewrapped
 from bertjax.objectives.optional import bind
@@ -25,7 +28,7 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
     Raises:
       UserError: the first axis of a feature is not the batch.
     """
-    spec = Spec("train", task.examples, seq_len, seed=0, row_examples=task.row_examples)
+    spec = Spec("train", cast(TextFormat, task.examples), seq_len, seed=0, row_examples=task.row_examples)
     group = task.objective.traits.group
     slots = max(1, spec.max_row_examples // group) * group
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))

@@ -8,6 +8,7 @@ matrix products in the traced gradient of the loss, which covers every case, LoR
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 from jax.extend.core import Jaxpr
@@ -42,7 +43,7 @@ def per_step(program: Program, stage: int) -> float:
       stage: index into `stages`.
     """
     at, tasks = program.config.stages[stage], program.at(stage).tasks
-    weights = {name: program.config.tasks[name].weight for name in at.among(tasks)}
+    weights = {name: cast(float, program.config.tasks[name].weight) for name in at.among(tasks)}
     total = 0.0
     for name, weight in weights.items():
         shapes = tasks[name].batch_shapes(at)
@@ -87,8 +88,9 @@ def _products(jaxpr: Jaxpr) -> int:
         if equation.primitive.name == "dot_general":
             # ((contracted axes of the left, of the right operand), (batch axes of both)).
             (contracted, _), _ = equation.params["dimension_numbers"]
-            summed = [equation.invars[0].aval.shape[axis] for axis in contracted]
-            total += math.prod(summed) * math.prod(equation.outvars[0].aval.shape)
+            left, product = cast(Any, equation.invars[0].aval), cast(Any, equation.outvars[0].aval)
+            summed = [left.shape[axis] for axis in contracted]
+            total += math.prod(summed) * math.prod(product.shape)
         # Parameters of scan, jit, remat and so on hold jaxprs. A scan runs its body `length` times.
         inner = (getattr(value, "jaxpr", value) for value in equation.params.values())
         repeats = equation.params["length"] if equation.primitive.name == "scan" else 1

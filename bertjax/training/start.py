@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -116,7 +116,7 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
         feeds = open_feeds(config, before)
         processes.together(feeds.plan)
     config, tokenizer = feeds.config, feeds.store.tokenizer  # resolved
-    session.watchdog.locate(0, sum(stage.steps for stage in config.stages))
+    session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in config.stages))
     program = Program(config, tokenizer.vocab_size)
     program = expected if program == expected else program  # its model has been traced
     processes.together(program.check)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays
-from bertjax.objectives.slots import with_slots
+from bertjax.objectives.slots import Slots, with_slots
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
@@ -69,19 +70,21 @@ def gradients(parts: Step, params: dict, frozen: dict | None, batch: Arrays, ste
     return *pull_back(gradient), *sums
 
 
-def _gradients_of_shard(parts: Step, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array, step):
+def _gradients_of_shard(
+    parts: Step, params: dict, frozen: dict | None, batch: Arrays, keys: jax.Array, step: jax.Array
+) -> tuple[dict, Arrays, dict[str, Any], Arrays, Arrays]:
     loss, layout = parts.loss, parts.loss.layout
     # First sum the weights over the whole batch. Each device and micro-batch then computes its exact share of the loss
     # and of its gradient, and the result does not depend on how the batch is split.
     weights, consumed = layout.psum((loss.objective.weights(batch), consumption(batch)))
     params, frozen = layout.gather_params(params), layout.gather_params(frozen)
 
-    def share_of_loss(params, rows, keys):
+    def share_of_loss(params: dict, rows: Arrays, keys: jax.Array) -> tuple[jax.Array, Any]:
         sums, metrics, kept = loss.terms(params, frozen, rows, keys, is_training=True)
         losses = normalized(sums, weights)  # local sum / global weight: the shares add up to the mean
         return total_loss(loss.objective, losses, step), ((losses, metrics), kept)
 
-    count = count_micro_batches(*batch["tokens_BT"].shape, parts.micro_tokens)
+    count = count_micro_batches(len(batch["tokens_BT"]), batch["tokens_BT"].shape[1], parts.micro_tokens)
     gradient, (sums, kept) = over_micro_batches(jax.grad(share_of_loss, has_aux=True), count)(params, batch, keys)
     losses, metrics = layout.psum(sums)
     return layout.reduce_gradients(gradient), losses, metrics, consumed, kept
@@ -109,10 +112,11 @@ def train_step(parts: Step, state: State, frozen: dict | None, batch: Arrays) ->
     updates, opt_state = parts.optimizer.update(gradient, state["opt_state"], state["params"])
     learning_rate = parts.learning_rate(step)
     updates = jax.tree.map(lambda update: -learning_rate * update, updates)
-    new = {"params": optax.apply_updates(state["params"], updates), "opt_state": opt_state}
+    params = cast(dict, optax.apply_updates(state["params"], updates))
+    new = {"params": params, "opt_state": opt_state}
     if own_slots:
-        own_params = parts.loss.own(parts.model_params(new["params"], step + 1))
-        new["slots"] = slots | {parts.task: objective.update_slots(own_slots, own_params, kept)}
+        own_params = parts.loss.own(parts.model_params(params, step + 1))
+        new["slots"] = slots | {parts.task: cast(Slots, objective).update_slots(own_slots, own_params, kept)}
 
     gradient_norm, update_norm = optax.tree.norm(gradient), optax.tree.norm(updates)
     is_finite = jnp.isfinite(total_loss(objective, losses, step) + gradient_norm + update_norm)

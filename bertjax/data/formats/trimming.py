@@ -10,7 +10,7 @@ TRIMS = ("random_end", "outer_ends")
 # 32-bit random words drawn at a time; each takes about a hundred bytes.
 WORDS_AT_ONCE = 1 << 20
 
-Range = tuple[np.ndarray, np.ndarray]
+Range = tuple[np.ndarray, np.ndarray] | np.ndarray
 
 
 def trimmed(a: Range, b: Range, room: int, trim: str, seed: int, keys: np.ndarray) -> tuple[Range, Range]:

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -152,7 +153,7 @@ def _in_parts(
     Each starts at one in both counters, so a character that these sentences do not have counts as lost.
     """
     lost, looked_at = collections.Counter(dict.fromkeys(seen, 1)), collections.Counter(seen.keys())
-    part = sentences[:: 1 + sum(seen.values()) // _LOOKED_AT]
+    part = list(sentences[:: 1 + sum(seen.values()) // _LOOKED_AT])
     for text, (ids, spans) in zip(part, tokenizer.encode_with_offsets(part), strict=True):
         looked_at.update(text)
         cut = {place for i, span in zip(ids, spans.tolist()) if is_lost(i) for place in range(*span)}
@@ -175,7 +176,7 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
     # three times as long: uncased BERT takes Hangul syllables apart into letters.
     too_long_run = re.compile(rf"\S{{{limit // 3 + 1},}}")
     for first in range(0, len(sentences), step * _BLOCK):
-        block = sentences[first : first + step * _BLOCK : step]
+        block = list(sentences[first : first + step * _BLOCK : step])
         looked_at += sum(len(sentence) - sentence.count(" ") for sentence in block)
         # Only these sentences are encoded a second time, with the slow offsets.
         with_unknown = [text for text, ids in zip(block, tokenizer.encode(block)) if tokenizer.unk_id in ids]
@@ -184,7 +185,7 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
             unknown += sum(stop - start - text.count(" ", start, stop) for start, stop in lost)
         for text in with_unknown:
             if limit and too_long_run.search(text):
-                too_long += sum(len(word) for word in tokenizer.words(text) if len(word) > limit)
+                too_long += sum(len(word) for word in cast(Any, tokenizer).words(text) if len(word) > limit)
     # Words are counted as normalized, the rest as written, so the part is bounded by the whole.
     return unknown / max(1, looked_at), min(unknown, too_long) / max(1, looked_at)
 

@@ -23,7 +23,7 @@ _LINE = "{:16}{:12,}{:12,}{:15,}{:13.2f}{:9.3%}"
 def report(store: TokenStore) -> str:
     """Return the report: contents, excluded documents, longest documents, vocabulary, size and warnings."""
     manifest = store.manifest
-    lines = [_HEADER.format("", *_COLUMNS)]
+    lines: list[str] = [_HEADER.format("", *_COLUMNS)]
     for name in SPLITS:
         lines.append(_line(name, manifest["splits"][name]))
         if len(manifest["counts"][name]) > 1:

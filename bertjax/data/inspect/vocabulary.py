@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -108,13 +109,13 @@ def _kind(tokenizer: Tokenizer) -> str:
     """Return `WordPiece`, `BPE` (byte-level) or `Unigram`, which stands for all with SentencePiece's spelling."""
     is_json = tokenizer.MODEL_FILE.endswith(".json")
     is_fallback = isinstance(tokenizer, ByteFallbackTokenizer)
-    return tokenizer.description["model"]["type"] if is_json and not is_fallback else "Unigram"
+    return cast(Any, tokenizer).description["model"]["type"] if is_json and not is_fallback else "Unigram"
 
 
 def _pieces(tokenizer: Tokenizer, kind: str) -> dict[int, str]:
     """Return the pieces by id; byte-level BPE spells its bytes as letters."""
     if kind == "BPE":
-        return {i: piece for piece, i in tokenizer.description["model"]["vocab"].items()}
+        return {i: piece for piece, i in cast(Any, tokenizer).description["model"]["vocab"].items()}
     return {i: tokenizer.piece(i) for i in range(tokenizer.vocab_size)}
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import io
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from etils import epath
 
@@ -24,7 +24,8 @@ class _File(io.RawIOBase):
     """A binary file with one-line errors on every file system. After a failure it is reopened at the same offset."""
 
     def __init__(self, path: epath.Path):
-        self._path, self._file, self._position = path, None, 0
+        self._path, self._position = path, 0
+        self._file: Any = None  # while it is not open
         self._attempt(lambda file: None)
 
     def readable(self) -> bool:
@@ -51,7 +52,7 @@ class _File(io.RawIOBase):
             if self._file:
                 self._file.close()
 
-    def _attempt(self, action: Callable[[io.RawIOBase], T]) -> T:
+    def _attempt(self, action: Callable[[Any], T]) -> T:
         """Run an action on the file, with retries, at the position where the last action left it."""
 
         def attempt() -> T:

@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, cast
 
 from etils import epath
 
@@ -156,13 +156,13 @@ class Part:
 def unread(message: str, size: int) -> UserError:
     """Return an error for a document that is not read, with its byte count as `size`."""
     error = UserError(message)
-    error.size = size
+    cast(Any, error).size = size
     return error
 
 
 def sized(error: UserError, size: int) -> UserError:
     """Return the error for a bad document, with its byte count as `size`."""
-    error.size = size
+    cast(Any, error).size = size
     return error
 
 

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 from pathlib import PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 import fsspec
 from etils import epath
@@ -116,7 +116,7 @@ def _parquet_parts(files: list[str], text_field: str) -> list[Part]:
         path = HubFile(file)
         information = storage.retry(lambda path=path: path.information, path)
         checksum = str(information.get("blob_id") or "")
-        parts.append(HubPart(path, name, information["size"], Parquet(text_field), checksum))
+        parts.append(HubPart(cast(epath.Path, path), name, information["size"], Parquet(text_field), checksum))
     return parts
 
 

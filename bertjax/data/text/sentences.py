@@ -92,7 +92,7 @@ STOP = re.compile(
 # Cheap tests for stops that `DOUBTFUL` cannot find.
 OTHER_STOPS = unicode.Characters(rf"{unicode.OTHER_TERMINALS}\u1361\u037e»")
 _SEMICOLONS = _GREEK_QUESTION.replace(f"[{unicode.GREEK_QUESTION_MARKS}]", ";")
-LETTER_AND_STOPS = tuple(map(re.compile, (_SEMICOLONS, _COLONS, _BARS)))
+LETTER_AND_STOPS = tuple(re.compile(stop) for stop in (_SEMICOLONS, _COLONS, _BARS))
 # Chinese and Japanese text from the web has ASCII marks, and no space after them. A dot there may join parts of a name.
 _UNSPACED = unicode.UNSPACED
 ASCII_BETWEEN_UNSPACED = re.compile(rf"[!?](?<=[{_UNSPACED}].)[!?]*[{_CLOSERS}]*(?=[{_UNSPACED}])")

@@ -1,6 +1,7 @@
 """Characters that must be in the vocabulary, however rare they are."""
 
 import unicodedata
+from typing import Any, cast
 
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime import untrusted
@@ -20,5 +21,5 @@ def kept_characters(config: TokenizerConfig) -> str:
         except (OSError, ValueError) as error:
             refused = f"data.tokenizer.keep_file={config.keep_file!r}"
             raise UserError(f"{refused} is not a readable UTF-8 text ({reason(error)}); name another") from None
-    normalized = unicodedata.normalize(config.normalizer.upper(), text)
+    normalized = unicodedata.normalize(cast(Any, config.normalizer.upper()), text)
     return "".join(sorted(character for character in set(normalized) if not character.isspace()))

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -72,7 +73,7 @@ class SentencePieceTokenizer(Tokenizer):
         """The model as its protocol buffer, a `ModelProto`."""
         from sentencepiece import sentencepiece_model_pb2
 
-        return sentencepiece_model_pb2.ModelProto.FromString(self.model)
+        return cast(Any, sentencepiece_model_pb2).ModelProto.FromString(self.model)  # made when it is imported
 
     def check(self) -> None:
         for token_id in range(self.vocab_size):

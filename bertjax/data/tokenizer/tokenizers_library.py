@@ -220,7 +220,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """Return whether a byte-level piece starts a word: it starts with a space, or its script has no spaces."""
         if piece.startswith(SPACE) or not set(piece) <= _BYTES.keys():
             return piece.startswith(SPACE)
-        return unicode.byte_starts_unspaced(bytes(map(_BYTES.get, piece)))
+        return unicode.byte_starts_unspaced(bytes(map(_BYTES.__getitem__, piece)))
 
     def words(self, text: str) -> list[str]:
         """Split a text into words as the model sees them: normalized, punctuation separate."""

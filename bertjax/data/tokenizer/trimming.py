@@ -8,7 +8,7 @@ import copy
 import itertools
 import json
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def _trimmed_sentencepiece(tokenizer: SentencePieceTokenizer, kept: set[int]) ->
         kept |= {pieces[made] for name in names for made in _merged(name, lambda a, b: ranks.get(a + b))}
     elif scores:
         # An unknown character scores relative to the lowest-scoring piece, so that piece stays.
-        kept.add(min(scores, key=scores.get))
+        kept.add(min(scores, key=scores.__getitem__))
     ids = np.array(sorted(kept), np.int64)
     remaining = [description.pieces[i] for i in ids]
     del description.pieces[:]
@@ -76,15 +76,16 @@ def _trimmed_sentencepiece(tokenizer: SentencePieceTokenizer, kept: set[int]) ->
     return Trimmed(SentencePieceTokenizer(description.SerializeToString(), tokenizer.normalizer), ids)
 
 
-def _trimmed_json(tokenizer: Tokenizer, kept: set[int]) -> Trimmed:
+def _trimmed_json(tokenizer: Any, kept: set[int]) -> Trimmed:
     """Trim a tokenizer described by a `tokenizer.json`."""
     description = copy.deepcopy(tokenizer.description)
     model = description["model"]
     kept |= {token["id"] for token in description.get("added_tokens") or ()}
+    pairs: list[tuple[str, ...]] = []
     if model["type"] == "Unigram":
         scores = {i: score for i, (_, score) in enumerate(model["vocab"])}
         kept |= {i for i, (piece, _) in enumerate(model["vocab"]) if _is_character(piece, WORD_START)}
-        kept.add(min(scores, key=scores.get))  # see `_trimmed_sentencepiece`
+        kept.add(min(scores, key=scores.__getitem__))  # see `_trimmed_sentencepiece`
     elif model["type"] == "BPE":
         pairs = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
         ranks = {pair: rank for rank, pair in reversed(list(enumerate(pairs)))}

@@ -5,6 +5,7 @@ over D around both. There is no dropout at the inner width, as in the published 
 """
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -146,10 +147,15 @@ class Bottleneck(nn.Module):
 
     config: EncoderConfig
 
+    @property
+    def block(self) -> "MobileBertBlock":
+        return cast(MobileBertBlock, self.config.block)
+
     def setup(self):
-        config, inner, biases = self.config, self.config.block.inner_width, self.config.has_biases
+        config, block, biases = self.config, self.block, self.config.has_biases
+        inner = block.inner_width
         self.input, self.input_norm = Dense(config, inner, biases), normalization(config)
-        if config.block.bottlenecked == QUERIES_KEYS:
+        if block.bottlenecked == QUERIES_KEYS:
             self.attention, self.attention_norm = Dense(config, inner, biases), normalization(config)
         self.output, self.output_norm = Dense(config, config.width, biases), normalization(config)
 
@@ -170,14 +176,15 @@ class Bottleneck(nn.Module):
             return self.attention_norm(self.attention(x))
 
         own = None if queries is None else queries.hidden_BQD
-        if self.config.block.bottlenecked == ALL:
+        if self.block.bottlenecked == ALL:
             narrow_BTW = narrow(hidden_BTD)
             sums = narrow_BTW if own is None else narrow(own)
             return sums, queries and queries._replace(hidden_BQD=sums), narrow_BTW, narrow_BTW
         # MobileBERT: queries and keys share one bottleneck, while values read all D channels (table 1).
         sums = narrow(hidden_BTD if own is None else own)
-        if self.config.block.bottlenecked == QUERIES_KEYS:
-            return sums, queries and queries._replace(hidden_BQD=attend(own)), attend(hidden_BTD), hidden_BTD
+        if self.block.bottlenecked == QUERIES_KEYS:
+            attending = queries and queries._replace(hidden_BQD=attend(queries.hidden_BQD))
+            return sums, attending, attend(hidden_BTD), hidden_BTD
         return sums, queries, hidden_BTD, hidden_BTD
 
     def leave(self, states: jax.Array, own: jax.Array, key: jax.Array | None) -> jax.Array:

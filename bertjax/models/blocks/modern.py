@@ -7,6 +7,7 @@ below the decoder has biases.
 
 import dataclasses
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -138,5 +139,5 @@ class ModernLayer(nn.Module):
         attention = SelfAttention(config, name="attention")
         attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))
-        output = feed_forward(self, output_norm(sums), visibility, queries, gated=config.block.gated)
+        output = feed_forward(self, output_norm(sums), visibility, queries, gated=cast(ModernBlock, config.block).gated)
         return sums + dropout(output, rate, feedforward_key)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ class ExampleObjective(Objective):
         if self.reads_pooler:
             # The pooler reads only [CLS], so the last layer computes no other position.
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
-            return head(model.encode(batch, encoder_key, nothing_more_BK).pooled_BND)
+            return head(cast(jax.Array, model.encode(batch, encoder_key, nothing_more_BK).pooled_BND))
         hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, encoder_key).hidden
         examples = batch["examples_BT"], batch["example_ids_BN"].shape[1]
         if self.pooling == LATE:

@@ -25,7 +25,7 @@ WORDS, CHARACTERS, KOREAN = "words", "characters", "korean"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # KorQuAD's script replaces these by spaces before it removes punctuation.
-_KORQUAD_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
+_KORQUAD_BRACKETS = str.maketrans({character: " " for character in "'\"《》<>〈〉()‘’"})
 _HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff]")
 _LINES = {
     CHARACTERS: "characters of scripts without spaces, and words of others, as MLQA's script does",

@@ -32,8 +32,10 @@ class Labels(Protocol):
       reads_all_tokens: whether the head reads every token's hidden state instead of the pooled [CLS].
     """
 
-    term: str
     reads_all_tokens: ClassVar[bool]
+
+    @property
+    def term(self) -> str: ...
 
     @property
     def head(self) -> HeadSpec:
@@ -159,7 +161,7 @@ class MaskedLM(Objective):
     def samples(self, outputs, batch, tokenizer):
         names = ["tokens_BT", "examples_BT", *(f"{self.term}_{name}_BK" for name in ("labels", "weights"))]
         rows = zip(*(batch[name] for name in names), outputs[f"{self.term}_guesses"], strict=True)
-        return [_sample(*row, tokenizer) for row in rows]
+        return [_sample(tokenizer, *row) for row in rows]
 
 
 def token_features(term: str, examples: PlacedExamples, chosen: np.ndarray, capacity: int) -> dict[str, np.ndarray]:
@@ -186,7 +188,7 @@ def take_columns(hidden_BTD: jax.Array, columns_BK: jax.Array) -> jax.Array:
     return jnp.take_along_axis(hidden_BTD, columns_BK[..., None], axis=1)
 
 
-def _sample(tokens_T, examples_T, labels_K, weights_K, guesses_K5, tokenizer) -> Sample:
+def _sample(tokenizer, tokens_T, examples_T, labels_K, weights_K, guesses_K5) -> Sample:
     real_K = weights_K > 0
     return Sample(
         text=tokenizer.decode(tokens_T[examples_T > 0].tolist(), keep_special=True),

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import cast
 
 import jax
 from etils import epath
@@ -27,7 +28,7 @@ class Trace(Hook):
     def on_dispatch(self, run: Run, first: int, end: int) -> None:
         # If a chunk contains any step to trace, the whole chunk is traced.
         # Dispatch is asynchronous: wait for earlier steps, or the trace would contain their end.
-        if self._is_running and first >= self._steps.stop:
+        if self._is_running and first >= cast(range, self._steps).stop:
             self._end(run)
         elif self._steps and not self._is_running and first < self._steps.stop and end > self._steps.start:
             jax.block_until_ready(run.state)

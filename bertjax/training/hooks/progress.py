@@ -1,6 +1,7 @@
 """The progress bar for training steps."""
 
 import sys
+from typing import Any
 
 from tqdm import tqdm
 
@@ -14,7 +15,7 @@ class ProgressBar(Hook):
     """A bar over a run's steps; it redraws rarely if stderr is a file."""
 
     def __init__(self):
-        self._bar: tqdm | None = None
+        self._bar: Any = None  # a `tqdm` from the start on
 
     def on_start(self, run: Run) -> None:
         self._bar = tqdm(

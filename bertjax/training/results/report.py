@@ -37,7 +37,7 @@ _FOLDED_DEPTH = 3
 
 def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
     """Return one line per module in the parameter tree, with parameter count and leaf shapes."""
-    folded: dict[str, list[tuple[str, Any]]] = {}
+    folded: dict[str, list[tuple[str, Any, Any]]] = {}
     for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         parts = path_of(key_path).split("/")
         # At least the last part, the name of the array, stays outside the module.

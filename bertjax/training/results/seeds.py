@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.console import Console
 
 from bertjax.training.results.scores import is_lower_better
@@ -35,7 +36,7 @@ class TTest(NamedTuple):
     p: float
 
 
-def interval_of_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def interval_of_mean(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return the 95% t-interval of the mean over seeds.
 
     Args:

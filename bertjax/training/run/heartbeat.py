@@ -11,7 +11,18 @@ from bertjax.runtime import storage
 
 _SECONDS_BETWEEN_WRITES = 10.0
 
-State = Literal[*"starting restoring compiling training evaluating saving exporting finished stopped failed".split()]
+State = Literal[
+    "starting",
+    "restoring",
+    "compiling",
+    "training",
+    "evaluating",
+    "saving",
+    "exporting",
+    "finished",
+    "stopped",
+    "failed",
+]
 
 
 class Heartbeat:
