@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from bertjax.models import config_checks
 from bertjax.models.blocks import BLOCKS, Block
@@ -111,7 +111,7 @@ class EncoderConfig:
     def __post_init__(self):
         config_checks.check(self)
         if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
-            object.__setattr__(self, "block", dataclasses.replace(self.block, key_value_heads=0))
+            object.__setattr__(self, "block", dataclasses.replace(cast(Any, self.block), key_value_heads=0))
 
     def architecture(self) -> dict[str, Any]:
         """Return the settings by name, JSON-compatible, without `execution`."""

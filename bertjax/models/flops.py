@@ -1,7 +1,7 @@
 """Analytic FLOP counts: matmuls of encoders and heads."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 from flax.core import FrozenDict
 
@@ -56,7 +56,7 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
     if head.kind in (VocabularyHead, DecoderHead, BiasedDecoderHead):
         return config.vocab_size * width
     if head.kind is DeepDecoderHead:
-        return (2 * config.block.decoder_width + config.vocab_size) * width
+        return (2 * cast(Any, config.block).decoder_width + config.vocab_size) * width
     if head.kind is SpanBoundaryHead:
         boundary = (2 * width + head.options["place_width"]) * width
         return boundary + (width + config.vocab_size) * embedded

@@ -1,5 +1,7 @@
 """Heads that predict tokens without a transform: with the word embeddings, or with a table of their own."""
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
@@ -62,7 +64,7 @@ class DeepDecoderHead(nn.Module):
     def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
         """Return float32 logits, see `DecoderHead`."""
         config = self.config
-        for name, width in (("first", config.block.decoder_width), ("second", config.width)):
+        for name, width in (("first", cast(Any, config.block).decoder_width), ("second", config.width)):
             hidden_BKD = jax.nn.gelu(Dense(config, width, use_bias=False, name=name)(hidden_BKD), approximate=True)
         init = nn.initializers.truncated_normal(config.init_stddev)
         own_VD = self.param("word", init, (config.padded_vocab_size, config.width))

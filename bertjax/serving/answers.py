@@ -52,7 +52,7 @@ def answers_of(description: Description, values: np.ndarray) -> list[dict[str, A
 
 def _class(description: Description, value_C: np.ndarray) -> dict[str, Any]:
     best = int(value_C.argmax())
-    answer = {"prediction": description.labels[best], "probabilities": _named(description, value_C)}
+    answer: dict[str, Any] = {"prediction": description.labels[best], "probabilities": _named(description, value_C)}
     if description.threshold is not None:
         answer["accepted"] = bool(value_C[best] > description.threshold)
     return answer

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.renamed import with_names_of
 from bertjax.data.labeled.texts import LabeledText
@@ -62,14 +62,15 @@ def run(model: OnnxModel, path: str, description: Description | None = None) -> 
     }
 
 
-def _format(description: Description) -> LabeledFormat:
+def _format(description: Description) -> LabeledText | LabelSets:
     settings = dict(description.examples)
     kind = settings.pop("kind", "labeled_text")
     if kind not in _FORMATS:
         raise UserError(f"the model was trained on examples.kind={kind!r}, whose files only its export reads")
     names = {field.name for field in dataclasses.fields(_FORMATS[kind]) if field.init}
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-    return _FORMATS[kind](**{name: value for name, value in values.items() if name in names})
+    known = {name: value for name, value in settings.items() if name in names}
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return _FORMATS[kind](**values)
 
 
 def _text(figures: dict[str, Any], path: str) -> str:

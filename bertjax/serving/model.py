@@ -94,11 +94,11 @@ class OnnxModel:
           rows: at least one row.
           on_tokens: called after each call of the model with its token count.
         """
-        values = None
+        values = np.empty(0)
         for members in _groups([len(row.ids) for row in rows]):
             group = [rows[member] for member in members]
             own = values_of(self.description, self._computed(group))
-            if values is None:
+            if not len(values):
                 values = np.empty((len(rows), *own.shape[1:]), own.dtype)
             values[members] = own
             on_tokens(sum(len(row.ids) for row in group))
@@ -170,9 +170,9 @@ def _row(encoding, max_tokens: int) -> Row:
         return Row(ids, segments, is_cut=False)
     # 0 and 1 for the tokens of the two texts; special tokens have no number and always stay.
     parts = np.array([-1 if part is None else part for part in encoding.sequence_ids])
-    lengths = [int(np.sum(parts == part)) for part in (0, 1)]
+    first, second = (np.array([np.sum(parts == part)]) for part in (0, 1))
     room = max(0, max_tokens - int(np.sum(parts < 0)))
-    kept = (room, 0) if not lengths[1] else [int(k[0]) for k in kept_of_pair(*np.array(lengths)[:, None], room)]
+    kept = [int(of_part[0]) for of_part in kept_of_pair(first, second, room)] if second[0] else (room, 0)
     places = [np.flatnonzero(parts == part)[:most] for part, most in enumerate(kept)]
     stay = np.sort(np.concatenate([np.flatnonzero(parts < 0), *places]))
     return Row(ids[stay], segments[stay], is_cut=True)

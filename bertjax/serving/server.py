@@ -104,7 +104,7 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
         # Exposition reads locks and files of /proc: microseconds, but not on the event loop's time for nothing.
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def refuse(request: Request, error: Exception) -> Response:
+    async def refuse(request: Request, error: HTTPException) -> Response:
         """Errors of the router (404, 405)."""
         routes = "POST /predict, GET /health, GET /metrics"
         return _error(metrics, Refused(error.status_code, f"there are {routes}", closes=True))

@@ -101,8 +101,8 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
         )
     trunk = from_dict(meta["config"])
     init_from.check_function(trunk.model_at(stage_at(trunk.stages, max(step - 1, 0))[0]), trained)
-    halves = ({name: part for name, part in to_dict(of).items() if name not in _NOT_LOGGED} for of in (trunk, config))
-    changed = "; ".join(typed.differences(*halves)) or "none"
+    old, new = ({name: part for name, part in to_dict(of).items() if name not in _NOT_LOGGED} for of in (trunk, config))
+    changed = "; ".join(typed.differences(old, new)) or "none"
     log.info("branches off %s at step %d; changes: %s", config.init_from, step, changed)
     return Source({}, hashlib.sha256(json.dumps(meta["fingerprints"], sort_keys=True).encode()).hexdigest())
 
@@ -125,8 +125,8 @@ def restore(config: Config, abstract_state: Callable[[int], Any]) -> RestoredChe
 
 def _check_steps_left(config: Config) -> None:
     """Raise UserError if a run has no steps after its checkpoint; steps that the data decide are checked later."""
-    lengths = [stage.steps for stage in config.stages]
-    if None not in lengths and first_step(config) >= sum(lengths):
+    lengths = [stage.steps for stage in config.stages if stage.steps is not None]
+    if len(lengths) == len(config.stages) and first_step(config) >= sum(lengths):
         raise UserError(
             f"init_from={config.init_from} has trained {first_step(config)} steps and the stages of this run have "
             f"{sum(lengths)} in all, counted from the first step of that run; raise stages.{len(lengths) - 1}.steps"

@@ -7,7 +7,7 @@ per head of queries. Its decoder has biases, and its classifier reads BERT's poo
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import jax
 from flax import linen as nn
@@ -141,7 +141,7 @@ class LlamaLayer(nn.Module):
         sums, normed_BTD = hidden_BTD if queries is None else queries.hidden_BQD, norm(hidden_BTD)
         normed_queries = queries and queries._replace(hidden_BQD=norm(queries.hidden_BQD))
         attention = GroupedAttention(config, name="attention")
-        visibility, rotary = config.block.at_depth(number, visibility, positions)
+        visibility, rotary = cast(LlamaBlock, config.block).at_depth(number, visibility, positions)
         attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))
         normed = normalization(config, "output_norm")(sums)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar, Self, cast
 
 import jax
 import jax.numpy as jnp
@@ -158,7 +158,7 @@ class Classification(ExampleObjective):
         confidences_M, is_right_M = scaled_MC.max(axis=-1), scaled_MC.argmax(axis=-1) == labels_M
         threshold = self.threshold
         if threshold is None:
-            threshold = calibration.fit_threshold(confidences_M, is_right_M, self.precision)
+            threshold = calibration.fit_threshold(confidences_M, is_right_M, cast(float, self.precision))
         is_accepted_M = confidences_M > threshold
         scores |= {"threshold": threshold, "coverage": float(is_accepted_M.mean())}
         return scores | ({"precision": float(is_right_M[is_accepted_M].mean())} if is_accepted_M.any() else {})

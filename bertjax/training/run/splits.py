@@ -2,9 +2,10 @@
 
 import dataclasses
 import os
+from typing import Any
 
 from bertjax.config.config import Config
-from bertjax.data.labeled.base import SPLITS, WHERE
+from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.runtime import storage
 from bertjax.training.run.workdir import Workdir, write_jsonl
@@ -21,7 +22,8 @@ def named(files: Workdir, config: Config) -> Config:
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         train, heldout = (files.split(name, split) for split in SPLITS)
-        if isinstance(getattr(task.examples, "heldout", ""), float) and storage.exists(heldout):
-            paths = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
+        is_divided = isinstance(task.examples, LabeledFormat) and isinstance(task.examples.heldout, float)
+        if is_divided and storage.exists(heldout):
+            paths: dict[str, Any] = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
             tasks[name] = dataclasses.replace(task, examples=dataclasses.replace(task.examples, **paths))
     return dataclasses.replace(config, tasks=tasks)
