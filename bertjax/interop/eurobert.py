@@ -75,6 +75,13 @@ class EuroBert(Family):
         return super().symbols(tokenizer) | ids
 
 
+def without_heads(encoder: EncoderConfig) -> EncoderConfig:
+    """Return the architecture of an encoder without heads: NeoBERT's becomes EuroBERT's."""
+    if not isinstance(encoder.block, LlamaBlock):
+        return encoder
+    return encoder.replace({"block.decoder_bias": False, "block.pooler": False})
+
+
 @dataclasses.dataclass(frozen=True)
 class _SequenceHead(TaskHead):
     """`bertjax.models.label_heads.HiddenLayerHead` under the names of transformers."""

@@ -16,6 +16,7 @@ from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import (
     card,
+    eurobert,
     families,
     foreign_settings,
     names,
@@ -183,14 +184,10 @@ def _with_whole_attention(export: Export) -> tuple[Export, list[str]]:
 def encoder_alone(export: Export) -> Export:
     """Return a model without heads and pooler; without heads nothing has trained the pooler.
 
-    The architecture has no settings of heads either. So NeoBERT's encoder, for which transformers has no class, is
-    EuroBERT's.
+    NeoBERT's encoder, for which transformers has no class, becomes EuroBERT's: only heads tell them apart.
     """
     params = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
-    block = export.encoder.block
-    unread = {field.name: field.default for field in dataclasses.fields(block) if field.name in block.head_settings}
-    encoder = dataclasses.replace(export.encoder, block=dataclasses.replace(block, **unread))
-    return export._replace(params={"encoder": params}, encoder=encoder)
+    return export._replace(params={"encoder": params}, encoder=eurobert.without_heads(export.encoder))
 
 
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:

@@ -1,7 +1,8 @@
 """UltraBERT in transformers: `UltrabertModel`, `UltrabertForMaskedLM` and `UltrabertConfig`.
 
 (transformers 5.24, models/ultrabert/modeling_ultrabert.py and configuration_ultrabert.py.) Tensors of the encoder have
-EuroBERT's names. Older folders have a window and a rotary base per layer (`attention_windows`, `rope_theta`).
+EuroBERT's names, under the prefix and the name of the decoder that its files have (conversion_mapping.py:
+`UltrabertForMaskedLM`). Older folders have a window and a rotary base per layer (`attention_windows`, `rope_theta`).
 """
 
 import dataclasses
@@ -34,6 +35,10 @@ _EVERY = "global_every"  # no key of the files, which list the kind of each laye
 
 
 class _UltraBert(eurobert.EuroBert):
+    @property
+    def root(self):
+        return "ultrabert."
+
     @property
     def settings_read(self):
         return super().settings_read | {"layer_types", "attention_windows", "rope_theta"}
@@ -107,12 +112,12 @@ FAMILY = _UltraBert(
     title="UltraBERT",
     model_type="ultrabert",
     stem="Ultrabert",
-    table=_EURO.table,
+    table=tuple(name._replace(theirs=f"ultrabert.{name.theirs.removeprefix(_EURO.root)}") for name in _EURO.table),
     parts={
         MLM: (
             names.Name("head.linear1.weight", "heads/mlm/first/kernel", transposed=True),
             names.Name("head.linear2.weight", "heads/mlm/second/kernel", transposed=True),
-            names.Name("head.decoder.weight", "heads/mlm/word"),
+            names.Name("cls.weight", "heads/mlm/word"),
         )
     },
     classes=_EURO.classes,

@@ -1,6 +1,7 @@
 """Comparison of a family with transformers on folders in which every tensor is drawn at random, norms included."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -52,8 +53,13 @@ def inputs() -> dict[str, torch.Tensor]:
     return {name: torch.tensor(batch()[ours]) for name, ours in names_of_ours.items()}
 
 
-def check_values_and_gradients(folder, model: torch.nn.Module, family: Family) -> None:
-    """Compare hidden states, MLM logits and gradients of the MLM loss with the model that `write` wrote."""
+def check_values_and_gradients(
+    folder, model: torch.nn.Module, family: Family, saved: Callable[[str], str] = lambda name: name
+) -> None:
+    """Compare hidden states, MLM logits and gradients of the MLM loss with the model that `write` wrote.
+
+    `saved` returns the name in a file of a parameter of the model.
+    """
     ours, _ = huggingface.read(folder)
     real_BT, labels_BT = batch()["examples_BT"] > 0, np.roll(batch()["tokens_BT"], 3)
     outputs = model(**inputs(), output_hidden_states=True)
@@ -78,7 +84,7 @@ def check_values_and_gradients(folder, model: torch.nn.Module, family: Family) -
     np.testing.assert_allclose(last_BTD[real_BT], theirs_BTD[real_BT], atol=1e-4)
     theirs_BTV = outputs.logits.detach().numpy()[real_BT]
     np.testing.assert_allclose(logits_BTV[real_BT][:, : ours.encoder.vocab_size], theirs_BTV, atol=1e-4)
-    theirs = {name: parameter.grad.numpy() for name, parameter in model.named_parameters()}
+    theirs = {saved(name): parameter.grad.numpy() for name, parameter in model.named_parameters()}
     flat = flatten_dict(jax.tree.map(np.asarray, gradients), sep="/")
     cut = {path: x[: ours.encoder.vocab_size] if "/word" in path else x for path, x in flat.items()}
     own = family.published(names.to_tensors(cut, family.names(ours.encoder, frozenset({"mlm"}))))

@@ -61,7 +61,7 @@ FAMILIES = {
     "mobilebert": ("mobilebert.encoder.layer.1", MOBILEBERT),
     "modernbert": ("model.layers.1", MODERNBERT),
     "eurobert": ("model.layers.1", EUROBERT),
-    "ultrabert": ("model.layers.1", EUROBERT),
+    "ultrabert": ("ultrabert.layers.1", EUROBERT),
     "neobert": ("model.transformer_encoder.1", NEOBERT),
 }
 # Kernels that ModernBERT has in one, in their order.

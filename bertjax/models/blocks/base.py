@@ -48,7 +48,6 @@ class Block(Kind, abc.ABC):
       masks: per-layer masks that can be applied, as described in `bertjax.models.taps`.
       fixed_heads: patterns of heads without queries and keys, see `bertjax.models.fixed`.
       position_settings: settings that only change how positions are read; `init_from` and stages may differ in them.
-      head_settings: settings that only heads and the pooler read.
       key_value_heads: number of heads of keys and values if they are fewer than those of queries, else 0.
       global_every: period of layers that see the whole example, see `bertjax.models.blocks.modern`.
       feedforwards: number of feed-forward networks per layer.
@@ -67,7 +66,6 @@ class Block(Kind, abc.ABC):
     masks: ClassVar[tuple[str, ...]] = (*MASKS, LAYER_MASK, CONTEXT_OFFSET)
     fixed_heads: ClassVar[tuple[str, ...]] = ()
     position_settings: ClassVar[tuple[str, ...]] = ()
-    head_settings: ClassVar[tuple[str, ...]] = ()
     key_value_heads: ClassVar[int] = 0
     global_every: ClassVar[int] = 1
     feedforwards: ClassVar[int] = 1

@@ -98,8 +98,6 @@ class LlamaBlock(GroupedBlock):
     decoder_bias: bool = False
     pooler: bool = False
 
-    head_settings = ("decoder_bias", "pooler")
-
     @property
     def has_pooler(self):
         return self.pooler
