@@ -16,7 +16,7 @@ from bertjax.analysis.subject import open_subjects
 from bertjax.cli import compress, evaluate
 from bertjax.cli.compress import Cuts
 from bertjax.config import export, private_paths
-from bertjax.config.config import _UNIONS, Config, from_dict, to_dict
+from bertjax.config.config import CONFIG_UNIONS, Config, from_dict, to_dict
 from bertjax.config.opening import SavedModel
 from bertjax.config.registry import Union
 from bertjax.data import places
@@ -118,7 +118,7 @@ _BUCKET = "stranger"
 
 def settings_of(hint, path: str = "") -> set[str]:
     """The names of all settings in a type, those of every class of a union included."""
-    unions: dict[type, Union] = {union.base: union for union in _UNIONS}
+    unions: dict[type, Union] = {union.base: union for union in CONFIG_UNIONS}
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
         # Of `str | float`, a file or a share, neither has settings of its own.
