@@ -9,10 +9,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="folders of transformers need the extra [interop]")
 transformers = pytest.importorskip("transformers", reason="folders of transformers need the extra [interop]")
 
+from safetensors.numpy import load_file  # noqa: E402
+
 from bertjax.cli import convert, evaluate  # noqa: E402
+from bertjax.config import export  # noqa: E402
 from bertjax.runtime import command_line  # noqa: E402
 from tests import runs  # noqa: E402
-from tests.interop import foreign, published  # noqa: E402
+from tests.interop import foreign, models, published  # noqa: E402
 
 ADAPT = Path(__file__).parents[2] / "configs" / "adapt.py"
 STEPS = 6
@@ -51,6 +54,23 @@ def test_a_published_model_is_trained_further(family, corpus, tmp_path, capsys):
     assert np.isfinite(new).all() and 1e-3 < np.abs(new - old).max()
     if family == "modernbert":
         assert_better(workdir, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "name"), [("neobert", "NeoBERTLMHead"), ("ultrabert", "UltrabertForMaskedLM")])
+def test_so_is_a_model_that_not_every_transformers_has(family, name, tmp_path):
+    """Its files have the tensors of those that came, with other values."""
+    export.write(tmp_path / "made", models.make(models.CLASSES[family][name], models.trained(), family))
+    convert.run(tmp_path / "made", tmp_path / "theirs")
+    convert.run(tmp_path / "theirs", tmp_path / "model")
+    flags = [f"--config.{name}={value}" for name, value in (SHORT | {"stages.0.seq_len": 20}).items()]
+    flags += [f"--config.data.corpus={runs.write_corpus(tmp_path / 'corpus.txt')}"]
+    flags += [f"--config.data.store={tmp_path}/stores", f"--workdir={tmp_path}/run"]
+    assert runs.call(f"--config={ADAPT}:{tmp_path / 'model'}", *flags) == 0
+    convert.run(tmp_path / "run", tmp_path / "back")
+    old, new = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "back"))
+    assert {path: values.shape for path, values in old.items()} == {path: values.shape for path, values in new.items()}
+    assert any((old[path] != new[path]).any() for path in old)
 
 
 def assert_better(workdir: Path, capsys) -> None:
