@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = importlib.import_module(_module(name, arguments[1:]))
     except ModuleNotFoundError as error:
-        missing = error.name or str(error)
+        missing = str(error.name)
         return exit_code_of(lambda: _lack(name, missing))
     if name == "train":  # the one command that may be several processes, which leave together
         from bertjax.training.parallel.processes import leave

@@ -16,7 +16,7 @@ from bertjax.serving.model import OnnxModel
 from bertjax.serving.predict import texts_of
 from bertjax.serving.scores import baselines_of, scores_of
 
-_FORMATS = {"labeled_text": LabeledText, "label_sets": LabelSets}
+_FORMATS: dict[str, type[LabeledText]] = {"labeled_text": LabeledText, "label_sets": LabelSets}
 
 
 def read(description: Description, path: str) -> tuple[list[Record], np.ndarray]:
@@ -62,15 +62,16 @@ def run(model: OnnxModel, path: str, description: Description | None = None) -> 
     }
 
 
-def _format(description: Description) -> LabeledText | LabelSets:
-    settings = dict(description.examples)
+def _format(description: Description) -> LabeledText:
+    settings: dict[str, Any] = dict(description.examples)
     kind = settings.pop("kind", "labeled_text")
     if kind not in _FORMATS:
         raise UserError(f"the model was trained on examples.kind={kind!r}, whose files only its export reads")
     names = {field.name for field in dataclasses.fields(_FORMATS[kind]) if field.init}
-    known = {name: value for name, value in settings.items() if name in names}
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    return _FORMATS[kind](**values)
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+    }
+    return _FORMATS[kind](**{name: value for name, value in values.items() if name in names})
 
 
 def _text(figures: dict[str, Any], path: str) -> str:

@@ -1,7 +1,7 @@
 """An ONNX file with its tokenizer: texts go in, probabilities, numbers or vectors come out."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,22 +87,11 @@ class OnnxModel:
             raise UserError(f"a text is not valid Unicode ({reason(error)}); send text in UTF-8") from None
         return [_row(encoding, self.max_tokens) for encoding in encodings]
 
-    def values(self, rows: Sequence[Row], on_tokens: Callable[[int], object] = lambda tokens: None) -> np.ndarray:
-        """Return probabilities, numbers or vectors in the order of the rows, see `answers.values_of`.
-
-        Args:
-          rows: at least one row.
-          on_tokens: called after each call of the model with its token count.
-        """
-        values = np.empty(0)
-        for members in _groups([len(row.ids) for row in rows]):
-            group = [rows[member] for member in members]
-            own = values_of(self.description, self._computed(group))
-            if not len(values):
-                values = np.empty((len(rows), *own.shape[1:]), own.dtype)
-            values[members] = own
-            on_tokens(sum(len(row.ids) for row in group))
-        return values
+    def values(self, rows: Sequence[Row]) -> np.ndarray:
+        """Return probabilities, numbers or vectors in the order of at least one row, see `answers.values_of`."""
+        groups = list(_groups([len(row.ids) for row in rows]))
+        parts = [values_of(self.description, self._computed([rows[member] for member in group])) for group in groups]
+        return np.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
     def answers(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
         """Return one answer per text, see `answers.answers_of`."""
@@ -170,9 +159,11 @@ def _row(encoding, max_tokens: int) -> Row:
         return Row(ids, segments, is_cut=False)
     # 0 and 1 for the tokens of the two texts; special tokens have no number and always stay.
     parts = np.array([-1 if part is None else part for part in encoding.sequence_ids])
-    first, second = (np.array([np.sum(parts == part)]) for part in (0, 1))
+    lengths = [int(np.sum(parts == part)) for part in (0, 1)]
     room = max(0, max_tokens - int(np.sum(parts < 0)))
-    kept = [int(of_part[0]) for of_part in kept_of_pair(first, second, room)] if second[0] else (room, 0)
+    kept = [room, 0]
+    if lengths[1]:
+        kept = [int(most[0]) for most in kept_of_pair(np.array(lengths[:1]), np.array(lengths[1:]), room)]
     places = [np.flatnonzero(parts == part)[:most] for part, most in enumerate(kept)]
     stay = np.sort(np.concatenate([np.flatnonzero(parts < 0), *places]))
     return Row(ids[stay], segments[stay], is_cut=True)
