@@ -60,8 +60,8 @@ def suggested_types(counts: np.ndarray) -> int:
     half = len(ranked) // 2  # the most frequent pieces deviate from the law
     ranks = np.log(np.arange(half + 1, len(ranked) + 1))
     slope, intercept = np.polyfit(ranks, np.log(np.maximum(ranked[half:], 1)), 1)
-    # The rarer half does not fall, so there is nothing to extrapolate.
-    if slope >= 0:
+    # The rarer half does not fall, so there is nothing to extrapolate. Rounding may leave a slope just below 0.
+    if slope > -1e-9:
         return len(ranked)
     return max(len(ranked), int(np.exp((np.log(FREQUENT) - intercept) / slope) / SHARE_FREQUENT))
 
