@@ -169,8 +169,10 @@ def test_only_who_reads_a_run_builds_all_of_its_settings():
         "config/config_file.py",  # what the user writes
         "inference/base.py",
         "interop/huggingface.py",  # settings that it makes
-        "interop/outputs.py",  # of `read_settings`, as `inference.base.config_of`
+        "interop/onnx_metadata.py",  # of `read_settings`, as `inference.base.config_of`
+        "interop/outputs.py",  # the same
         "config/opening.py",
+        "training/branch.py",  # a checkpoint in a workdir
         "training/run/record.py",  # workdirs
     }
 
