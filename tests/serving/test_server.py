@@ -107,7 +107,7 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
     for body, status in [
         (b"[" * 90_000, 400),
         (b'{"texts": ' + b"9" * 90_000 + b"}", 400),
-        (json.dumps({"texts": ["a"] * 20_000}).encode(), 422),
+        (json.dumps({"texts": ["a"] * 15_000}).encode(), 422),
         (json.dumps({"texts": ["a" * 90_000]}).encode(), 422),
         (json.dumps({"texts": ["a" * 9_000] * 10}).encode(), 200),  # as long as it may be
         (json.dumps({"texts": ["a"] * 65}).encode(), 422),
