@@ -299,7 +299,8 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
-            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases, uniform, or name module:Class",
+            "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases, uniform, or name "
+            "module:Class",
         ),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},
