@@ -23,7 +23,7 @@ from bertjax.models import taps
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.objectives.pretraining.next_token import NextToken
 from bertjax.runtime.errors import UserError
 
 ALL_CHECKPOINTS = "*"
@@ -84,7 +84,7 @@ class Subject:
         """The masked-LM or causal objective, if the model has such a head."""
         if self.finetuned:
             return None
-        return masked_lm(self.export) or (CausalLM() if is_causal(self.export) else None)
+        return masked_lm(self.export) or (NextToken() if is_causal(self.export) else None)
 
     @property
     def objective(self) -> Objective | None:

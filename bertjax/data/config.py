@@ -23,7 +23,7 @@ class SourceConfig:
     """One of several corpora.
 
     Attributes:
-      corpus: see `bertjax.data.sources.parts`.
+      corpus: file, folder, glob or name of a corpus, see `bertjax.data.sources.parts`.
       text_field: field, column or feature with the document text.
       weight: sampling factor relative to the corpus size; at 2, rows are drawn twice as often as at 1.
       token_share: fraction of all training tokens, instead of a weight; 0 if unset. All token shares sum to 1.

@@ -16,9 +16,11 @@ from bertjax.config.export import Export
 from bertjax.data.batch import Draw
 from bertjax.data.framing import Ids, special_tokens
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
-from bertjax.inference.base import Pipeline
+from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import MaskedPipeline
 from bertjax.inference.views import MaskedViews
+from bertjax.models.directions import LEFT_TO_RIGHT
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.next_token import NextToken
@@ -72,8 +74,14 @@ def _encoded(model: Export, records: list[Record]) -> Ids:
 
 
 def is_causal(model: Export) -> bool:
-    """Return whether a model has a head that predicts the next token."""
-    return CausalLM.term in model.params.get("heads", {})
+    """Return whether a model predicts the next token from those before it, by its direction or in one of its tasks.
+
+    The head alone does not tell: it is also that of `masked_next_token`.
+    """
+    if CausalLM.term not in model.params.get("heads", {}):
+        return False
+    objectives = (unwrapped(task.objective) for task in config_of(model).tasks.values())
+    return model.encoder.direction == LEFT_TO_RIGHT or any(isinstance(each, CausalLM) for each in objectives)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -94,6 +94,11 @@ def _with_kinds(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     settings = dict(config)
     windows, bases = settings.pop("attention_windows", None), settings.pop("rope_theta", None)
+    for name, values in (("attention_windows", windows), ("rope_theta", bases)):
+        if not isinstance(values, list | None):
+            raise UserError(f"config.json has {name}={quoted(values)}; UltraBERT has a list with one value per layer")
+    if settings.get("rope_parameters") is None:
+        settings["rope_parameters"] = settings.pop("rope_scaling", None)  # as transformers reads it
     if windows:
         settings["sliding_window"] = next(filter(None, windows), settings.get("sliding_window", 128))
         settings["layer_types"] = settings.get("layer_types") or [_LOCAL if window else _GLOBAL for window in windows]

@@ -86,10 +86,9 @@ class GroupedBlock(Block):
 
 @dataclasses.dataclass(frozen=True)
 class LlamaBlock(GroupedBlock):
-    """The layer and heads of EuroBERT or NeoBERT.
+    """The layer and heads of EuroBERT or NeoBERT. Its other settings: see `GroupedBlock`.
 
     Attributes:
-      key_value_heads, rotary_base: see `GroupedBlock`.
       decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
       pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
     """

@@ -16,11 +16,10 @@ from bertjax.runtime.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class UltraBlock(GroupedBlock):
-    """A layer of UltraBERT. The defaults are its own.
+    """A layer of UltraBERT. The defaults are its own. `key_value_heads`: see `GroupedBlock`.
 
     Attributes:
-      key_value_heads: see `GroupedBlock`.
-      rotary_base: the same as there, in global layers.
+      rotary_base: rotary base in global layers.
       local_rotary_base: rotary base in local layers, whose distances are at most `window`.
       window: tokens to either side in local layers; 0 for none.
       global_every: period of global layers: the last in every `global_every` layers is global and the others are local;

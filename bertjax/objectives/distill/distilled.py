@@ -39,7 +39,6 @@ class Distilled(Wrapper):
     """An objective with losses against a teacher. Terms: those of the objective, and one per entry of `losses`.
 
     Attributes:
-      objective, teacher: see `Wrapper`.
       losses: {name: loss against the teacher}, see `bertjax.objectives.distill.losses`.
       own_factor: weight of the objective's own terms next to `losses`; 0 learns only from the teacher.
     """

@@ -35,7 +35,6 @@ class Replacing(Wrapper):
     The replacement probability at a step is min(1, first + (1 - first) * step / steps).
 
     Attributes:
-      objective, teacher: see `Wrapper`.
       first: probability at step 0.
       steps: step at which it reaches 1; 0 replaces all modules from the start, which is fine-tuning the successor.
     """

@@ -31,7 +31,7 @@ class Classification(ExampleObjective):
     With two classes, `f1` scores the second class (`1` in MRPC and QQP); with more classes it is the macro average.
 
     Attributes:
-      classes: see `Objective`.
+      classes: class names in order; empty takes them from the training file.
       metric: metric that selects the best checkpoint and compares seeds: `accuracy`, `f1` or `matthews`.
       label_smoothing: target probability that is spread evenly over all classes (Szegedy et al., 2016, arXiv
         1512.00567, section 7). Evaluation losses include it too.

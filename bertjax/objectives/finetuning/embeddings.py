@@ -104,7 +104,7 @@ class EmbeddingClassification(EmbeddingObjective):
     """Softmax classifier on (u, v, |u - v|) (section 3, "Classification Objective Function").
 
     Attributes:
-      classes: see `Objective`.
+      classes: class names in order; empty takes them from the training file.
     """
 
     classes: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ class MultiLabel(ExampleObjective):
     examples with a completely correct set.
 
     Attributes:
-      classes: see `Objective`.
+      classes: class names in order; empty takes them from the training file.
       threshold: predict a class if its probability is above this.
     """
 

@@ -72,7 +72,7 @@ class QuestionAnswering(TokenObjective):
         highest F1 and reports it as `threshold` (Devlin et al., 4.3), and the export keeps the last one.
       longest: maximum number of tokens in an answer.
       nbest: number of answers to keep per question.
-      classes: see `Objective`; it contains `NO_ANSWER` if there are unanswerable questions.
+      classes: empty, or `NO_ANSWER` if there are unanswerable questions.
     """
 
     threshold: float | None = None

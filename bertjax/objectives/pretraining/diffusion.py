@@ -25,7 +25,8 @@ class MaskedDiffusion(MaskedLM):
     `mlm_loss`, which has most of the text to predict from.
 
     Attributes:
-      masking: selects the tokens to predict. With another kind than `uniform` the loss is not a bound of a likelihood.
+      masking: selects the tokens to predict. With another kind than `uniform`, or with a `rate` below 1, also of a
+        stage, the loss is not a bound of a likelihood.
     """
 
     masking: Masking = UniformMasking()

@@ -70,7 +70,7 @@ class MaskedLM(Objective):
 
     masking: Masking = TokenMasking()
     traits: ClassVar[Traits] = Traits(
-        text_term="mlm", sharding_rules=((r"heads/mlm/transform/kernel$", PartitionSpec("fsdp", None)),)
+        text_term="mlm", sharding_rules=((r"heads/mlm/(transform|first|second)/kernel$", PartitionSpec("fsdp", None)),)
     )
     term: ClassVar[str] = "mlm"
     head: ClassVar[str] = "mlm"

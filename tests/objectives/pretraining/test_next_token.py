@@ -3,11 +3,16 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.export import Export
+from bertjax.inference.likelihood import is_causal
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.next_token import MaskedNextToken, NextToken
 from tests import batches, ragged
+from tests.interop import models
 from tests.objectives import groups
 
 ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)
@@ -61,3 +66,22 @@ def test_the_first_token_of_an_example_is_not_predicted():
     # A token that is not predicted is not hidden from the others either.
     is_first_BT = (batch["positions_BT"] == 0) & (batch["examples_BT"] > 0)
     assert not (batch["tokens_BT"][is_first_BT] == ragged.VOCABULARY.mask_id).any()
+
+
+@pytest.mark.parametrize(
+    "kinds, direction, expected",
+    [
+        (["masked_next_token"], "bidirectional", False),
+        (["masked_next_token", "next_token"], "bidirectional", True),
+        (["next_token"], "bidirectional", True),
+        (["causal"], "left_to_right", True),
+    ],
+)
+def test_only_a_model_that_was_trained_so_is_scored_from_left_to_right(kinds, direction, expected):
+    """All of them have the same head."""
+    tokens = models.trained()
+    tasks = {kind: {"objective": {"kind": kind}, "examples": {"kind": "full_sentences"}} for kind in kinds}
+    size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 40, "direction": direction}
+    config = from_dict({"model": size, "tasks": tasks, "stages": [{"seq_len": 40}]})
+    export = Export(to_dict(config), config.encoder(tokens.vocab_size, "cpu"), {"heads": {"clm": {}}}, tokens, {})
+    assert is_causal(export) is expected
