@@ -106,7 +106,7 @@ def test_settings_of_both_kinds_of_folders():
             {"rope_parameters": {"rope_type": "default"}},
             "config.json has rope_parameters with .*for each kind of layer",
         ),
-        ({"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}}, "config.json has rope_parameters with .*for each"),
+        ({"rope_scaling": {"rope_type": "default", "rope_theta": 5e5}}, "config.json has rope_parameters with .* for"),
         ({"rope_theta": 10_000.0}, "config.json has rope_theta=10000.0; UltraBERT has a list with one value per layer"),
         ({"attention_windows": 128}, "config.json has attention_windows=128; UltraBERT has a list with one value per"),
         ({"rope_parameters": {GLOBAL: {"rope_type": "yarn"}}}, "config.json has rope_parameters with .*yarn"),
