@@ -11,6 +11,9 @@ from bertjax.__main__ import COMMANDS
 from bertjax.config import settings
 from bertjax.config.config import CONFIG_UNIONS, Config
 from bertjax.config.settings import Setting
+from bertjax.data.config import SourceConfig
+from bertjax.models.presets import PRESETS
+from bertjax.training.optim.config import Multiplier
 
 # What users of the Python API import, by what they want to do.
 API = {
@@ -53,16 +56,25 @@ def settings_page() -> str:
         sections.setdefault(head if dot else "the run", []).append(setting)
     for title, members in sections.items():
         lines += ["", f"## {title}", *map(_described, members)]
+        if title == "model":
+            names = ", ".join(f"`{name}`" for name in PRESETS)
+            lines.append(f"\n`model.preset`\n: {names}, or `init_from` for the architecture of that model")
+    for title, part in {"data.sources.NAME": SourceConfig, "optimizer.multipliers.N": Multiplier}.items():
+        lines += ["", f"## {title}", *_fields(part)]
     for union in CONFIG_UNIONS:
         lines += ["", f"## Kinds of {union.setting.replace('.*', '')}"]
         for kind in union.kinds:
             cls = union.class_of(kind)
-            docs, first = settings.docs_of(cls), (cls.__doc__ or "").strip().split("\n\n")[0]
-            lines += ["", f"### {kind}", "", " ".join(first.split())]
-            fields = [field for field in dataclasses.fields(cls) if field.init and field.name != "kind"]
-            own = [Setting(field.name, None, settings.default_of(field), docs.get(field.name, "")) for field in fields]
-            lines += map(_described, own)
+            first = (cls.__doc__ or "").strip().split("\n\n")[0]
+            lines += ["", f"### {kind}", "", " ".join(first.split()), *_fields(cls)]
     return "\n".join(lines) + "\n"
+
+
+def _fields(part: type) -> list[str]:
+    """Return the settings of a dataclass, described."""
+    docs = settings.docs_of(part)
+    fields = [field for field in dataclasses.fields(part) if field.init and field.name != "kind"]
+    return [_described(Setting(each.name, None, settings.default_of(each), docs.get(each.name, ""))) for each in fields]
 
 
 def _described(setting: Setting) -> str:
@@ -90,7 +102,7 @@ def _help_of(command: str) -> str:
 
 def api_page() -> str:
     """Return the page of the Python API."""
-    lines = ["# Python API", "", "What the guides import. Everything else may change without notice."]
+    lines = ["# Python API", "", "What most users import. Other modules are documented in their files."]
     for title, modules in API.items():
         lines += ["", f"## {title}"]
         for module in modules:

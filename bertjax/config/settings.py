@@ -46,7 +46,7 @@ def settings_of(config: Config, prefix: str = "") -> list[Setting]:
     Raises:
       UserError: no setting starts with the prefix.
     """
-    found = [setting for setting in _walk(config, "") if f"{setting.path}.".startswith(f"{prefix}." if prefix else "")]
+    found = [setting for setting in _walk(config, Config(), "") if f"{setting.path}.".startswith(f"{prefix}." if prefix else "")]
     if not found:
         raise UserError(f"no setting starts with {prefix!r}; --settings without a value lists all of them")
     return found
@@ -84,22 +84,30 @@ def shown(value: Any) -> str:
     return value if value == REQUIRED else repr(plain(value))
 
 
-def _walk(value: Any, path: str) -> Iterator[Setting]:
-    """Yield the settings below a dataclass."""
+def _walk(value: Any, default: Any, path: str) -> Iterator[Setting]:
+    """Yield the settings below a dataclass.
+
+    Args:
+      value: the dataclass.
+      default: what stands there if nothing is set: a masking of ELECTRA has other defaults than one of BERT.
+      path: its dotted name.
+    """
     docs, union = docs_of(type(value)), union_of(type(value))
     if union:
-        yield Setting(_join(path, "kind"), union.kind_of(value), union.default, _choices(union))
+        usual = union.kind_of(default) if isinstance(default, union.base) else union.default
+        yield Setting(_join(path, "kind"), union.kind_of(value), usual, _choices(union))
     for field in dataclasses.fields(value):
         if not field.init or field.metadata.get("is_derived"):
             continue
-        own, default, doc = getattr(value, field.name), default_of(field), docs.get(field.name, "")
-        yield from _at(_join(path, field.name), own, default, doc)
+        own, doc = getattr(value, field.name), docs.get(field.name, "")
+        usual = getattr(default, field.name) if type(default) is type(value) else default_of(field)
+        yield from _at(_join(path, field.name), own, usual, doc)
 
 
 def _at(path: str, value: Any, default: Any, doc: str) -> Iterator[Setting]:
     """Yield one setting, or the settings of the parts that it has."""
     if dataclasses.is_dataclass(value):
-        yield from _walk(value, path)
+        yield from _walk(value, default, path)
     elif isinstance(value, dict) and any(map(dataclasses.is_dataclass, value.values())):
         for name, entry in value.items():
             yield from _at(_join(path, name), entry, None, doc)

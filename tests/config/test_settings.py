@@ -47,6 +47,13 @@ def test_values_and_defaults():
     assert all(setting.value == setting.default for setting in settings.settings_of(Config(), "runtime"))
 
 
+def test_defaults_are_those_of_the_objective_that_holds_a_part():
+    """ELECTRA masks every chosen token unless something else is set."""
+    config = from_dict({"tasks": {"a": {"objective": {"kind": "electra"}, "examples": {"kind": "full_sentences"}}}})
+    listed = {setting.path: setting for setting in settings.settings_of(config, "tasks.a.objective.masking")}
+    assert (listed["tasks.a.objective.masking.mask"].value, listed["tasks.a.objective.masking.mask"].default) == (1, 1)
+
+
 def test_a_prefix_ends_at_a_dot():
     with pytest.raises(UserError, match="^no setting starts with 'optim'; --settings without a value lists all"):
         settings.settings_of(Config(), "optim")

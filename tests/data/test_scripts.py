@@ -90,7 +90,7 @@ def chosen_tokens(examples: PlacedExamples, kind: str, store: TokenStore) -> lis
 
 
 # The largest share of rows without a prediction.
-MOST_EMPTY = {"tokens": 0.0, "words": 0.01, "ngrams": 0.01, "spans": 0.03, "phrases": 0.01}
+MOST_EMPTY = {"tokens": 0.0, "words": 0.01, "ngrams": 0.01, "spans": 0.03, "phrases": 0.01, "uniform": 0.0}
 
 
 @each_script
@@ -103,7 +103,9 @@ def test_maskings_predict_something_in_every_row(store_of, name, kind):
         [np.add.reduceat(chosen, examples.ragged.offsets[:-1]) for chosen in chosen_tokens(examples, kind, store)]
     )
     assert np.mean(counts[:, is_row] == 0) <= MOST_EMPTY[kind]
-    assert counts.sum() / EPOCHS / np.count_nonzero(~examples.ragged.special) == pytest.approx(0.15, abs=0.01)
+    share = counts.sum() / EPOCHS / np.count_nonzero(~examples.ragged.special)
+    # `uniform` predicts from one token to all of them, with a standard deviation of 0.29 per example.
+    assert share == (pytest.approx(0.5, abs=0.05) if kind == "uniform" else pytest.approx(0.15, abs=0.01))
 
 
 def mean_run(store: TokenStore) -> float:
