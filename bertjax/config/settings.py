@@ -46,7 +46,8 @@ def settings_of(config: Config, prefix: str = "") -> list[Setting]:
     Raises:
       UserError: no setting starts with the prefix.
     """
-    found = [setting for setting in _walk(config, Config(), "") if f"{setting.path}.".startswith(f"{prefix}." if prefix else "")]
+    start = f"{prefix}." if prefix else ""
+    found = [setting for setting in _walk(config, Config(), "") if f"{setting.path}.".startswith(start)]
     if not found:
         raise UserError(f"no setting starts with {prefix!r}; --settings without a value lists all of them")
     return found
