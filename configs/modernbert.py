@@ -25,7 +25,7 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 | decay | 1-sqrt, over the last phase, to 0.1% (*) | 2.2 | the same |
 | warm-up | 3 billion tokens | 2.2 | the same |
 | optimizer | StableAdamW without clipping, b2 0.98 (*) | 2.2 | the same |
-| weight decay | 1e-5 (*) | | the same |
+| weight decay | 1e-5 per step at the peak (*) | | the same: 0.0125, times the rate |
 | vocabulary | 50,368 | 2.1 | the same, byte-level BPE trained on your corpus |
 | packing | no padding | 2.1 | several examples per row, kept separate |
 
@@ -33,15 +33,19 @@ To see whether it fits and what it costs, compile it for the slice. This needs n
 and 5e-5 from then on (section 2.2).
 
 (*) From the authors' published code, AnswerDotAI/ModernBERT, branch pretraining_documentation: yamls/modernbert,
-modernbert-base-pretrain, -context-extension and -learning-rate-decay.
+modernbert-base-pretrain, -context-extension and -learning-rate-decay. Its optimizer (main.py and src/optimizer.py,
+`decoupled_stableadamw`) multiplies weights by 1 - rate / peak * weight decay, and ours by 1 - rate * weight decay. The
+peak is that of the first phase: a checkpoint has it, and `restart_override` sets another rate and weight decay only.
 
 Deviations:
 - That code has a dropout of 0.1 on the output of attention; `model.dropout` has one rate for all layers, here 0.
 - Its batch grows from 768 to 4,608 rows over 50 billion tokens. Here all batches of the first phase are whole
   (docs/guides/pretraining.md has such a ramp).
 - The text has no code.
-- Large starts with random weights, and has the batches and the weight decay of base. Theirs starts with copies of the
-  weights of base, has 4,928 and 616 rows, and a weight decay of 1e-6 from the rate of 5e-5 on (*).
+- Large starts with random weights, and has the batches of base. Theirs starts with copies of the weights of base, and
+  has 4,928, then 616, then 624 rows (*).
+- The weight decay of large falls with the rate, to 1e-6 per step. Theirs is set to 1e-6 at 5e-5, and falls to 1e-7 if
+  their optimizer kept the peak of 5e-4 (*).
 - Each phase of the authors reads its own corpus, and their optimizer keeps its moments. Here all steps read one corpus;
   `init_state` starts a phase as a run of its own, with its own corpus.
 
@@ -71,7 +75,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "clip_norm": 0.0,
         "schedule": {"kind": "wsd", "decay_steps": 10_596, "decay": "1-sqrt", "floor": 0.001},
         "b2": 0.98,
-        "weight_decay": 1e-5,
+        "weight_decay": 0.0125,  # 1e-5 / the peak
     }
     config.stages = [
         # The preset has the base of the published model, with which the last stages read.
@@ -83,7 +87,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.runtime = {"micro_tokens": 8192, "log_every": 100}
     if variant == "large":
         config.model["preset"] = "modernbert_large"
-        config.optimizer.update({"learning_rate": 5e-4, "warmup_tokens": 2e9})
+        config.optimizer.update({"learning_rate": 5e-4, "warmup_tokens": 2e9, "weight_decay": 0.02})
         short, long, decay = config.stages
         slow = {"steps": 173_569, "seq_len": 1024, "batch": 4608, "rotary_base": 10_000.0, "learning_rate": 5e-5}
         config.stages = [{**short, "steps": 190_735}, slow, {**long, "learning_rate": 0.0}, decay]

@@ -5,7 +5,11 @@ import json
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import linen as nn
 
 from bertjax.config.config import Config, to_dict
 from bertjax.config.config_file import load
@@ -13,7 +17,9 @@ from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
+from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.schedules import learning_rate
 from bertjax.training.stages import warmup_segments
 from tests import frozen, runs
 from tests.object_store import ObjectStore
@@ -77,17 +83,18 @@ PUBLISHED = {
         **{"stages.0": (200_000, 512, 768), "stages.4": (200_000, 512, 768)},
     },
     "ettin": {
-        **{"optimizer.learning_rate": 8e-4, "stages.1.learning_rate": 4e-4, "optimizer.weight_decay": 1e-5},
+        **{"optimizer.learning_rate": 8e-4, "stages.1.learning_rate": 4e-4, "stages.1.local_rotary_base": 0.0},
         **{"optimizer.warmup_tokens": 3e9, "optimizer.schedule.floor": 0.04, "stages.0": (360_277, 1024, 4608)},
         **{"stages.2.masking_rate": 0.15, "model.block.local_rotary_base": 1.6e5, "stages.0.local_rotary_base": 1e4},
     },
     "mmbert": {
         **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.95, "optimizer.epsilon": 1e-8},
-        **{"optimizer.weight_decay": 8e-5, "optimizer.schedule.floor": 0.02, "data.tokenizer.vocab_size": 256_000},
+        **{"optimizer.schedule.decay": "1-sqrt", "optimizer.schedule.floor": 0.02},
+        **{"stages.1": (15_895, 8192, 4608), "stages.2": (2649, 8192, 4608), "data.tokenizer.vocab_size": 256_000},
         **{"tasks.mlm.objective.masking.rate": 0.3, "stages.1.masking_rate": 0.15, "stages.2.masking_rate": 0.05},
     },
     "modernbert": {
-        **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.98, "optimizer.weight_decay": 1e-5},
+        **{"optimizer.learning_rate": 8e-4, "optimizer.b2": 0.98},
         **{
             "data.tokenizer.vocab_size": 50_368,
             "tasks.mlm.objective.masking.rate": 0.3,
@@ -383,11 +390,46 @@ def test_modernbert_large_continues_at_a_tenth_of_its_rate():
     assert sum(stage.steps for stage in large.stages) == sum(stage.steps for stage in base.stages)
 
 
-def test_the_sizes_of_ettin_differ_in_encoder_rate_and_decay():
-    for size, layers, peak, decay in (("17m", 7, 3e-3, 3e-4), ("68m", 19, 3e-3, 3e-4), ("400m", 28, 5e-4, 1e-5)):
+def test_the_sizes_of_ettin_differ_in_encoder_rate_and_rotary_base():
+    for size, layers, peak, local in (("17m", 7, 3e-3, 1e4), ("68m", 19, 3e-3, 0.0), ("400m", 28, 5e-4, 0.0)):
         config = load(f"{CONFIGS / 'ettin'}.py:{size}")
         assert (config.model.layers, config.optimizer.learning_rate) == (layers, peak)
-        assert (config.optimizer.weight_decay, config.stages[1].learning_rate) == (decay, peak / 2)
+        assert config.stages[1].learning_rate == peak / 2
+        assert [stage.local_rotary_base for stage in config.stages] == [1e4, local, 0.0]
+
+
+# {recipe: share of a weight that a step without gradients takes off, at the end of the first and of the second stage}.
+# The authors' StableAdamW takes off rate / peak * weight decay, where the peak stays that of the first phase.
+DECAYS = {
+    "modernbert": (1e-5, 1e-5 * 3 / 8),
+    "modernbert:large": (1e-5, 1e-6),
+    "ettin:17m": (3e-4, 1.5e-4),
+    "ettin:68m": (3e-4, 1.5e-4),
+    "ettin:150m": (1e-5, 5e-6),
+    "ettin:400m": (1e-5, 5e-6),
+    "ettin:1b": (5e-5, 2.5e-5),
+    "mmbert": (8e-5, 8e-5),
+    "mmbert:small": (8e-5, 4e-5),
+}
+
+
+@pytest.mark.parametrize("recipe", DECAYS)
+def test_a_step_without_gradient_takes_the_published_share_off_a_kernel(recipe):
+    name, _, variant = recipe.partition(":")
+    config = load(f"{CONFIGS / name}.py" + (f":{variant}" if variant else ""))
+    params = {"heads": {"kernel": jnp.full((3, 2), 0.5)}}
+    optimizer = make_optimizer(config.optimizer)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    rate = learning_rate(config.optimizer.schedule, warmup_segments(config.stages, config.optimizer))
+    first, second = config.stages[:2]
+    for step, share in zip((first.steps - 1, first.steps + second.steps - 1), DECAYS[recipe], strict=True):
+        np.testing.assert_allclose(rate(jnp.array(step)) * updates["heads"]["kernel"] / 0.5, share, rtol=1e-5)
+
+
+def test_neobert_starts_with_the_deviation_of_the_authors_uniform_values():
+    encoder = load(f"{CONFIGS / 'neobert'}.py").model
+    values = nn.initializers.truncated_normal(encoder.init_stddev)(jax.random.key(0), (1000, 200))
+    assert float(values.std()) == pytest.approx(0.02 / 3**0.5, rel=0.01)
 
 
 def test_each_phase_of_mmbert_is_a_branch_of_the_one_before():
@@ -405,3 +447,5 @@ def test_each_phase_of_mmbert_is_a_branch_of_the_one_before():
     assert f"phase2@{whole.stages[0].steps + whole.stages[1].steps} " in text
     small = load(f"{CONFIGS / 'mmbert'}.py:small-phase2")
     assert (small.model.width, small.stages[1].learning_rate) == (384, 4e-4)
+    schedule = load(f"{CONFIGS / 'mmbert'}.py:small").optimizer.schedule
+    assert (schedule.decay, schedule.floor, schedule.decay_steps) == ("linear", 0.04, whole.stages[2].steps)

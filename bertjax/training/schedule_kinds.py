@@ -31,7 +31,8 @@ class Cosine(Schedule):
 
     Attributes:
       floor: share of the peak at the end of the decay.
-      end_step: first step at the floor, where the rate stays from then on; 0 for the end of the run.
+      end_step: first step at the floor, where the rate stays from then on; 0 for the end. Both count from the start of
+        the segment: a stage with its own `learning_rate` starts another one, which ends the one before.
     """
 
     kind: str = dataclasses.field(init=False, default="cosine")
@@ -57,7 +58,7 @@ class Cosine(Schedule):
         if self.end_step and not warmup_steps < self.end_step <= steps:
             raise UserError(
                 f"optimizer.schedule.end_step={self.end_step} must be above {setting}, and at most the {steps} steps "
-                "that the learning rate has to rise and fall; set it to 0 for the end of the run"
+                "that the learning rate has to rise and fall; set it to 0 for the last of them"
             )
 
 
