@@ -44,6 +44,7 @@ optimizer is ModernBERT's, whose weight decay is a share of the weights per step
 Deviations:
 - That code has a dropout of 0.1 on the output of attention; here 0. Its batch grows in the first 60 billion tokens, for
   small in the first 100.
+- The 4e-5 of small would be 2e-5 if their optimizer kept the peak of the first phase, which their code leaves open.
 - Of the published text of the first phase, 60.2% is FineWeb2, which has no English, 30.2% DCLM, English web pages, and
   5.1% code (README of the data set jhu-clsp/mmBERT-pretrain-p3-others). Here each source has its share by the exponent.
 - The published base model is an average of three decays: English, 110 and 1,833 languages. `bertjax merge` averages
