@@ -93,7 +93,9 @@ def _summary(run: Run, status: RunStatus) -> Section:
     newest = run.records[-1]
     text = f"The run is {status.state} at step {steps}."
     if "tokens" in newest:
-        text += f" It has read {newest['tokens']:,.0f} tokens in {newest['seconds'] / 60:,.1f} minutes of training."
+        trunk = newest.get("trunk_tokens", 0.0)  # read by the run that this one branches from, in time of its own
+        read = f"{newest['tokens'] - trunk:,.0f} tokens in {newest['seconds'] / 60:,.1f} minutes of training"
+        text += f" It has read {read}{f', after {trunk:,.0f} of its trunk' if trunk else ''}."
     paragraphs = [text, *(f"Warning: {warning}." for warning in status.warnings)]
     if not rows:
         return Section("run", "The run", (*paragraphs, "It has not been evaluated yet."))

@@ -155,8 +155,9 @@ def _spent(run: Run) -> dict[str, float | None]:
     spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
     if run.summary and run.summary.get("steps") == newest.get("step"):
         return spent | {name: run.summary[name] for name in ("seconds", "tokens_per_second")}
-    # Without a summary, the speed is the average over the whole run.
-    if rates := [tokens / seconds for tokens, seconds in points_of([newest], "tokens", "seconds") if seconds]:
+    # Without a summary, the speed is the average over the whole run, without the tokens of a branch's trunk.
+    trunk = newest.get("trunk_tokens", 0.0)
+    if rates := [(tokens - trunk) / seconds for tokens, seconds in points_of([newest], "tokens", "seconds") if seconds]:
         spent["tokens_per_second"] = rates[0]
     return spent
 

@@ -192,9 +192,14 @@ class Config:
             raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
 
         for index, stage in enumerate(self.stages):
-            for name in stage.among(self.tasks):
-                # For its check: a masking rate on a task without masking is refused.
-                self.task_at(index, name)
+            among = [self.task_at(index, name) for name in stage.among(self.tasks)]  # checks the range of the rate
+            # One task with masking is enough: GPT-BERT lowers the rate of masked steps, and has causal steps beside.
+            if stage.masking_rate and all(task.masking is None for task in among):
+                kinds = ", ".join(dict.fromkeys(task.kind for task in among))
+                raise UserError(
+                    f"stages.{index}.masking_rate={stage.masking_rate} has no effect on objective.kind={kinds}, which "
+                    "has no masking; leave it out"
+                )
             weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
             # A weight that depends on the data is checked when `resolve` builds the configuration again.
             if None in weights.values():

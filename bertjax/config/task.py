@@ -63,21 +63,22 @@ class Task:
             )
 
     def with_masking_rate(self, rate: float) -> Self:
-        """Return a copy with another `objective.masking.rate`; rate 0 changes nothing.
+        """Return a copy with another `objective.masking.rate`; rate 0, or a task without masking, changes nothing.
 
         Raises:
-          UserError: its objective has no masking, or the rate is not between 0 and 1.
+          UserError: the rate is not between 0 and 1.
         """
-        if not rate:
+        if not rate or self.masking is None:
             return self
-        masking = getattr(unwrapped(self.objective), "masking", None)
-        if not isinstance(masking, Masking):
-            raise UserError(
-                f"masking_rate={rate} has no effect on objective.kind={self.kind}, which has no masking; leave it out"
-            )
-        masking = dataclasses.replace(masking, rate=rate)
+        masking = dataclasses.replace(self.masking, rate=rate)
         changed = rewrapped(self.objective, lambda objective: objective.copy_with(masking=masking))
         return dataclasses.replace(self, objective=changed)
+
+    @property
+    def masking(self) -> Masking | None:
+        """The objective's choice of tokens to predict; None if it has none."""
+        masking = getattr(unwrapped(self.objective), "masking", None)
+        return masking if isinstance(masking, Masking) else None
 
     @property
     def kind(self) -> str:

@@ -14,14 +14,14 @@ from typing import Any
 from bertjax.config import typed
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.opening import split_name
-from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, UserError, shorten
-from bertjax.training import init_from
+from bertjax.training import branch_check, init_from
+from bertjax.training.feeds import Feeds
 from bertjax.training.init_from import Source
 from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, described
-from bertjax.training.run.record import RunRecord
+from bertjax.training.run.record import RunRecord, read_settings
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.stages import stage_at
 
@@ -69,11 +69,12 @@ def check(config: Config, resumed: RunRecord | None) -> None:
     _check_steps_left(config)
 
 
-def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer) -> Source:
+def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Source:
     """Return the fingerprint of the checkpoint, and log settings in which the run differs from the trunk.
 
     Raises:
-      UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer; or no step is left.
+      UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer; no step is left; or see
+        `bertjax.training.branch_check`.
     """
     config = program.config
     if resumed and resumed.config.init_from == config.init_from:
@@ -82,8 +83,8 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
     step = first_step(config)
     with _naming_damage(config):
         meta = _checkpoints(config).meta(step)
-    if meta["tokenizer"] != tokenizer.fingerprint:
-        folder, _ = split_name(config.init_from)
+    folder, _ = split_name(config.init_from)
+    if meta["tokenizer"] != feeds.store.tokenizer.fingerprint:
         raise UserError(
             f"init_from={config.init_from} has another tokenizer than the corpus; set "
             f"data.tokenizer.model={folder}/tokenizer"
@@ -101,6 +102,12 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
         )
     trunk = from_dict(meta["config"])
     init_from.check_function(trunk.model_at(stage_at(trunk.stages, max(step - 1, 0))[0]), trained)
+    branch_check.check_merging(trunk, config, step)
+    _, identity = read_settings(Workdir.at(folder))
+    # Other data have no place where the trunk stopped reading: a branch may start anywhere in them.
+    if identity["data"]["store_fingerprint"] == feeds.store.fingerprint:
+        branch_check.check_reading(trunk, config, step)
+    branch_check.warn_of_rate(trunk, config, step)
     old, new = ({name: part for name, part in to_dict(of).items() if name not in _NOT_LOGGED} for of in (trunk, config))
     changed = "; ".join(typed.differences(old, new)) or "none"
     log.info("branches off %s at step %d; changes: %s", config.init_from, step, changed)

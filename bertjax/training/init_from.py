@@ -22,6 +22,7 @@ from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
 from bertjax.training.config import ROTARY_BASES
+from bertjax.training.feeds import Feeds
 from bertjax.training.lora import is_factor
 from bertjax.training.param_paths import map_with_path, matches_any, path_of
 from bertjax.training.program import Program
@@ -70,7 +71,7 @@ def check(config: Config, resumed: RunRecord | None) -> None:
         )
 
 
-def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer) -> Source | None:
+def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Source | None:
     """Return initial weights, or None for random initialization.
 
     A run with a checkpoint starts from it. It reads the weights of `init_from` only if the path has changed, to compare
@@ -83,10 +84,10 @@ def source_of(resumed: RunRecord | None, program: Program, tokenizer: Tokenizer)
     if not name:
         return None
     if resumed is None:
-        return read(program.at(0), tokenizer)
+        return read(program.at(0), feeds.store.tokenizer)
     if resumed.config.init_from == name:
         return Source({}, resumed.identity.get("init_from", ""))
-    return Source({}, read(program.at(0), tokenizer).fingerprint)
+    return Source({}, read(program.at(0), feeds.store.tokenizer).fingerprint)
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:

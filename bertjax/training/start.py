@@ -120,7 +120,7 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
     program = Program(config, tokenizer.vocab_size)
     program = expected if program == expected else program  # its model has been traced
     processes.together(program.check)
-    source = processes.together(initial.source_of, resumed, program, tokenizer)
+    source = processes.together(initial.source_of, resumed, program, feeds)
     identity = _identity(program, feeds, source)
     run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
     resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")

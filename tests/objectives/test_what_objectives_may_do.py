@@ -218,7 +218,7 @@ def test_a_stage_has_its_masking_rate(store):
 @pytest.mark.parametrize(
     "kind, rate, message",
     [
-        ("causal", 0.3, "^stages.0, tasks.mine: masking_rate=0.3 has no effect on objective.kind=causal"),
+        ("causal", 0.3, "^stages.0.masking_rate=0.3 has no effect on objective.kind=causal, which has no masking"),
         ("mlm", 1.5, "^stages.0, tasks.mine: masking.rate=1.5 must be between 0 and 1"),
         ("mlm", -0.5, "^stages.0.masking_rate=-0.5 must not be negative"),
     ],
@@ -226,6 +226,29 @@ def test_a_stage_has_its_masking_rate(store):
 def test_a_masking_rate_that_cannot_be_is_refused(kind, rate, message):
     with pytest.raises(UserError, match=message):
         config_of({"kind": kind}, stages=[{"steps": 2, "seq_len": 32, "batch": 8, "masking_rate": rate}])
+
+
+def test_a_task_without_masking_ignores_the_rate_of_its_stage(store):
+    """GPT-BERT lowers the rate of its masked steps, and its causal steps are those of a run without the setting."""
+    tasks = {
+        "masked": {"objective": {"kind": "masked_next_token"}, "examples": {"kind": "full_sentences"}},
+        "causal": {"objective": {"kind": "next_token"}, "examples": {"kind": "full_sentences"}},
+    }
+    stage = {"steps": 4, "seq_len": 32, "batch": 8}
+    config = config_of({"kind": "mlm"}, tasks=tasks, stages=[stage | {"masking_rate": 0.4}, stage])
+    make, plain = batches_of(config, store), batches_of(config_of({"kind": "mlm"}, tasks=tasks, stages=[stage]), store)
+    program = Program(config, store.tokenizer.vocab_size, tuple(jax.devices()[:1]))
+    shares = []
+    for step in range(4):
+        batch, name = make(step), program.timetable.at(step).task
+        expected = program.tasks[name].abstract_batches(config.stages[0], 1)
+        [key] = [key for key in batch if key.endswith("_weights_BK")]
+        assert batch[key].shape == expected[key].shape[1:]
+        if name == "causal":
+            batches.assert_equal(batch, plain(step))
+        else:
+            shares.append(batch[key].sum() / (batch["examples_BT"] > 0).sum())
+    assert len(shares) == 2 and min(shares) > 0.3
 
 
 @functools.cache

@@ -1,6 +1,8 @@
 """Runs that branch off a checkpoint of another run, with its optimizer state and step."""
 
+import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +10,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.config.config import Config, from_dict
+from bertjax.runtime.errors import UserError
+from bertjax.training import branch_check
+from bertjax.training.stages import Timetable
 from tests import runs
 
 # A trunk of 40 steps at a constant rate, and two branches that decay over the next 8 and 16.
@@ -16,6 +22,7 @@ TRUNK = [
     *("--config.model.layers=1", "--config.model.width=16", "--config.eval.rows=8"),
 ]
 NO_DECAY, AT_40 = "--config.optimizer.schedule.decay_steps=0", "--config.runtime.keep_at=[40]"
+BATCH = "--config.stages.0.batch=6"
 LENGTHS = (8, pytest.param(16, marks=pytest.mark.slow))
 
 
@@ -49,17 +56,25 @@ def test_a_branch_is_the_uninterrupted_run_bit_for_bit(flags, trunk, tmp_path, c
             np.testing.assert_array_equal(branch[path], values)
     whole, branch = (runs.losses(tmp_path / run) for run in ("whole", "branch"))
     assert branch == whole[40:] and branch[0][0] == 41
+    assert not [record for record in caplog.records if "learning rate" in record.getMessage()]
     figures = [json.loads((tmp_path / run / "summary.json").read_text()) for run in ("whole", "branch")]
     assert figures[0]["tokens"] == figures[1]["tokens"]
+    # The seconds of the trunk were spent in another workdir, so those of the branch fit into its own wall time.
+    own = figures[1]["accounts"]
+    assert figures[1]["seconds"] <= own["wall"] and own["goodput"] < 1
+    assert sum(own[kind] for kind in ("step", "data_wait", "compile", "checkpoint", "evaluation")) <= own["wall"]
+    read = figures[1]["tokens"] - figures[1]["trunk_tokens"]
+    assert 0 < read < figures[1]["trunk_tokens"]
+    assert figures[1]["tokens_per_second"] == pytest.approx(read / figures[1]["seconds"])
     [message] = [record.getMessage() for record in caplog.records if "branches off" in record.getMessage()]
     assert message.endswith(" stages.0.steps: 48 -> 56" if steps == 16 else f"decay_steps: 0 -> {steps}")
 
 
 def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
-    """Killed runs resume from checkpoints of their own; nobody needs the trunk then."""
+    """Killed runs resume from checkpoints of their own; nobody needs the trunk then. Other data fit to any batch."""
     corpus = runs.write_corpus(tmp_path / "other.txt", documents=40)
     other = [f"--config.data.corpus={corpus}", f"--config.data.tokenizer.model={trunk}/tokenizer"]
-    command = [*flags, *decaying(8), *other, *branch_of(trunk), f"--workdir={tmp_path}/run"]
+    command = [*flags, *decaying(8), *other, *branch_of(trunk), BATCH, f"--workdir={tmp_path}/run"]
     assert runs.call(*command) == 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 48
     moved = trunk.rename(tmp_path / "moved")
@@ -79,6 +94,13 @@ def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
         (["--config.stages.0.steps=40"], "has trained 40 steps and the stages of this run have 40 in all"),
         (["--config.optimizer.ema_decay=0"], "has another state (opt_state/"),
         (["--config.model.layers=2"], "has another state ("),
+        (
+            ["--config.quantization.bits=8"],
+            "computes another function with these weights; set quantization.bits=0 (not 8)",
+        ),
+        (["--config.pruning.kind=magnitude"], "has 100.0% of its weights left, and at step 40 the pruning of this "),
+        (["--config.stages.0.batch=16"], "(stages.0.batch: 8 -> 16); write those stages as in that run"),
+        (["--config.stages.0.seq_len=16"], "has read the same data in other stages before step 40 (stages.0.seq_len:"),
         (["--config.model.heads=4"], "computes another function with these weights; set model.heads=2 (not 4)"),
         (
             ["--config.data.tokenizer.vocab_size=300"],
@@ -104,3 +126,75 @@ def test_a_damaged_trunk_is_named(flags, trunk, tmp_path, capsys):
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: init_from={tmp_path}/trunk@40 is damaged (")
     assert error.endswith("); branch off another checkpoint")
+
+
+def config_of(steps: int = 40, tasks: dict | None = None, **settings) -> Config:
+    stages = settings.pop("stages", [{"steps": steps, "seq_len": 32, "batch": 8}])
+    tasks = {name: {"weight": weight} for name, weight in (tasks or {"a": 1.0}).items()}
+    optimizer = {"learning_rate": 1.0, "warmup_steps": 0}
+    return from_dict({"init_from": "trunk@20", "tasks": tasks, "stages": stages, "optimizer": optimizer, **settings})
+
+
+def test_factors_of_another_weight_are_refused():
+    """With 200 for 2, the product of the factors would count 100 times as much."""
+    lora = {"rank": 2, "alpha": 2.0}
+    with pytest.raises(UserError, match=r"computes another function .*; set lora.alpha=2.0 \(not 200.0\)$"):
+        branch_check.check_merging(config_of(lora=lora), config_of(lora=lora | {"alpha": 200.0}), 20)
+    branch_check.check_merging(config_of(lora=lora), config_of(80, lora=lora), 20)
+
+
+def test_pruning_must_leave_the_same_weights_at_the_checkpoint():
+    """Its schedule is in shares of the run: it moves with the number of steps, but not before or after it."""
+    pruning = {"kind": "magnitude", "start_share": 0.25, "end_share": 0.75}
+    trunk = config_of(40, pruning=pruning)
+    with pytest.raises(UserError, match="steps of the run: 40 -> 60"):
+        branch_check.check_merging(trunk, config_of(60, pruning=pruning), 20)
+    branch_check.check_merging(trunk, config_of(60, pruning=pruning), 10)
+    branch_check.check_merging(trunk, config_of(36, pruning=pruning), 30)
+    branch_check.check_merging(config_of(), config_of(pruning=pruning), 10)
+
+
+STAGE = {"steps": 10, "seq_len": 32, "batch": 8}
+MIXTURE = {"a": 1.0, "b": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("trunk", "other", "message"),
+    [
+        ({}, {"stages": [STAGE, STAGE | {"steps": 28}]}, ""),
+        ({}, {"stages": [STAGE | {"steps": 20}, STAGE | {"batch": 16}]}, ""),
+        ({}, {"stages": [STAGE, STAGE | {"batch": 16}]}, "stages: "),
+        ({"tasks": MIXTURE}, {"tasks": {"a": 2.0, "b": 6.0}}, ""),
+        ({"tasks": MIXTURE}, {"tasks": {"a": 1.0, "b": 1.0}}, "stages.0.tasks: 'a 0.25, b 0.75' -> 'a 0.5, b 0.5'"),
+        ({"tasks": MIXTURE}, {"tasks": MIXTURE, "stages": [STAGE, STAGE]}, "stages: "),
+        (
+            {"tasks": MIXTURE},
+            {"tasks": MIXTURE, "stages": [STAGE | {"steps": 19, "tasks": ["b"]}, STAGE]},
+            "stages: ",
+        ),
+        ({"data": {"overfit": 1}}, {"data": {"overfit": 1}, "stages": [STAGE | {"steps": 40, "batch": 2}]}, ""),
+    ],
+)
+def test_stages_before_the_checkpoint_must_read_the_same_rows(trunk, other, message):
+    """Refused are those after which a branch would start at other rows than the trunk would read next."""
+    trunk, branch = config_of(**trunk), config_of(**other)
+    first = [Timetable(of.stages, {name: task.weight for name, task in of.tasks.items()}) for of in (trunk, branch)]
+    same = all(first[0].at(step) == dataclasses.replace(first[1].at(step), stage=0) for step in range(20))
+    if message:
+        assert not same
+        with pytest.raises(UserError, match=f"before step 20 \\({re.escape(message)}"):
+            branch_check.check_reading(trunk, branch, 20)
+    else:
+        assert same or branch.data.overfit
+        branch_check.check_reading(trunk, branch, 20)
+
+
+def test_a_jump_of_the_learning_rate_is_a_warning(caplog):
+    """A linear schedule over more steps is at a higher rate."""
+    trunk, longer = config_of(40), config_of(80)
+    branch_check.warn_of_rate(trunk, trunk, 20)
+    assert not caplog.records
+    branch_check.warn_of_rate(trunk, longer, 20)
+    [record] = caplog.records
+    expected = "trunk@20 has the learning rate 0.525 at step 20, and the schedule of this run has 0.762 there: it jumps"
+    assert record.levelname == "WARNING" and record.getMessage() == f"init_from={expected}"

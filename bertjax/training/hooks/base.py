@@ -119,7 +119,8 @@ class Run:
         """Return results after an evaluation of the current state, as in `summary.json`."""
         totals = self.log.totals
         goodput = goodput_of(totals, self.session.elapsed.seconds)
-        goodput |= mfu(totals.flops, totals.executed_flops, goodput["step"], self.program.mesh)
+        flops = totals.flops - totals.trunk_flops, totals.executed_flops - totals.trunk_executed_flops
+        goodput |= mfu(*flops, goodput["step"], self.program.mesh)
         parameters = count_parameters(self.program.abstract_state["params"], self.program.encoder)
         return summary_of(evaluation, totals, self.step, goodput, parameters)
 

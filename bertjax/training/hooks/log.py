@@ -76,6 +76,8 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
     names = config.runtime.trackers if processes.is_writer() else ()
     trackers = [session.closing.enter_context(Tracking(name, session.files, to_dict(config))) for name in names]
     totals = Totals(**restored.meta["totals"]) if restored.meta else Totals()
+    if restored.is_new:
+        totals = totals.for_branch
 
     def speed(before: Totals, now: Totals, steps: int) -> dict[str, float]:
         return goodput.speed(before, now, steps, session.elapsed.seconds, start.program.mesh)

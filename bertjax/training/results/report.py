@@ -91,9 +91,10 @@ def summary_of(
         **({"eval_ema": evaluation.ema.all_metrics} if evaluation.ema else {}),
         "baseline": evaluation.all_baselines,
         "tokens": totals.tokens,
+        **({"trunk_tokens": totals.trunk_tokens} if totals.trunk_tokens else {}),
         "steps": steps,
         "seconds": totals.seconds,
-        "tokens_per_second": totals.tokens / totals.seconds,
+        "tokens_per_second": (totals.tokens - totals.trunk_tokens) / totals.seconds,
         "accounts": goodput,
     }
 
@@ -116,8 +117,11 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     console = console or Console()
     console.print(table)
     if "seconds" in summary:
+        trunk = summary.get("trunk_tokens", 0.0)
+        of_trunk = f" after {trunk:,.0f} of the trunk" if trunk else ""
         speed = (
-            f"{summary['steps']:,} steps, {summary['tokens']:,.0f} tokens in {summary['seconds'] / 60:.1f} min "
+            f"{summary['steps']:,} steps, {summary['tokens'] - trunk:,.0f} tokens{of_trunk} in "
+            f"{summary['seconds'] / 60:.1f} min "
             f"({summary['tokens_per_second']:,.0f} tokens/s, everything included)\n{_goodput_line(summary['accounts'])}"
         )
         console.print(speed, soft_wrap=True, highlight=False, markup=False)

@@ -28,7 +28,11 @@ _SUMMED = ("tokens", "token_pairs", "predictions", "examples", "rows")
 
 @dataclasses.dataclass
 class Totals:
-    """Cumulative counters of a run over all its starts, saved with every checkpoint."""
+    """Cumulative counters of a run over all its starts, saved with every checkpoint.
+
+    A branch (`bertjax.training.branch`) continues the counts of its trunk, and its seconds start at 0, because its
+    workdir has no wall time of the trunk. `trunk_...` are the counts at its first step; rates per second exclude them.
+    """
 
     tokens: float = 0.0
     token_pairs: float = 0.0
@@ -42,6 +46,16 @@ class Totals:
     compile_seconds: float = 0.0
     checkpoint_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    trunk_tokens: float = 0.0
+    trunk_flops: float = 0.0
+    trunk_executed_flops: float = 0.0
+
+    @property
+    def for_branch(self) -> "Totals":
+        """A copy for a run that branches off at these totals."""
+        counts = {name: getattr(self, name) for name in (*_SUMMED, "flops", "executed_flops")}
+        trunk = {f"trunk_{name}": counts[name] for name in ("tokens", "flops", "executed_flops")}
+        return Totals(**counts, **trunk)
 
 
 class MetricsQueue:
@@ -152,6 +166,7 @@ class MetricsLog:
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
         values |= (evaluation or {}) | {
             "tokens": totals.tokens,
+            **({"trunk_tokens": totals.trunk_tokens} if totals.trunk_tokens else {}),
             "rows": totals.rows,
             "flops": totals.flops,
             "seconds": totals.seconds,
