@@ -6,6 +6,8 @@ body that nobody reads byte by byte, or that does not read its answers, would ke
 
 import asyncio
 import http
+import socket
+import struct
 import sys
 import time
 from typing import Any
@@ -68,7 +70,13 @@ def protocol_of(limits: Limits) -> type[H11Protocol]:
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._stuck = self._stuck or self.loop.call_later(limits.seconds, self.transport.abort)
+            self._stuck = self._stuck or self.loop.call_later(limits.seconds, self._drop)
+
+        def _drop(self) -> None:
+            """Close, and forget what the kernel still holds for the client, which may be megabytes."""
+            linger = struct.pack("ii", 1, 0)
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.transport.abort()
 
         def resume_writing(self) -> None:
             super().resume_writing()
