@@ -4,6 +4,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import bertjax
@@ -96,9 +97,15 @@ def _run(name: str, command: Callable[[], int]) -> int:
 
 def _module(name: str, arguments: Sequence[str]) -> str:
     """Return the module of a command; for an ONNX file one that does not import JAX."""
-    # A text that ends in the suffix has spaces before it, and a flag comes with dashes.
-    has_file = any(word.endswith(".onnx") and not word.startswith("-") and " " not in word for word in arguments)
-    return f"bertjax.serving.{name}" if has_file and name in _OF_ONNX else f"bertjax.cli.{name}"
+    for word in arguments if name in _OF_ONNX else ():
+        # A flag comes with dashes, and a text that ends in the suffix has spaces, or comes after a run or an export.
+        if word.startswith("-") or " " in word:
+            continue
+        if word.endswith(".onnx"):
+            return f"bertjax.serving.{name}"
+        if Path(word.partition("@")[0]).is_dir():
+            break
+    return f"bertjax.cli.{name}"
 
 
 def _lack(name: str, package: str) -> NoReturn:

@@ -14,8 +14,8 @@ _LIMITS = {
     "texts": "texts of a request",
     "characters": "characters of a text",
     "waiting": "texts in the queue; requests beyond it are answered with 429",
-    "connections": "open connections",
-    "seconds": "seconds in which a client sends its header, and again its body",
+    "connections": "open connections; further ones are answered with 503",
+    "seconds": "seconds in which a client sends its header, again its body, and reads an answer",
 }
 
 
@@ -61,12 +61,14 @@ def main(argv: list[str] | None = None) -> int:
         )
     args = parser.parse_args(argv)
     check_installed()
+    from bertjax.serving.connections import check_open_files
     from bertjax.serving.server import app_of, bind, serve
 
     for flag, value in (("--batch", args.batch), ("--max-tokens", args.max_tokens), ("--workers", args.workers + 1)):
         if value < 1:
             raise UserError(f"{flag}={value} must be at least 1")
     limits = Limits(**{field.name: getattr(args, f"max_{field.name}") for field in dataclasses.fields(Limits)})
+    check_open_files(limits)
     workers = args.workers or cores()
     one_thread_tokenizers()
     model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens)

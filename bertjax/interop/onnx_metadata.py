@@ -6,6 +6,7 @@ from typing import Any
 
 from bertjax.config.config import from_dict
 from bertjax.config.export import Export
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import sentence_transformers, task_heads
 from bertjax.interop.tokenizers import MODEL, load_json
 from bertjax.serving.description import DESCRIPTION, EMBEDDING, TOKENIZER, Description
@@ -49,20 +50,25 @@ def attach(path: Path, export: Export, folder: Path) -> None:
     import onnx
 
     model = onnx.load(path, load_external_data=False)
-    tokenizer = json.dumps(_tokenizer(export, folder), ensure_ascii=False)
+    tokenizer = json.dumps(tokenizer_of(export, folder), ensure_ascii=False)
     onnx.helper.set_model_props(model, {DESCRIPTION: description_of(export).to_json(), TOKENIZER: tokenizer})
     onnx.save(model, path)
 
 
-def _tokenizer(export: Export, folder: Path) -> dict[str, Any]:
-    """Return the `tokenizer.json` in which exactly the symbols that a text may spell out are marked special.
+def tokenizer_of(export: Export, folder: Path) -> dict[str, Any]:
+    """Return a `tokenizer.json` that splits every text as bertjax does, also texts that spell out special symbols.
 
-    A reader that takes special symbols for text, as `bertjax.serving` does, then splits every text as bertjax does.
+    Its reader must take special symbols for text, as `bertjax.serving` does. That of the folder does not suffice:
+    transformers takes them for symbols.
     """
     description = load_json(folder / MODEL)
-    # SentencePiece reads every symbol of a text as text.
-    symbols = getattr(export.tokenizer, "text_symbols", None)
-    if symbols is not None:
-        for token in description.get("added_tokens") or []:
-            token["special"] = token["content"] in symbols
-    return description
+    if isinstance(export.tokenizer, HuggingFaceTokenizer):
+        return export.tokenizer.library_description() | {"post_processor": description["post_processor"]}
+    # The library's Unigram matches every piece of its vocabulary. It never sees a space, which its splitter replaces,
+    # so a name with one matches nothing. A low score would change that of unknown characters, which depends on the
+    # lowest. The template of [CLS] and [SEP] has their ids.
+    symbols = {token["content"] for token in description["added_tokens"]}
+    model = description["model"]
+    if model["type"] == "Unigram":
+        model["vocab"] = [[f"{piece} " if piece in symbols else piece, score] for piece, score in model["vocab"]]
+    return description | {"added_tokens": []}

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from bertjax.runtime.errors import Damaged, UserError, check_format, reason
+from bertjax.runtime.errors import Damaged, UserError, check_format, quoted, reason
 
 # Names in the metadata.
 DESCRIPTION, TOKENIZER = "bertjax", "tokenizer.json"
@@ -18,6 +18,13 @@ FORMAT = 1
 CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING = "classification", "multi_label", "regression", "embedding"
 # Tasks whose answers `bertjax.serving.answers` computes. Other files have hidden states or logits for each token.
 TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING)
+# No encoder reads as many tokens, and no vocabulary has as many pieces.
+_MOST_TOKENS, _MOST_PIECES = 1 << 20, 1 << 31
+_COLUMN_TYPES: dict[str, type] = {
+    **dict.fromkeys(("kind", "text", "pair", "label", "separator"), str),
+    "quoted": bool,
+    "label_columns": list,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +105,20 @@ class Description:
         kinds = {"task": str, "max_tokens": int, "pad_id": int, "pads_left": bool, "examples": dict, "activation": str}
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not of type {kind.__name__}")
-        if self.max_tokens < 1 or self.pad_id < 0:
+                raise ValueError(f"{name}={quoted(getattr(self, name))} is not of type {kind.__name__}")
+        if not (0 < self.max_tokens <= _MOST_TOKENS and 0 <= self.pad_id < _MOST_PIECES):
             raise ValueError("max_tokens or pad_id is out of range")
         if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:
             raise ValueError(f"threshold={self.threshold} is not between 0 and 1")
         if not all(isinstance(label, str) for label in self.labels) or not all(map(_is_column, self.fields)):
             raise ValueError("labels or columns are not texts")
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("two labels have one name")
+        for name, kind in _COLUMN_TYPES.items():
+            if type(self.examples.get(name, kind())) is not kind:
+                raise ValueError(f"examples.{name}={quoted(self.examples[name])} is not of type {kind.__name__}")
+        if not all(map(_is_column, self.examples.get("label_columns", ()))):
+            raise ValueError("examples.label_columns are not texts")
         if self.task in (CLASSIFICATION, MULTI_LABEL) and not self.labels:
             raise ValueError("it has no labels")
 

@@ -11,6 +11,7 @@ from bertjax.runtime.errors import UserError, cut_text, printable
 # Bytes of a body that are read and dropped beyond the limit. If a connection is closed with unread bytes, the kernel
 # resets it, and the client loses the answer that tells it why (RFC 9112, section 9.6).
 _DISCARDED = 1 << 20
+_DAY = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Limits:
       texts: maximum texts of a request.
       characters: maximum characters of a text; more tokens than the model reads are cut, not refused.
       waiting: maximum texts in the queue.
-      connections: maximum open connections.
-      seconds: maximum time in which a client sends its header, and again its body.
+      connections: maximum open connections; further ones are answered with 503 and closed.
+      seconds: maximum time in which a client sends its header, again its body, and reads an answer; a day at most.
     """
 
     body_bytes: int = 1 << 18
@@ -38,6 +39,8 @@ class Limits:
             if not getattr(self, field.name) > 0:
                 flag = f"--max-{field.name.replace('_', '-')}"
                 raise UserError(f"{flag}={getattr(self, field.name)} must be above 0; the default is {field.default}")
+        if self.seconds > _DAY:
+            raise UserError(f"--max-seconds={self.seconds:g} must be at most {_DAY}, a day")
 
 
 class Refused(Exception):
@@ -107,6 +110,8 @@ def texts_of(body: bytes, fields: int, limits: Limits) -> list[Any]:
         raise Refused(422, f"the body is not an object with a list of texts; send {form}")
     if len(texts) > limits.texts:
         raise Refused(422, f"{len(texts):,} texts are more than {limits.texts:,}; send several requests")
+    if len(texts) > limits.waiting:
+        raise Refused(422, f"{len(texts):,} texts do not fit into a queue of {limits.waiting:,}; send several requests")
     for number, text in enumerate(texts):
         parts = [text] if fields == 1 else text
         if not isinstance(parts, list) or len(parts) != fields or not all(isinstance(part, str) for part in parts):

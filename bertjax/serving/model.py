@@ -11,7 +11,7 @@ from bertjax.data.framing import kept_of_pair
 from bertjax.data.tokenizer.tokenizers_library import library
 from bertjax.runtime.errors import Damaged, UserError, reason, shorten
 from bertjax.serving.answers import answers_of, values_of
-from bertjax.serving.description import TASKS, TOKENIZER, Description
+from bertjax.serving.description import EMBEDDING, REGRESSION, TASKS, TOKENIZER, Description
 
 SUFFIX = ".onnx"
 # A text, or the two texts of a pair.
@@ -25,6 +25,8 @@ _MOST_POSITIONS = 1 << 12
 # Texts of one call have lengths that differ by at most this factor: what is gained by fewer calls must not be lost in
 # padding.
 _LONGEST_TO_SHORTEST = 1.5
+# Tokens of the row with which a file is checked when it is opened. Longer rows would need seconds.
+_CHECKED_TOKENS = 512
 
 
 class Row(NamedTuple):
@@ -51,6 +53,7 @@ class OnnxModel:
 
     Raises:
       UserError: the file does not exist, is not ONNX, or has no description; or a package is missing.
+      Damaged: its description or tokenizer does not fit its weights.
     """
 
     def __init__(self, path: str | os.PathLike, threads: int = 0, max_tokens: int = 0):
@@ -65,6 +68,27 @@ class OnnxModel:
         self._inputs = tuple(node.name for node in self._session.get_inputs())
         outputs = [node.name for node in self._session.get_outputs()]
         self._output = next((name for name in (_LOGITS, _SENTENCE, _HIDDEN) if name in outputs), "")
+        if self.description.task in TASKS and self._output:
+            self._check()
+
+    def _check(self) -> None:
+        """Compute a short and a long row, with the last piece of the vocabulary; raise Damaged unless they fit."""
+        description = self.description
+        pieces = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        if not pieces:
+            raise self._damaged("its tokenizer has no pieces")
+        ids = np.full(min(self.max_tokens, _CHECKED_TOKENS), max(pieces), np.int64)
+        long = Row(ids, np.zeros_like(ids), is_cut=False)
+        [short] = self.rows([("a",) * len(description.fields) if len(description.fields) > 1 else "a"])
+        if not len(short.ids):
+            raise self._damaged("its tokenizer adds no special tokens")
+        outputs = self._computed([short, long])
+        width = {REGRESSION: 1, EMBEDDING: outputs.shape[-1]}.get(description.task, len(description.labels))
+        if outputs.shape != (2, width):
+            raise self._damaged(f"its output has the shape {list(outputs.shape)} for 2 texts, and not {[2, width]}")
+
+    def _damaged(self, why: str) -> Damaged:
+        return Damaged(f"the metadata of {self.path} does not fit its model ({why}); convert the model again")
 
     def check_task(self) -> None:
         """Raise UserError unless this module computes the answers of the task."""
@@ -108,7 +132,10 @@ class OnnxModel:
             tokens_BT[number, own], segments_BT[number, own], mask_BT[number, own] = row.ids, row.segments, 1
         named = {_MASK: mask_BT, _SEGMENTS: segments_BT}
         inputs = {name: named.get(name, tokens_BT) for name in self._inputs}
-        [outputs] = self._session.run([self._output], inputs)
+        try:
+            [outputs] = self._session.run([self._output], inputs)
+        except Exception as error:  # its classes have no common base, and are not public
+            raise self._damaged(f"{shape[0]} texts of {shape[1]} tokens: {reason(error)}") from None
         if self._output != _HIDDEN:
             return outputs
         weights_BT1 = mask_BT[..., None].astype(np.float32)  # the mean over all tokens, as `predict --do=embed`

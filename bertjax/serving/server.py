@@ -1,8 +1,8 @@
 """The HTTP server: POST /predict, GET /health, GET /metrics, by Starlette on uvicorn.
 
-A request costs bounded memory at each step: the header by h11 (64 KiB), the body by `Limits.body_bytes`, the texts by
-`Limits.texts` and `Limits.characters`, the queue by `Limits.waiting`, all of them by `Limits.connections`, and one
-call of the model by `bertjax.serving.model`.
+A request costs bounded memory at each step: the header by h11 (16 KiB), the body by `Limits.body_bytes`, the texts by
+`Limits.texts` and `Limits.characters`, the queue by `Limits.waiting`, all of them by `Limits.connections` (see
+`bertjax.serving.connections`), and one call of the model by `bertjax.serving.model`.
 """
 
 import asyncio
@@ -10,11 +10,10 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -23,17 +22,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bertjax.runtime.errors import UserError, json_text
+from bertjax.runtime.errors import UserError, cut_text, json_text, reason
 from bertjax.serving.batcher import Batcher, Full
+from bertjax.serving.connections import BACKLOG, Complaints, protocol_of
 from bertjax.serving.limits import Limits, Refused, body_of, texts_of
 from bertjax.serving.model import OnnxModel
 
 # Time for requests that are being answered when the process is asked to stop.
 _STOP_SECONDS = 30
-# Connections that the kernel holds until they are accepted.
-_BACKLOG = 1024
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -74,6 +71,7 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with Batcher(model.answers, workers, most_texts, limits.waiting, metrics.batch.observe) as batcher:
+            asyncio.get_running_loop().set_exception_handler(Complaints())
             app.state.batcher = batcher
             metrics.waiting.set_function(lambda: batcher.waiting)
             yield
@@ -83,7 +81,7 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
             body = await body_of(request.headers.get("content-length"), request.stream(), limits)
             start = time.perf_counter()
             texts = texts_of(body, fields, limits)
-            answers = await request.app.state.batcher.submit(texts)
+            answers = await while_connected(request.receive, request.app.state.batcher.submit(texts))
         except ClientDisconnect:
             return _error(metrics, Refused(400, "the client left", closes=True))
         except Refused as error:
@@ -107,12 +105,13 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
     async def refuse(request: Request, error: HTTPException) -> Response:
         """Errors of the router (404, 405)."""
         routes = "POST /predict, GET /health, GET /metrics"
-        return _error(metrics, Refused(error.status_code, f"there are {routes}", closes=True))
+        # The header Allow of 405.
+        return _error(metrics, Refused(error.status_code, f"there are {routes}", closes=True), error.headers)
 
     async def fail(request: Request, error: Exception) -> Response:
         return _error(metrics, Refused(500, "the model failed; the log of the server has the reason"))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/predict", predict, methods=["POST"]),
             Route("/health", health, methods=["GET"]),
@@ -121,44 +120,45 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
         exception_handlers={HTTPException: refuse, 500: fail},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # no addresses but these
+    return app
 
 
-def _json(metrics: Metrics, status: int, value: Any, headers: dict[str, str] | None = None) -> Response:
+async def while_connected(receive: Callable[[], Awaitable[Any]], work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of `work`, which is cancelled when the client leaves.
+
+    Args:
+      receive: ASGI's function for the next message of the client, whose body has been read.
+      work: the work.
+
+    Raises:
+      ClientDisconnect: the client has left.
+    """
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = asyncio.create_task(work), asyncio.create_task(left())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[0].done():
+            raise ClientDisconnect
+        return tasks[0].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _json(metrics: Metrics, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
     metrics.requests.labels(status).inc()
     return Response(json_text(value) + "\n", status, headers, media_type="application/json")
 
 
-def _error(metrics: Metrics, error: Refused, headers: dict[str, str] | None = None) -> Response:
+def _error(metrics: Metrics, error: Refused, headers: Mapping[str, str] | None = None) -> Response:
     # A body that is left unread would be taken for the next request, or be read for as long as it comes.
     closing = {"connection": "close"} if error.closes else {}
     return _json(metrics, error.status, {"error": str(error)}, {**(headers or {}), **closing})
-
-
-def _protocol(seconds: float) -> type[H11Protocol]:
-    """Return uvicorn's HTTP protocol with a time limit for headers, which it lacks: a slow one holds a connection."""
-
-    class Protocol(H11Protocol):
-        _late: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            self._late = self.loop.call_later(seconds, transport.abort)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            is_waiting = self.conn.their_state is h11.IDLE  # the header is not complete
-            if not is_waiting and self._late is not None:
-                self._late.cancel()
-                self._late = None
-            elif is_waiting and self._late is None and self.conn.trailing_data[0]:  # the next request has begun
-                self._late = self.loop.call_later(seconds, self.transport.abort)
-
-        def connection_lost(self, error: Exception | None) -> None:
-            if self._late is not None:
-                self._late.cancel()
-            super().connection_lost(error)
-
-    return Protocol
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -172,9 +172,11 @@ def bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
-        bound.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"--host={host} --port={port} cannot be used ({error}); choose others") from None
+        bound.listen(BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:  # the last for a name that no host can have
+        raise UserError(
+            f"--host={cut_text(host)} --port={port} cannot be used ({reason(error)}); choose others"
+        ) from None
     return bound
 
 
@@ -188,14 +190,13 @@ def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
     """
     config = uvicorn.Config(
         app,
-        http=_protocol(limits.seconds),
+        http=protocol_of(limits),
         ws="none",
         lifespan="on",
         log_level="error",  # a line for each malformed request would let clients fill the disk
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.connections,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_keep_alive=int(max(1, limits.seconds)),
         timeout_graceful_shutdown=_STOP_SECONDS,
     )

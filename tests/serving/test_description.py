@@ -39,6 +39,13 @@ def test_a_description_is_read_as_it_was_written():
         ({"labels": [1, 2]}, "labels or columns are not texts"),
         ({"examples": {"text": 3}}, "labels or columns are not texts"),
         ({"threshold": 2}, "threshold=2 is not between 0 and 1"),
+        ({"pad_id": 10**30}, "out of range"),
+        ({"max_tokens": 10**9}, "out of range"),
+        ({"labels": ["a", "a", "b"]}, "two labels have one name"),
+        ({"examples": {"kind": ["x"]}}, r"examples.kind=\['x'\] is not of type str"),
+        ({"examples": {"label_columns": 5}}, "examples.label_columns=5 is not of type list"),
+        ({"examples": {"label_columns": [5]}}, "examples.label_columns are not texts"),
+        ({"examples": {"separator": 3}}, "examples.separator=3 is not of type str"),
         ({"unknown": 1}, "unexpected keyword argument 'unknown'"),
     ],
 )

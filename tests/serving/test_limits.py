@@ -110,3 +110,12 @@ def test_a_body_that_never_ends_is_refused_in_time():
 def test_a_limit_is_above_0():
     with pytest.raises(UserError, match="--max-body-bytes=0 must be above 0; the default is 262144"):
         Limits(body_bytes=0)
+    for seconds in (float("inf"), 1e30):
+        with pytest.raises(UserError, match=r"--max-seconds=.* must be at most 86400, a day"):
+            Limits(seconds=seconds)
+
+
+def test_a_request_that_never_fits_into_the_queue_is_not_told_to_try_again():
+    with pytest.raises(Refused, match="2 texts do not fit into a queue of 1; send several requests") as refused:
+        texts_of(b'{"texts": ["a", "b"]}', 1, Limits(waiting=1))
+    assert refused.value.status == 422

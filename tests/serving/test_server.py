@@ -1,16 +1,20 @@
 """The server in a process without JAX: answers, metrics, stopping, and clients that ask for too much."""
 
+import asyncio
 import concurrent.futures
 import contextlib
-import http.client
 import json
+import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from benchmarks import serving
+from bertjax.serving.server import while_connected
 from tests.serving import files
 from tests.serving.files import slow
 from tests.serving.running import Server, received
@@ -127,42 +131,144 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
 
 @slow
 def test_a_full_queue_is_429(made, tmp_path):
-    server = Server(tmp_path, str(made.onnx), "--max-waiting=2")
-    status, text = server.ask(b'{"texts": ["a", "b", "c"]}')
-    assert (status, json.loads(text)) == (429, {"error": "2 texts are waiting; try again later"})
-    assert len(server.answers(["a", "b"])) == 2
+    server = Server(tmp_path, str(made.onnx), "--max-waiting=2", "--workers=1", "--batch=1")
+    status, text = server.ask(b'{"texts": ["a", "b", "c"]}')  # at any time
+    assert (status, json.loads(text)) == (
+        422,
+        {"error": "3 texts do not fit into a queue of 2; send several requests"},
+    )
+    found: set[int] = set()
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        while 429 not in found:  # all come at once, sooner or later
+            answers = list(pool.map(server.ask, [b'{"texts": ["abd ace abd", "b"]}'] * 64))
+            found.update(status for status, _ in answers)
+    assert found <= {200, 429}
+    [error] = {text for status, text in answers if status == 429}
+    assert json.loads(error) == {"error": "2 texts are waiting; try again later"}
     server.stop()
 
 
+HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.fixture(scope="module")
+def quick(made, tmp_path_factory) -> Iterator[Server]:
+    """A server that waits for a second, and for few clients."""
+    folder = tmp_path_factory.mktemp("quick")
+    running = Server(folder, str(made.onnx), "--max-seconds=1", "--max-connections=4")
+    yield running
+    running.stop()  # which checks that nothing was logged
+
+
 @slow
-def test_slow_clients_lose_their_connection_and_no_others(made, tmp_path):
+def test_slow_clients_lose_their_connection_and_no_others(quick):
     """Nothing here waits for a time: each connection is read until the server closes it."""
-    server = Server(tmp_path, str(made.onnx), "--max-seconds=1")
-    assert server.raw() == b""
-    assert server.raw(b"POST /pre") == b""
-    keeps = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
-    assert server.raw(keeps).split()[1] == b"200"  # an idle connection is closed as well
-    assert server.raw(keeps, b"GET /hea").count(b"HTTP/1.1 200 OK") == 1
+    assert quick.raw() == b""
+    assert quick.raw(b"POST /pre") == b""
+    keeps = HEALTH + b"\r\n"
+    assert quick.raw(keeps).split()[1] == b"200"  # an idle connection is closed as well
+    assert quick.raw(keeps, b"GET /hea").count(b"HTTP/1.1 200 OK") == 1
     slow_body = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\n{"
-    assert server.raw(slow_body).split()[1] == b"408"
-    assert len(server.answers(TEXTS)) == 3
-    server.stop()
+    assert quick.raw(slow_body).split()[1] == b"408"
+    assert len(quick.answers(TEXTS)) == 3
 
 
 @slow
-def test_connections_are_limited(made, tmp_path):
-    server = Server(tmp_path, str(made.onnx), "--max-connections=4", "--max-seconds=600")
+def test_a_body_that_nobody_reads_ends_in_time(quick):
+    """It comes byte by byte after the answer, for as long as the server takes it."""
+    with socket.create_connection(("127.0.0.1", quick.port), LIMIT_SECONDS) as connection:
+        connection.sendall(HEALTH + b"Content-Length: 999999999\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        end = time.monotonic() + LIMIT_SECONDS
+        with pytest.raises(ConnectionError):
+            while time.monotonic() < end:
+                connection.sendall(b"x")
+    assert quick.raw(HEALTH + b"Content-Length: 3\r\n\r\n", b"abc" + HEALTH + b"\r\n").count(b"200 OK") == 2
+
+
+@slow
+def test_a_client_that_does_not_read_is_cut_off(quick):
+    """All sizes of buffers are finite, so at some time the server can neither send nor read."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        connection.settimeout(LIMIT_SECONDS)
+        connection.connect(("127.0.0.1", quick.port))
+        with pytest.raises(ConnectionError):
+            for _ in range(100_000):
+                connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n" * 10)
+    assert len(quick.answers(TEXTS)) == 3
+
+
+@slow
+def test_requests_that_are_not_http_get_one_answer_and_no_log(quick):
+    chunked = HEALTH + b"Transfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", quick.port), LIMIT_SECONDS) as connection:
+        connection.sendall(chunked)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        connection.sendall(b"zz\r\n")
+        received(connection)
+    for raw in (chunked + b"zz\r\n", b"\0\r\n\r\n", HEALTH + b"Host: b\r\n\r\n"):
+        head, body = quick.raw(raw).split(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n"), raw
+        assert json.loads(body) == {"error": "the request is not HTTP/1.1"}
+
+
+@slow
+def test_connections_are_limited(quick):
+    """Those that are open and silent count as well."""
     with contextlib.ExitStack() as stack:
-        statuses = []
         for _ in range(4):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=LIMIT_SECONDS)
-            stack.callback(connection.close)
-            connection.request("GET", "/health")
-            response = connection.getresponse()
-            response.read()
-            statuses.append(response.status)
-        assert statuses == [200, 200, 200, 503]
-    server.stop()
+            stack.enter_context(socket.create_connection(("127.0.0.1", quick.port), LIMIT_SECONDS))
+        head, body = quick.raw().split(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert json.loads(body) == {"error": "4 connections are open; try again later"}
+
+
+@slow
+def test_more_connections_than_files_are_refused_in_one_line_each(made, tmp_path):
+    """asyncio would print a traceback for each one that cannot be accepted."""
+    server = Server(tmp_path, str(made.onnx), "--max-connections=20", "--max-seconds=600")
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (60, 60))
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), LIMIT_SECONDS))
+    assert len(server.answers(TEXTS)) == 3
+    server.process.send_signal(signal.SIGTERM)
+    _, errors = server.process.communicate(timeout=LIMIT_SECONDS)
+    assert server.process.returncode == 0 and len(errors.splitlines()) <= 3 and "Traceback" not in errors
+    flags = ("--max-connections=999999999", "--port=0")
+    done = files.run(tmp_path, "serve", str(made.onnx), *flags)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "open files, and this process may" in done.stderr
+
+
+@slow
+def test_there_are_no_other_addresses(server):
+    assert server.ask(b"{}", "/predict/")[0] == 404
+    answer = server.raw(b"PUT /predict HTTP/1.1\r\nHost: a\r\n\r\n").lower()
+    assert answer.startswith(b"http/1.1 405 ") and b"\r\nallow: post\r\n" in answer
+
+
+def test_work_for_a_client_that_leaves_is_cancelled():
+    async def run() -> None:
+        started, ended, messages = asyncio.Event(), asyncio.Event(), asyncio.Queue()
+
+        async def work() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        task = asyncio.create_task(while_connected(messages.get, work()))
+        await started.wait()
+        messages.put_nowait({"type": "http.request"})
+        messages.put_nowait({"type": "http.disconnect"})
+        with pytest.raises(ClientDisconnect):
+            await task
+        await ended.wait()
+        assert await while_connected(messages.get, asyncio.sleep(0, "an answer")) == "an answer"
+
+    asyncio.run(run())
 
 
 @slow

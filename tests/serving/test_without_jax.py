@@ -1,6 +1,7 @@
 """ONNX files in processes that have neither JAX nor PyTorch: predict, evaluate and bench answer as the export does."""
 
 import csv
+import importlib
 import json
 import re
 import tomllib
@@ -14,6 +15,7 @@ from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx, onnx_metadata, task_heads
 from bertjax.runtime import command_line
+from bertjax.runtime.errors import Damaged
 from bertjax.serving import comparison
 from bertjax.serving import evaluate as serving_evaluate
 from bertjax.serving.model import OnnxModel
@@ -158,12 +160,58 @@ def test_bad_input_is_one_line(made, tmp_path):
         (("bench", str(made.export), "--batch=1"), "needs the package"),
         (("serve", "nowhere"), "nowhere is not an .onnx file; make one with python -m bertjax convert"),
         (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
+        (("serve", str(made.onnx), "--max-seconds=inf"), "--max-seconds=inf must be at most 86400, a day"),
+        (("serve", str(made.onnx), "--host=.."), "--host=.. --port=8000 cannot be used"),
+        (("serve", str(made.onnx), f"--host={'a' * 5000}"), "aaa... --port=8000 cannot be used"),
         (("serve", str(made.onnx), "--port=99999"), "--port=99999 cannot be used"),
         (("train", "--config=tiny"), "train needs the package"),
     ]:
         done = files.run(tmp_path, *arguments)
         assert done.returncode == 2, arguments
         assert done.stderr.count("\n") == 1 and complaint in done.stderr, done.stderr
+
+
+@slow
+def test_metadata_that_does_not_fit_the_model_is_refused_when_it_is_opened(made, tmp_path):
+    import onnx as library
+
+    def changed(description={}, vocab={}):  # noqa: B006
+        file = library.load(made.onnx)
+        entries = {entry.key: entry.value for entry in file.metadata_props}
+        tokens = json.loads(entries["tokenizer.json"])
+        tokens["model"]["vocab"] |= vocab
+        own = json.loads(entries["bertjax"]) | description
+        library.helper.set_model_props(file, {"bertjax": json.dumps(own), "tokenizer.json": json.dumps(tokens)})
+        library.save(file, tmp_path / "changed.onnx")
+        return OnnxModel(tmp_path / "changed.onnx")
+
+    changed()
+    many = dict(zip(("one", "two"), (10_000, 10_001), strict=True))
+    for changes, complaint in [
+        ({"description": {"labels": ["a", "b"]}}, r"its output has the shape \[2, 3\] for 2 texts, and not \[2, 2\]"),
+        ({"description": {"task": "regression"}}, r"\[2, 3\] for 2 texts, and not \[2, 1\]"),
+        ({"description": {"pad_id": 10**6}}, r"2 texts of 20 tokens: .*out of data bounds"),
+        ({"description": {"max_tokens": 10**6}}, "2 texts of 512 tokens: "),
+        ({"vocab": many}, r"2 texts of 20 tokens: .*out of data bounds"),
+    ]:
+        with pytest.raises(
+            Damaged, match=f"changed.onnx does not fit its model .*{complaint}.*; convert the model again"
+        ):
+            changed(**changes)
+
+
+def test_a_text_that_ends_as_an_onnx_file_is_a_text_of_the_run(tmp_path):
+    module = importlib.import_module("bertjax.__main__")._module
+    (tmp_path / "run").mkdir()
+    for words, package in [
+        (["model.onnx", "a text"], "serving"),
+        (["--json", "--file", "a.csv", "model.onnx"], "serving"),
+        ([f"{tmp_path}/run", "model.onnx"], "cli"),
+        ([f"{tmp_path}/run@10", "model.onnx"], "cli"),
+        (["nowhere", "see model.onnx"], "cli"),
+    ]:
+        assert module("predict", words) == f"bertjax.{package}.predict"
+    assert module("bench", ["model.onnx"]) == "bertjax.cli.bench"
 
 
 def test_a_missing_server_package_is_named(monkeypatch):

@@ -107,10 +107,13 @@ class HuggingFaceTokenizer(Tokenizer):
         added = self.description.get("added_tokens") or []
         if ROLES not in self.description and all(self._is_text(token) == token["special"] for token in added):
             return self.model.decode("utf-8")
-        return json.dumps(self._library_description(), ensure_ascii=False)
+        return json.dumps(self.library_description(), ensure_ascii=False)
 
-    def _library_description(self) -> dict[str, Any]:
-        """Return the description in which exactly the symbols that a text may spell out are marked special."""
+    def library_description(self) -> dict[str, Any]:
+        """Return a `tokenizer.json` that reads texts as this class does, if special tokens are encoded as text.
+
+        Exactly the symbols that a text may spell out are marked special.
+        """
         added = self.description.get("added_tokens") or []
         # mmBERT's <mask> is not marked, though transformers takes it for a symbol.
         tokens = [token | {"special": self._is_text(token)} for token in added]

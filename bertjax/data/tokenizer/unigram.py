@@ -26,7 +26,10 @@ class UnigramTokenizer(HuggingFaceTokenizer):
     MODEL_FILE = "unigram.json"
 
     def _library_json(self) -> str:
-        description = self._library_description()
+        return json.dumps(self.library_description(), ensure_ascii=False)
+
+    def library_description(self) -> dict[str, Any]:
+        description = super().library_description()
         unknown = description["model"]["vocab"][description["model"]["unk_id"]][0]
         names = {unknown, *self.text_symbols, *EQUIVALENTS, *itertools.chain(*EQUIVALENTS.values())}
         whole = {token["content"] for token in description["added_tokens"] if not token["special"]}
@@ -35,7 +38,7 @@ class UnigramTokenizer(HuggingFaceTokenizer):
         own = description.get("pre_tokenizer")
         split = {"type": "Split", "pattern": {"Regex": spelled}, "behavior": "MergedWithPrevious", "invert": False}
         steps = {"type": "Sequence", "pretokenizers": [*([own] if own else []), split]}
-        return json.dumps(description | {"pre_tokenizer": steps}, ensure_ascii=False)
+        return description | {"pre_tokenizer": steps}
 
     def _check_model(self, model: dict[str, Any]) -> None:
         if model["type"] != "Unigram":
