@@ -90,6 +90,22 @@ def test_the_split_is_recorded_and_scored_again(finished, command, tmp_path):
     assert again == pytest.approx(summary["eval"]), "the split of the run, without the file"
 
 
+def test_scoring_trained_records_is_warned_of(finished, command, tmp_path, capsys):
+    workdir, path = finished[0], tmp_path / "other.csv"
+    splits = {name: runs.records(workdir / "split" / f"classify-{name}.jsonl") for name in ("heldout", "train")}
+    trained, rows = len(splits["train"]), [*splits["train"], *splits["heldout"]]
+    # Other column names, case and white space; the training file itself is not read.
+    lines = [f"{row['Nachricht'].upper().replace(' ', '  ')} ;{row['Urteil']}" for row in rows]
+    path.write_text("\n".join(["Text;Art", *lines]) + "\n")
+    evaluate.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})
+    warning = "records were trained on; the scores are not those of new texts"
+    assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
+    evaluate.run(str(workdir), str(command[1]))
+    assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
+    evaluate.run(str(workdir), str(workdir / "split" / "classify-heldout.jsonl"))
+    assert warning not in capsys.readouterr().err
+
+
 def test_a_changed_file_does_not_resume_with_another_split(finished, command, capsys):
     workdir, _ = finished
     flags, path = command

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.split import divide
+from bertjax.data.labeled.split import divide, text_key
 from bertjax.data.labeled.subset import limited
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
@@ -165,11 +165,7 @@ class LabeledSource:
     def repeated(self) -> int:
         """Return the number of held-out records with texts that also occur in the training file."""
         # Duplicates between the splits inflate the held-out score.
-        seen = {self._texts_of(record) for record in self.train}
-        return sum(self._texts_of(record) in seen for record in self.heldout)
-
-    def _texts_of(self, record: Record) -> str:
-        return json.dumps(self.format.texts_of(record) or _content(record))
+        return count_known(self.heldout, self.format, self.train, self.format)
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
@@ -290,6 +286,25 @@ class LabeledSources:
         """A hash over all tasks' fingerprints."""
         content = json.dumps({task: source.fingerprint for task, source in self.of.items()})
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def count_known(
+    records: list[Record], format: LabeledFormat, train: list[Record], train_format: LabeledFormat
+) -> int:
+    """Return how many records have a text that also occurs in the training records, in any case and white space.
+
+    Args:
+      records: records to count.
+      format: the format that read them.
+      train: training records.
+      train_format: the format that read these; its columns may have other names.
+    """
+    known = {_key_of(record, train_format) for record in train}
+    return sum(_key_of(record, format) in known for record in records)
+
+
+def _key_of(record: Record, format: LabeledFormat) -> str:
+    return text_key(format.texts_of(record)) or json.dumps(_content(record))
 
 
 def _content(record: Record) -> list:
