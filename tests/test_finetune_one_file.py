@@ -120,7 +120,7 @@ def test_a_changed_file_does_not_resume_with_another_split(finished, command, ca
 
 
 def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
-    workdir, _ = finished
+    workdir, output = finished
     scores = json.loads((workdir / "summary.json").read_text())["eval"]
     assert {"temperature", "ece", "ece_calibrated", "threshold", "coverage"} <= scores.keys()
     objective = SavedModel(workdir / "export").settings["tasks"]["classify"]["objective"]
@@ -130,7 +130,10 @@ def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
     for record, answer in zip(records, answers):
         assert answer["accepted"] == record["accepted"] and answer["prediction"] == record["prediction"]
         assert answer["probabilities"] == pytest.approx(record["probabilities"], abs=1e-4)
-    assert sum(record["accepted"] for record in records) / len(records) == pytest.approx(scores["coverage"])
+    accepted = sum(record["accepted"] for record in records)
+    assert accepted / len(records) == pytest.approx(scores["coverage"])
+    assert f"accepted  {accepted} of {len(records)} records of heldout are above objective.threshold" in output
+    assert ("warning: heldout: fewer than 20 accepted records" in output) == (accepted < 20)
     assert SavedModel(workdir).export.settings["tasks"]["classify"]["objective"]["temperature"] == scores["temperature"]
 
 
@@ -148,7 +151,11 @@ def test_suspect_labels_and_the_page_of_the_run(finished):
     sections = {section.name: section for section in run_report.sections_of(str(workdir))}
     section = sections["classes-0"]
     assert section.title == "Classes of heldout"
-    scores, _, _, _, mistakes, suspected = section.blocks
+    scores, _, reliability, threshold, mistakes, suspected = section.blocks
+    assert "in 15 bins of equal width" in reliability.caption
+    tuned = json.loads((workdir / "summary.json").read_text())["eval"]["threshold"]
+    assert f"the threshold for `objective.precision=0.9`: {tuned:.4f}, fitted on" in threshold.caption
+    assert {row[1] for table in (mistakes, suspected) for row in table.rows} <= {"Kritik", "Lob"}, "without spaces"
     assert {row[0] for row in scores.rows[:-2]} == {"Kritik", "Lob"}
     wrong = [row for row in records.values() if row["prediction"] != row["Urteil"].strip()]
     assert len(mistakes.rows) == min(len(wrong), 15)

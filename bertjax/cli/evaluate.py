@@ -9,8 +9,10 @@ from typing import Any
 
 from etils import epath
 
+from bertjax.cli import unfinished
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
+from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.renamed import with_names_of
 from bertjax.data.labeled.source import LabeledSource, LabeledSources, count_known
@@ -31,7 +33,7 @@ from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import read_record
-from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
+from bertjax.training.run.workdir import Workdir, write_jsonl
 
 
 def run(
@@ -65,8 +67,7 @@ def run(
     """
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
-    if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
-        say(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
+    unfinished.note(saved, "scored")
     if not corpus:
         saved.check_data("--corpus=CORPUS")
     return score(saved, saved.config, corpus, per_class, columns)
@@ -179,9 +180,11 @@ def _labeled(
         trained = LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes)
         # Without further files: only the named file is scored.
         examples = dataclasses.replace(task.examples.with_columns(columns), heldout=path, further_heldout={})
-        records = examples.read(path)  # an error of this file names no setting, which the user has not typed
+        with remedies.of_command(examples.columns_of(command_line.COLUMNS)):
+            records = examples.read(path)
+            if task.has_classes:
+                records = examples.without_missing(records, path, task.objective.classes)
         if task.has_classes:
-            records = examples.without_missing(records, path, task.objective.classes)
             records = with_names_of(task.objective.classes, records, examples, path)
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
