@@ -106,6 +106,19 @@ def test_scoring_trained_records_is_warned_of(finished, command, tmp_path, capsy
     assert warning not in capsys.readouterr().err
 
 
+def test_scoring_a_file_with_other_columns_names_the_flag(finished, tmp_path, capsys):
+    path = tmp_path / "new.csv"
+    path.write_text("Nr;Botschaft;Urteil\n1;abc good;Lob\n2;abc jade;\n")
+    complaint = "has no column 'Nachricht'; it has 'Nr', 'Botschaft', 'Urteil'; name the column with --text=COLUMN$"
+    with pytest.raises(UserError, match=complaint):
+        evaluate.run(str(finished[0]), str(path))
+    path.write_text("Nachricht;Urteil\nabc good;Lob\nabc jade;\n;Lob\n")
+    capsys.readouterr()
+    with pytest.raises(UserError, match=":4 has no text in 'Nachricht'; fill it in or leave the row out$"):
+        evaluate.run(str(finished[0]), str(path))
+    assert "1 of 3 records skipped: no label in 'Urteil' (empty or -)\n" in capsys.readouterr().err
+
+
 def test_a_changed_file_does_not_resume_with_another_split(finished, command, capsys):
     workdir, _ = finished
     flags, path = command

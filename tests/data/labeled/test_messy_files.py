@@ -116,7 +116,9 @@ def test_equal_texts_with_different_labels_and_classes_with_few_records(feeds):
     numbers = feeds(".jsonl", labeled(1, 2, 3), objective="regression")
     assert labeled_block.facts_of(numbers)["toy"]["conflicts"] == []
     opened = feeds(".jsonl", labeled(*"ab" * 5))
-    warnings = [line for line in labeled_block.lines_of(opened, labeled_block.facts_of(opened), {}) if "warning" in line]
+    warnings = [
+        line for line in labeled_block.lines_of(opened, labeled_block.facts_of(opened), {}) if "warning" in line
+    ]
     assert len(warnings) == 1 and "10 held-out records have texts that the training file has too" in warnings[0]
 
 
