@@ -68,7 +68,10 @@ def test_what_it_found_is_printed_before_the_first_step(finished, command):
     facts = json.loads((workdir / "labeled.json").read_text())
     task = facts["tasks"]["classify"]
     assert task["repeated"] == 0 and task["heldout_share"] == 0.2 and facts["destinations"]["ONNX"] == ""
-    assert list(task["classes"]) == ["Kritik", "Lob"] and task["lengths"]["train"]["longest"] <= 32
+    assert list(task["classes"]) == ["Kritik", "Lob"]
+    lengths = task["lengths"]["train"]
+    assert lengths["longest"] > 32 and "cut to 32 tokens" in lengths["notes"], "rows have 32 tokens"
+    assert task["conflicts"] == []
     counts = {name: sum(sizes[name] for sizes in task["classes"].values()) for name in ("train", "heldout")}
     assert counts == {"train": task["lengths"]["train"]["examples"], "heldout": 160 - counts["train"]}
 
@@ -90,6 +93,35 @@ def test_the_split_is_recorded_and_scored_again(finished, command, tmp_path):
     assert again == pytest.approx(summary["eval"]), "the split of the run, without the file"
 
 
+def test_scoring_trained_records_is_warned_of(finished, command, tmp_path, capsys):
+    workdir, path = finished[0], tmp_path / "other.csv"
+    splits = {name: runs.records(workdir / "split" / f"classify-{name}.jsonl") for name in ("heldout", "train")}
+    trained, rows = len(splits["train"]), [*splits["train"], *splits["heldout"]]
+    # Other column names, case and white space; the training file itself is not read.
+    lines = [f"{row['Nachricht'].upper().replace(' ', '  ')} ;{row['Urteil']}" for row in rows]
+    path.write_text("\n".join(["Text;Art", *lines]) + "\n")
+    evaluate.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})
+    warning = "records were trained on; the scores are not those of new texts"
+    assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
+    evaluate.run(str(workdir), str(command[1]))
+    assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
+    evaluate.run(str(workdir), str(workdir / "split" / "classify-heldout.jsonl"))
+    assert warning not in capsys.readouterr().err
+
+
+def test_scoring_a_file_with_other_columns_names_the_flag(finished, tmp_path, capsys):
+    path = tmp_path / "new.csv"
+    path.write_text("Nr;Botschaft;Urteil\n1;abc good;Lob\n2;abc jade;\n")
+    complaint = "has no column 'Nachricht'; it has 'Nr', 'Botschaft', 'Urteil'; name the column with --text=COLUMN$"
+    with pytest.raises(UserError, match=complaint):
+        evaluate.run(str(finished[0]), str(path))
+    path.write_text("Nachricht;Urteil\nabc good;Lob\nabc jade;\n;Lob\n")
+    capsys.readouterr()
+    with pytest.raises(UserError, match=":4 has no text in 'Nachricht'; fill it in or leave the row out$"):
+        evaluate.run(str(finished[0]), str(path))
+    assert "1 of 3 records skipped: no label in 'Urteil' (empty or -)\n" in capsys.readouterr().err
+
+
 def test_a_changed_file_does_not_resume_with_another_split(finished, command, capsys):
     workdir, _ = finished
     flags, path = command
@@ -104,7 +136,7 @@ def test_a_changed_file_does_not_resume_with_another_split(finished, command, ca
 
 
 def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
-    workdir, _ = finished
+    workdir, output = finished
     scores = json.loads((workdir / "summary.json").read_text())["eval"]
     assert {"temperature", "ece", "ece_calibrated", "threshold", "coverage"} <= scores.keys()
     objective = SavedModel(workdir / "export").settings["tasks"]["classify"]["objective"]
@@ -114,7 +146,10 @@ def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
     for record, answer in zip(records, answers):
         assert answer["accepted"] == record["accepted"] and answer["prediction"] == record["prediction"]
         assert answer["probabilities"] == pytest.approx(record["probabilities"], abs=1e-4)
-    assert sum(record["accepted"] for record in records) / len(records) == pytest.approx(scores["coverage"])
+    accepted = sum(record["accepted"] for record in records)
+    assert accepted / len(records) == pytest.approx(scores["coverage"])
+    assert f"accepted  {accepted} of {len(records)} records of heldout are above objective.threshold" in output
+    assert ("warning: heldout: fewer than 20 accepted records" in output) == (accepted < 20)
     assert SavedModel(workdir).export.settings["tasks"]["classify"]["objective"]["temperature"] == scores["temperature"]
 
 
@@ -132,7 +167,11 @@ def test_suspect_labels_and_the_page_of_the_run(finished):
     sections = {section.name: section for section in run_report.sections_of(str(workdir))}
     section = sections["classes-0"]
     assert section.title == "Classes of heldout"
-    scores, _, _, _, mistakes, suspected = section.blocks
+    scores, _, reliability, threshold, mistakes, suspected = section.blocks
+    assert "in 15 bins of equal width" in reliability.caption
+    tuned = json.loads((workdir / "summary.json").read_text())["eval"]["threshold"]
+    assert f"the threshold for `objective.precision=0.9`: {tuned:.4f}, fitted on" in threshold.caption
+    assert {row[1] for table in (mistakes, suspected) for row in table.rows} <= {"Kritik", "Lob"}, "without spaces"
     assert {row[0] for row in scores.rows[:-2]} == {"Kritik", "Lob"}
     wrong = [row for row in records.values() if row["prediction"] != row["Urteil"].strip()]
     assert len(mistakes.rows) == min(len(wrong), 15)

@@ -1,39 +1,45 @@
 """Page sections about a classifier: scores by class, confusion, calibration, threshold, mistakes, suspect labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.config.config import Task
+from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
+from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning import calibration
+from bertjax.runtime import storage
 from bertjax.runtime.errors import cut_text, printable
 from bertjax.training.results import label_errors
 from bertjax.training.results.classes import ClassReport, has_probabilities, report_of
 from bertjax.training.run.record import RunRecord
-from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
 
 _SHOWN = 15
 _TEXT_WIDTH = 200
-_RELIABILITY_BINS = 10
 
 
 def sections_of(workdir: Workdir, record: RunRecord) -> list[Section]:
     """Return one section for each held-out set with predicted classes; none for a run without."""
     sections = []
+    metrics = read_json(workdir.summary, "eval")["eval"] if storage.exists(workdir.summary) else {}
     for path in sorted(workdir.predictions.glob("*.jsonl")) if workdir.predictions.exists() else ():
         predictions, name = read_jsonl(path), path.stem
         for task_name, task in record.config.tasks.items():
             own = [each for each in predictions if each.get("task", task_name) == task_name]
             if report := report_of(task, own) if own else None:
                 title = f"Classes of {name}" if len(record.config.tasks) == 1 else f"Classes of {name}, {task_name}"
-                sections.append(_section(f"classes-{len(sections)}", title, task, report, own))
+                tuned = record.config.metrics_of(task_name, metrics)
+                sections.append(_section(f"classes-{len(sections)}", title, task, report, own, tuned))
     return sections
 
 
-def _section(name: str, title: str, task: Task, report: ClassReport, predictions: list[Record]) -> Section:
+def _section(
+    name: str, title: str, task: Task, report: ClassReport, predictions: list[Record], metrics: Mapping[str, float]
+) -> Section:
     blocks: list[Drawing | Table] = [_scores(report), _confusion(name, report)]
     if has_probabilities(task, predictions):
         label, text = task.examples.label, task.examples.text
@@ -42,7 +48,7 @@ def _section(name: str, title: str, task: Task, report: ClassReport, predictions
         is_right_M = probabilities_MC.argmax(axis=1) == labels_M
         blocks += [
             _reliability(name, confidences_M, is_right_M, probabilities_MC, labels_M),
-            _threshold(name, confidences_M, is_right_M),
+            _threshold(name, confidences_M, is_right_M, _threshold_caption(task, metrics)),
             _mistakes(predictions, confidences_M, is_right_M, label, text),
             _suspects(label_errors.suspect_records(predictions, label), label, text),
         ]
@@ -85,7 +91,7 @@ def _reliability(
     name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, probabilities_MC: np.ndarray, labels_M: np.ndarray
 ) -> Drawing:
     """Draw accuracy over confidence (DeGroot and Fienberg, 1983; Guo et al., 2017, figure 1)."""
-    bins_M = np.clip((confidences_M * _RELIABILITY_BINS).astype(int), 0, _RELIABILITY_BINS - 1)
+    bins_M = calibration.bins_of(confidences_M)
     filled = np.unique(bins_M)
     confidence = [float(confidences_M[bins_M == each].mean()) for each in filled]
     accuracy = [float(is_right_M[bins_M == each].mean()) for each in filled]
@@ -93,8 +99,8 @@ def _reliability(
     figure = drawing.curves(lines, "mean probability of the answers", "share of right answers")
     error = calibration.expected_calibration_error(probabilities_MC, labels_M)
     caption = (
-        "Answers by their probability, in ten bins of equal width. Below the diagonal the model is too sure. The "
-        f"expected calibration error over 15 bins is {error:.3f}."
+        f"Answers by their probability, in {calibration.BINS} bins of equal width. Below the diagonal the model is too "
+        f"sure. The expected calibration error over these bins is {error:.3f}."
     )
     bins = "; ".join(f"{sure:.2f}: {right:.2f}" for sure, right in zip(confidence, accuracy, strict=True))
     return Drawing(
@@ -102,7 +108,26 @@ def _reliability(
     )
 
 
-def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray) -> Drawing:
+def _threshold_caption(task: Task, metrics: Mapping[str, float]) -> str:
+    """Describe what a threshold is for, and the one that the run has or how to get one."""
+    accepting = "If only answers above a probability are accepted and a person gets the others."
+    objective = unwrapped(task.objective)
+    precision, threshold = getattr(objective, "precision", None), getattr(objective, "threshold", None)
+    if threshold is not None:
+        return f"{accepting} The run sets `objective.threshold={threshold:g}`."
+    if precision is None:
+        return (
+            f"{accepting} `objective.precision=0.95` finds the threshold for a precision, and `predict` then marks "
+            "each answer as accepted or not."
+        )
+    found = f": {metrics['threshold']:.4f}, fitted on the held-out records" if "threshold" in metrics else ""
+    return (
+        f"{accepting} The run looks for the threshold for `objective.precision={precision:g}`{found}. `predict` marks "
+        "each answer as accepted or not."
+    )
+
+
+def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, caption: str) -> Drawing:
     """Draw what accepting only answers above a threshold gives."""
     order = np.argsort(-confidences_M, kind="stable")
     count = np.arange(1, len(order) + 1)
@@ -114,10 +139,6 @@ def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray) -> 
         "coverage: accepted": (thresholds, (count / len(order)).tolist()),
     }
     figure = drawing.curves(lines, "probability above which an answer is accepted", "share", markers=False)
-    caption = (
-        "If only answers above a probability are accepted and a person gets the others. `objective.precision=0.95` "
-        "finds the threshold for a precision, and `predict` then marks each answer as accepted or not."
-    )
     reached = [
         f"{precision:.0%} right with {(right / count >= precision).nonzero()[0].max(initial=-1) + 1:,} accepted"
         for precision in (0.9, 0.95, 0.99)
@@ -130,7 +151,11 @@ def _mistakes(
 ) -> Table:
     wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
     rows = [
-        (_shown(predictions[index], text), str(predictions[index][label]), predictions[index]["prediction"])
+        (
+            _shown(predictions[index], text),
+            label_names.class_of(predictions[index][label]),
+            predictions[index]["prediction"],
+        )
         + (f"{confidences_M[index]:.3f}",)
         for index in wrong
     ]
@@ -139,7 +164,7 @@ def _mistakes(
 
 def _suspects(suspects: Sequence[Record], label: str, text: str) -> Table:
     rows = [
-        (_shown(each, text), str(each[label]), each["suggested"], f"{each['label_probability']:.3f}")
+        (_shown(each, text), label_names.class_of(each[label]), each["suggested"], f"{each['label_probability']:.3f}")
         for each in suspects[:_SHOWN]
     ]
     caption = (

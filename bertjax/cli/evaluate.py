@@ -9,11 +9,13 @@ from typing import Any
 
 from etils import epath
 
+from bertjax.cli import unfinished
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
-from bertjax.data.labeled.base import LabeledFormat
+from bertjax.data.labeled import remedies
+from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.renamed import with_names_of
-from bertjax.data.labeled.source import LabeledSource, LabeledSources
+from bertjax.data.labeled.source import LabeledSource, LabeledSources, count_known
 from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
@@ -31,7 +33,7 @@ from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import classes, report
 from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
 from bertjax.training.run.record import read_record
-from bertjax.training.run.workdir import Workdir, has_finished, write_jsonl
+from bertjax.training.run.workdir import Workdir, write_jsonl
 
 
 def run(
@@ -65,8 +67,7 @@ def run(
     """
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
-    if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
-        say(f"{name} is not finished; its newest checkpoint is scored", file=sys.stderr)
+    unfinished.note(saved, "scored")
     if not corpus:
         saved.check_data("--corpus=CORPUS")
     return score(saved, saved.config, corpus, per_class, columns)
@@ -169,17 +170,21 @@ def _labeled(
                 f"--{flag}={column} has no effect on a model of examples.kind={task.examples.kind}; remove it"
             )
         return None
-    records = []
+    records, trained = [], None
     if path:
         if len(config.tasks) > 1:
             raise UserError(
                 f"--corpus={path} is one file, and the model has the tasks {', '.join(config.tasks)}; add --task"
             )
+        # The training records as they were chosen: without the held-out share, and under their own columns.
+        trained = LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes)
         # Without further files: only the named file is scored.
         examples = dataclasses.replace(task.examples.with_columns(columns), heldout=path, further_heldout={})
-        records = examples.read(path)  # an error of this file names no setting, which the user has not typed
+        with remedies.of_command(examples.columns_of(command_line.COLUMNS)):
+            records = examples.read(path)
+            if task.has_classes:
+                records = examples.without_missing(records, path, task.objective.classes)
         if task.has_classes:
-            records = examples.without_missing(records, path, task.objective.classes)
             records = with_names_of(task.objective.classes, records, examples, path)
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
@@ -188,14 +193,19 @@ def _labeled(
     if path:
         # Hand over the records: read again, they would have their old labels.
         source.heldout = records
+    is_readable = bool(train) and storage.exists(train)
     # Baselines need class counts. Without a readable training file, the scored file has to do.
-    if path and (columns or not (train and storage.exists(train))):
+    if path and (columns or not is_readable):
         missing = "has other columns" if columns and train else "is not there"
         name = printable(train) or "the training file of an export"
         say(f"{name} {missing}: the baselines are those of {path}", file=sys.stderr)
         source.train = source.heldout
     files = Feeds(config, source)
     try:
+        if trained and is_readable:
+            if not columns:
+                source.train = trained.train
+            _warn_of_trained(records, config.task.examples, trained)
         for name in config.tasks:
             labeled = files.store_of(name)
             _ = labeled.train  # the baselines count its labels
@@ -204,6 +214,19 @@ def _labeled(
     except UserError as error:
         raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
     return files.store
+
+
+def _warn_of_trained(records: list[Record], examples: LabeledFormat, trained: LabeledSource) -> None:
+    """Print a line if the model was trained on texts of the scored file: it scores higher there than on new texts."""
+    try:
+        count = count_known(records, examples, trained.train, trained.format)
+    except UserError:
+        return  # a damaged training file: where something needs it, the error comes from there
+    if count:
+        say(
+            f"warning: {count:,} of {len(records):,} records were trained on; the scores are not those of new texts",
+            file=sys.stderr,
+        )
 
 
 def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:

@@ -116,6 +116,18 @@ def kept_of_pair(a: np.ndarray, b: np.ndarray, room: int) -> tuple[np.ndarray, n
     return np.where(fits, a, a_kept), np.where(fits, b, room - a_kept)
 
 
+def whole_lengths(first: Ids, second: Ids | None, separators: int = 1) -> np.ndarray:
+    """Return the tokens of each example before `truncate`, special tokens included; int64 [M].
+
+    Args:
+      first, second, separators: see `truncate`.
+    """
+    lengths = np.fromiter(map(len, first), np.int64, len(first)) + special_tokens(
+        1 if second is None else 2, separators
+    )
+    return lengths if second is None else lengths + np.fromiter(map(len, second), np.int64, len(second))
+
+
 def truncate(
     first: Ids, second: Ids | None, seq_len: int, separators: int = 1
 ) -> tuple[Ids, Ids | None, dict[str, int]]:

@@ -10,11 +10,13 @@ from typing import Any, cast
 from bertjax.config.config import Task
 from bertjax.config.export import Export
 from bertjax.data.formats import FORMATS
+from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import read_file
 from bertjax.objectives.base import Objective
+from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
 
@@ -78,15 +80,18 @@ class FineTuned(Pipeline):
     @property
     def remarks(self) -> list[str]:
         """One line per setting tuned during evaluation: the value that predictions use."""
-        values = {name: getattr(self.objective, name) for name in self.objective.traits.tuned_settings}
-        return [
-            f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training"
-            if value is not None
-            else f"objective.{name} was not tuned: the run was not evaluated at this step; predictions use 0"
-            for name, value in values.items()
+        lines, traits = [], self.objective.traits
+        for name in traits.tuned_settings:
+            value = getattr(self.objective, name)
+            if value is not None:
+                lines.append(f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training")
             # Without a temperature, probabilities are simply those of the model, as in a converted one.
-            if value is not None or name != "temperature"
-        ]
+            elif name != "temperature":
+                use = f"use {traits.untuned[name]:g}" if name in traits.untuned else "do without it"
+                lines.append(
+                    f"objective.{name} was not tuned: the run was not evaluated at this step; predictions {use}"
+                )
+        return lines
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -98,9 +103,10 @@ class FineTuned(Pipeline):
 
     def read(self, path: str) -> list[Record]:
         full = str(Path(path).expanduser())
-        records = self._examples.read_unlabeled(full, self.objective.classes)
         quoted = getattr(self._examples, "quoted", False)
-        return read_file(path, self.fields, quoted) if records is None else records
+        with remedies.of_command(self._examples.columns_of(command_line.INPUT_COLUMNS)):
+            records = self._examples.read_unlabeled(full, self.objective.classes)
+            return read_file(path, self.fields, quoted) if records is None else records
 
     def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
         answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)

@@ -8,7 +8,7 @@ pure functions of their arguments.
 import copy
 import dataclasses
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast, final
 
 import jax
@@ -41,6 +41,7 @@ class Traits:
       labels: names of the labels that `features` reads; the examples must carry them.
       text_term: the term whose loss is that of predicted text tokens, in nats; empty if there is none.
       tuned_settings: settings that an evaluation chooses if they are None; it reports them as metrics.
+      untuned: {tuned setting: number that predictions use if it is None}; predictions do without the others.
       needs_global_batch: whether terms compare examples across the batch, so that micro-batches would change them.
       needs_dropout: whether terms compare two views of a text that differ only by dropout.
       group: number of neighboring slots in a row that hold related examples; N is a multiple of it.
@@ -50,6 +51,7 @@ class Traits:
     labels: tuple[str, ...] = ()
     text_term: str = ""
     tuned_settings: tuple[str, ...] = ()
+    untuned: Mapping[str, float] = dataclasses.field(default_factory=dict)
     needs_global_batch: bool = False
     needs_dropout: bool = False
     group: int = 1

@@ -78,7 +78,7 @@ def add_trust_flag(parser: argparse.ArgumentParser) -> None:
 
 
 # Flags that name the columns of a labeled file: {setting of the examples: (type, content of the column)}.
-_COLUMNS = {
+COLUMNS = {
     "text": (str, "the text"),
     "pair": (str, "the second text; empty for single texts"),
     "word": (int, "the words of a tagged file, a number from 0"),
@@ -92,7 +92,7 @@ INPUT_COLUMNS = ("text", "pair", "word")
 TEXT_COLUMNS = ("text", "pair")
 
 
-def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(_COLUMNS)) -> None:
+def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(COLUMNS)) -> None:
     """Add --text, --pair and so on, for files whose columns differ from those of the training file.
 
     Args:
@@ -101,7 +101,7 @@ def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Col
       names: the columns that the command reads.
     """
     for name in names:
-        kind, what = _COLUMNS[name]
+        kind, what = COLUMNS[name]
         flag, note = f"--{name.replace('_', '-')}", f"with {file_flag}=FILE: the column of {what}"
         parser.add_argument(flag, type=kind, metavar="COLUMN", help=note)
     parser.set_defaults(column_names=tuple(names), column_file=file_flag)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.renamed import with_names_of
@@ -26,9 +27,11 @@ def read(description: Description, path: str) -> tuple[list[Record], np.ndarray]
       UserError: the file cannot be read, or has a label that the model does not know.
     """
     examples = _format(description)
-    records = examples.read(path)
+    with remedies.of_command(examples.columns_of((*command_line.TEXT_COLUMNS, "label"))):
+        records = examples.read(path)
+        if description.labels:
+            records = examples.without_missing(records, path, description.labels)
     if description.labels:
-        records = examples.without_missing(records, path, description.labels)
         records = with_names_of(description.labels, records, examples, path)
     return records, examples.label_numbers(records, description.labels)
 

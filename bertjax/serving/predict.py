@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.inference.readable import text_of
 from bertjax.inference.records import read_file, read_lines, records_of, single_field
@@ -58,7 +59,8 @@ def _records(texts: list[str], file: str, description: Description) -> list[Reco
     if texts:
         return records_of(texts, single_field(fields))
     if file:
-        records = read_file(file, fields, bool(description.examples.get("quoted")))
+        with remedies.of_command(dict(zip(command_line.TEXT_COLUMNS, fields))):
+            records = read_file(file, fields, bool(description.examples.get("quoted")))
         if not records:
             raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
         return records

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from bertjax.cli import evaluate
+from bertjax.cli import convert, evaluate, predict
 from bertjax.config.opening import SavedModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
@@ -36,6 +36,20 @@ def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp
     with pytest.raises(UserError, match="nowhere"):  # the note comes first, and nothing is computed
         evaluate.run(name.format(run=copy), corpus=str(tmp_path / "nowhere"))
     assert ("is not finished; its newest checkpoint is scored" in capsys.readouterr().err) == is_named
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_predict_and_convert_name_it_too(undisturbed, tmp_path, capsys, is_finished):
+    copy = tmp_path / "run"
+    shutil.copytree(undisturbed, copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    (copy / "summary.json").write_text(json.dumps(summary | {"finished": is_finished}))
+    commands = {"used": lambda: predict.main([str(copy), "abc", "--do=embed", "--platform=cpu"])}
+    commands["converted"] = lambda: convert.main([f"--from={copy}", f"--to={tmp_path / 'theirs'}"])
+    for use, command in commands.items():
+        assert command_line.exit_code_of(command) == 0
+        line = f"{copy} is not finished; its newest checkpoint is {use}\n"
+        assert (line in capsys.readouterr().err) == (not is_finished)
 
 
 def test_where_a_run_was_trained_does_not_matter(undisturbed):

@@ -117,6 +117,26 @@ def test_columns_of_a_file_with_other_names(model, classifier, tmp_path, capsys)
         assert complaint in capsys.readouterr().err
 
 
+def test_a_column_with_another_name_is_named_by_its_flag(classifier, tmp_path, capsys):
+    export.write(tmp_path / "model", classifier)
+    (tmp_path / "a.csv").write_text("Nr;Text;Kategorie\n1;abc, adf;x\n2;bce;y\n")
+    call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.csv'}", "--platform=cpu"]
+    assert command_line.exit_code_of(lambda: predict.main(call)) == 2
+    complaint = "has no column 'one'; it has 'Nr', 'Text', 'Kategorie'; name the column with --text=COLUMN\n"
+    assert capsys.readouterr().err.endswith(complaint)
+    assert command_line.exit_code_of(lambda: predict.main([*call, "--text=Text"])) == 0
+    assert [json.loads(line)["Text"] for line in capsys.readouterr().out.splitlines()] == ["abc, adf", "bce"]
+
+
+@pytest.mark.parametrize(
+    "precision, expected",
+    [(None, []), (0.9, ["objective.threshold was not tuned: the run was not evaluated at this step; predictions do"])],
+)
+def test_a_threshold_that_was_not_tuned(model, precision, expected):
+    own = fine_tuned(model, {"kind": "classification", "classes": ["a", "b"], "precision": precision})
+    assert [line.removesuffix(" without it") for line in FineTuned(own, LONGEST).remarks] == expected
+
+
 def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
     tagger = fine_tuned(model, {"kind": "tagging", "classes": ["O", "X"]}, examples={"kind": "tagged"})
     export.write(tmp_path / "model", tagger)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from bertjax.runtime.errors import Damaged, UserError
+from bertjax.serving import evaluate
 from bertjax.serving.description import DESCRIPTION, TOKENIZER, Description
 
 OWN = Description(
@@ -26,6 +27,33 @@ def test_a_description_is_read_as_it_was_written():
     assert read() == OWN and OWN.fields == ("a", "b")
     columns = OWN.with_columns({"text": "c"})
     assert columns.fields == ("c", "b") and columns.labels == OWN.labels
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (
+            "Nr;a;reply;label\n1;abc;cab;bad\n",
+            "it has 'Nr', 'a', 'reply', 'label'; name the column with --pair=COLUMN$",
+        ),
+        (
+            "a;b;Art\nabc;cab;bad\n",
+            "has no column 'label'; it has 'a', 'b', 'Art'; name the column with --label=COLUMN$",
+        ),
+        ("a,b,label\nabc,,bad\n", ":2 has no text in 'b'; fill it in or leave the row out$"),
+    ],
+)
+def test_messages_about_a_file_to_score_name_what_can_be_typed(tmp_path, content, complaint):
+    (tmp_path / "test.csv").write_text(content)
+    with pytest.raises(UserError, match=complaint):
+        evaluate.read(OWN, str(tmp_path / "test.csv"))
+
+
+def test_records_without_a_label_are_counted_without_a_setting(tmp_path, capsys):
+    (tmp_path / "test.csv").write_text("a,b,label\nabc,cab,bad\nabc,cab,\n")
+    records, _ = evaluate.read(OWN, str(tmp_path / "test.csv"))
+    output = capsys.readouterr().err
+    assert len(records) == 1 and output.endswith("1 of 2 records skipped: no label in 'label' (empty or -)\n")
 
 
 @pytest.mark.parametrize(

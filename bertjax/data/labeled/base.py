@@ -14,6 +14,7 @@ from tqdm import tqdm
 from bertjax.data.config import ON_BAD
 from bertjax.data.examples import Ragged
 from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.labeled import remedies
 from bertjax.data.sources.bad import BadRecords
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
@@ -37,6 +38,7 @@ class LabeledExamples:
       record_of: int64 [M], record index per example; a long record may give several examples (windows).
       group: number of consecutive examples that must share a batch row, such as the choices for one question.
       notes: {event: count} to report, such as truncated texts.
+      whole_lengths: int64 [M], tokens per example before texts were cut; None if the format cuts none.
     """
 
     ragged: Ragged
@@ -44,6 +46,7 @@ class LabeledExamples:
     record_of: np.ndarray
     group: int = 1
     notes: dict[str, int] = dataclasses.field(default_factory=dict)
+    whole_lengths: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ragged.ids)
@@ -137,6 +140,10 @@ class LabeledFormat(ExampleFormat):
                 raise UserError(f"--{flag}={column} has no effect on a model of examples.kind={self.kind}; remove it")
         return dataclasses.replace(self, **columns)
 
+    def columns_of(self, flags: Collection[str]) -> dict[str, str]:
+        """Return {setting: column} for those of these settings that the format has and that name a column."""
+        return {name: value for name in flags if isinstance(value := getattr(self, name, None), str) and value}
+
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read records to predict from a file in the training file's format; None if it is a table or plain text.
 
@@ -165,7 +172,7 @@ class LabeledFormat(ExampleFormat):
         Raises:
           UserError: the file cannot be read, or a record is bad; the message names the file and the line.
         """
-        bad = BadRecords(self.on_bad_record, "records", remedy=", or set examples.on_bad_record=skip")
+        bad = BadRecords(self.on_bad_record, "records", remedies.setting(", or set examples.on_bad_record=skip"))
         records = self.parse(path, functools.partial(bad.add, path))
         if skipped := bad.skipped.get(path):
             counted = f"{skipped:,} of {skipped + len(records):,} records skipped"

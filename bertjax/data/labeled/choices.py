@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import special_tokens, truncate
+from bertjax.data.framing import special_tokens, truncate, whole_lengths
 from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad
@@ -70,6 +70,7 @@ class ChoiceFormat(LabeledFormat):
         contexts = tokenizer.encode([record[self.context] for record in records])
         first = [ids for ids in contexts for _ in range(count)]
         second = tokenizer.encode([text for record in records for text in self.second_segments(record)])
+        whole = whole_lengths(first, second, tokenizer.pair_separators)
         first, second, notes = truncate(first, second, longest, tokenizer.pair_separators)
         numbers = np.array([int(labels.class_of(record.get(self.label, 0))) for record in records], np.int32)
         return LabeledExamples(
@@ -78,6 +79,7 @@ class ChoiceFormat(LabeledFormat):
             record_of=np.repeat(np.arange(len(records)), count),
             group=count,
             notes=notes,
+            whole_lengths=whole,
         )
 
     def second_segments(self, record: Record) -> list[str]:

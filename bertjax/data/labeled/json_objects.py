@@ -8,6 +8,7 @@ from typing import Any
 
 from etils import epath
 
+from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
@@ -141,7 +142,10 @@ def _first(columns: Sequence[str]) -> str:
 def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:
     if missing := [column for column in columns if column not in record]:
         names = shorten([repr(name[:SHOWN]) for name in record], limit=20)
-        raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; correct the line or the name")
+        remedy = (
+            f"correct the line, or {flag}" if (flag := remedies.flag(missing[0])) else "correct the line or the name"
+        )
+        raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; {remedy}")
     for column in columns:
         texts = record[column] if isinstance(record[column], list) else [record[column]]
         check_surrogates(" ".join(text for text in texts if isinstance(text, str)), f"{where}: {column}")

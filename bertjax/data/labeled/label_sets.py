@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled import labels, remedies, tables
 from bertjax.data.labeled.base import WHERE, Record, checked
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
@@ -54,9 +54,10 @@ class LabelSets(LabeledText):
             return
         mark, count = max(((mark, sum(mark in text for text in texts)) for mark in ";|,"), key=lambda pair: pair[1])
         if count:
+            remedy = remedies.setting(f"; set examples.separator={mark!r} if it separates them")
             say(
                 f"warning: {path}: {self.separator!r} separates labels and is in none, but {count:,} of {len(texts):,} "
-                f"have {mark!r}; set examples.separator={mark!r} if it separates them",
+                f"have {mark!r}{remedy}",
                 file=sys.stderr,
             )
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import truncate
+from bertjax.data.framing import truncate, whole_lengths
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer import Tokenizer
@@ -47,7 +47,8 @@ class SiamesePairs(LabeledText):
     ) -> LabeledExamples:
         # Examples alternate: the text and the pair of each record.
         texts = [record[column] for record in records for column in self.inputs]
-        segments, _, notes = truncate(tokenizer.encode(texts), None, self.longest(seq_len))
+        encoded = tokenizer.encode(texts)
+        segments, _, notes = truncate(encoded, None, self.longest(seq_len))
         labels = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}
         if self.label:
             labels["pair_label"] = np.repeat(self.label_numbers(records, classes), 2)
@@ -57,4 +58,5 @@ class SiamesePairs(LabeledText):
             record_of=np.repeat(np.arange(len(records)), 2),
             group=2,
             notes=notes,
+            whole_lengths=whole_lengths(encoded, None),
         )

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.split import divide
+from bertjax.data.labeled.split import divide, text_key
 from bertjax.data.labeled.subset import limited
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
@@ -101,7 +101,7 @@ class LabeledSource:
     def __init__(
         self, format: LabeledFormat, tokenizer: Tokenizer, has_classes: bool = True, classes: tuple[str, ...] = ()
     ):
-        self._configured, self.tokenizer, self._has_classes, self._known = format, tokenizer, has_classes, classes
+        self._configured, self.tokenizer, self.has_classes, self._known = format, tokenizer, has_classes, classes
 
     @functools.cached_property
     def _given(self) -> LabeledFormat:
@@ -138,7 +138,7 @@ class LabeledSource:
         records = self._read("train", self._given.train, self._known)
         if not self.is_divided:
             return {"train": records}
-        train, heldout = divide(records, self._given, self._has_classes)
+        train, heldout = divide(records, self._given, self.has_classes)
         if not heldout:
             raise UserError(
                 f"examples.heldout={self._given.heldout} of {self._given.train} leaves no held-out record, as all of "
@@ -156,7 +156,7 @@ class LabeledSource:
             records = self._given.read(path)
         except UserError as error:
             raise type(error)(f"examples.{setting}: {error}") from None
-        return self._given.without_missing(records, path, classes) if self._has_classes else records
+        return self._given.without_missing(records, path, classes) if self.has_classes else records
 
     def records(self, split: str) -> list[Record]:
         """Return the records for `train`, `heldout` or a name in `further_heldout`."""
@@ -165,11 +165,7 @@ class LabeledSource:
     def repeated(self) -> int:
         """Return the number of held-out records with texts that also occur in the training file."""
         # Duplicates between the splits inflate the held-out score.
-        seen = {self._texts_of(record) for record in self.train}
-        return sum(self._texts_of(record) in seen for record in self.heldout)
-
-    def _texts_of(self, record: Record) -> str:
-        return json.dumps(self.format.texts_of(record) or _content(record))
+        return count_known(self.heldout, self.format, self.train, self.format)
 
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
@@ -185,7 +181,7 @@ class LabeledSource:
     @property
     def counts_by_class(self) -> dict[str, dict[str, int]]:
         """{class: {split: records}}, the class with the fewest training records first; empty for numbers."""
-        if not self._has_classes:
+        if not self.has_classes:
             return {}
         counts = {split: self.format.class_counts(self.records(split)) for split in SPLITS}
         rarest = sorted(self.classes, key=lambda name: (counts["train"][name], name))
@@ -194,7 +190,7 @@ class LabeledSource:
     @property
     def class_lines(self) -> list[str]:
         """One line per file with class counts, rarest first, and warnings about names that look alike."""
-        if not self._has_classes or len(self.classes) < 2:
+        if not self.has_classes or len(self.classes) < 2:
             return []
         counts, lines = self.counts_by_class, []
         for split in SPLITS:
@@ -209,7 +205,7 @@ class LabeledSource:
 
     def unigram_counts(self, split: str) -> np.ndarray:
         """Return counts in a split, int64: by class index, or by token id for a format without classes."""
-        if not self._has_classes:
+        if not self.has_classes:
             ids = itertools.chain.from_iterable(self.tokenizer.encode(self._texts(split)))
             return np.bincount(np.fromiter(ids, np.int64), minlength=self.tokenizer.vocab_size)
         counts = self.format.class_counts(self.records(split))
@@ -290,6 +286,23 @@ class LabeledSources:
         """A hash over all tasks' fingerprints."""
         content = json.dumps({task: source.fingerprint for task, source in self.of.items()})
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def count_known(records: list[Record], format: LabeledFormat, train: list[Record], train_format: LabeledFormat) -> int:
+    """Return how many records have a text that also occurs in the training records, in any case and white space.
+
+    Args:
+      records: records to count.
+      format: the format that read them.
+      train: training records.
+      train_format: the format that read these; its columns may have other names.
+    """
+    known = {_key_of(record, train_format) for record in train}
+    return sum(_key_of(record, format) in known for record in records)
+
+
+def _key_of(record: Record, format: LabeledFormat) -> str:
+    return text_key(format.texts_of(record)) or json.dumps(_content(record))
 
 
 def _content(record: Record) -> list:

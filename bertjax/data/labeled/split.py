@@ -22,7 +22,7 @@ def divide(records: list[Record], format: LabeledFormat, has_classes: bool) -> t
     """
     groups: dict[str, list[int]] = defaultdict(list)
     for index, record in enumerate(records):
-        groups[_key(format.texts_of(record))].append(index)
+        groups[text_key(format.texts_of(record))].append(index)
     counts = format.class_counts(records) if has_classes else Counter()
     strata: dict[str, list[list[int]]] = defaultdict(list)
     for key in sorted(groups, key=lambda key: _random(key, format.limit_seed)):
@@ -45,7 +45,7 @@ def divide(records: list[Record], format: LabeledFormat, has_classes: bool) -> t
     return parts
 
 
-def _key(texts: list[str]) -> str:
+def text_key(texts: list[str]) -> str:
     """Return a form of a record's texts that is equal for texts that a reader would call the same."""
     return "\n".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from bertjax.data.labeled import json_objects
+from bertjax.data.labeled import json_objects, remedies
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, decoded, stop
 from bertjax.data.sources.lines import numbered_lines
@@ -165,11 +165,8 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
     if empty:
         say(f"{path}: empty rows skipped: {empty:,}", file=sys.stderr)
     if not quoted and (count := _count_quoted([row for _, row in rows], header, columns)):
-        say(
-            f"{path}: {count:,} texts are in double quotes, which stay; set examples.quoted=True if a program such as "
-            "pandas has written them",
-            file=sys.stderr,
-        )
+        remedy = remedies.setting("; set examples.quoted=True if a program such as pandas has written them")
+        say(f"{path}: {count:,} texts are in double quotes, which stay{remedy}", file=sys.stderr)
 
 
 def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]:
@@ -200,7 +197,10 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
                 say(f"{path}: its fields are separated by {delimiter!r}, and are read so", file=sys.stderr)
             if has_all:
                 return delimiter, header is unquoted and unquoted != names
-    return own, False
+    if own in first or _are_numbers(columns):
+        return own, False
+    # Columns may have other names: then the error lists them, and not one name with all of them.
+    return _regular_delimiter(path, 1, own) or max((own, *_DELIMITERS), key=first.count), False
 
 
 def _regular_delimiter(path: str, last: int, own: str) -> str:
@@ -256,29 +256,28 @@ def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
     names = shorten([repr(name[: json_objects.SHOWN]) for name in header], limit=20)
     for column in columns:
         if column not in header:
-            raise UserError(f"{path} has no column {column!r}; it has {names}; {_column_hint(header)}")
+            raise UserError(f"{path} has no column {column!r}; it has {names}; {_column_hint(header, column)}")
         if header.count(column) > 1:
             raise UserError(f"{path} has {header.count(column)} columns {column!r}; rename all but one of them")
 
 
-def _column_hint(header: list[str]) -> str:
+def _column_hint(header: list[str], column: str) -> str:
     """Suggest a remedy for a header that lacks a column."""
     if any("\r" in name for name in header):
         return "its lines end with a carriage return alone, as on old Macs: convert it with tr '\\r' '\\n' < OLD > NEW"
-    delimiter = next((mark for mark in ";\t,|" if len(header) == 1 and mark in header[0]), "")
-    if delimiter:
-        return f"its fields are separated by {delimiter!r}: separate those of a .csv by commas, those of a .tsv by tabs"
-    return "rename a column, name one of these, or give the numbers of all, counted from 0, if the file has no header"
+    others = ", name one of these, or give the numbers of all, counted from 0, if the file has no header"
+    return remedies.flag(column) or f"rename a column{remedies.setting(others)}"
 
 
 def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> str:
     """Describe a row with the wrong number of fields: a delimiter inside a field shifts the fields after it."""
     remedy = "give every line all columns"
+    in_quotes = remedies.setting(", or set examples.quoted=True if fields are in quotes")
     name = {",": "a comma", "\t": "a tab"}.get(delimiter, repr(delimiter))
     if not quoted and len(row) > width:
-        remedy = f"remove {name} that is inside of a field, or set examples.quoted=True if fields are in quotes"
+        remedy = f"remove {name} that is inside of a field{in_quotes}"
     elif not quoted:
-        remedy += ", or set examples.quoted=True if fields are in quotes"
+        remedy += in_quotes
     elif len(row) > width:
         remedy = f"write a field with {name} in double quotes"
     return f"has {len(row)} fields, not {width}; {remedy}"

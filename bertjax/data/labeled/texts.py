@@ -12,8 +12,8 @@ import numpy as np
 from tqdm import tqdm
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import truncate
-from bertjax.data.labeled import guess, labels, tables
+from bertjax.data.framing import truncate, whole_lengths
+from bertjax.data.labeled import guess, labels, remedies, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.labeled.guess import AUTO
 from bertjax.data.sources.base import OnBad
@@ -107,7 +107,7 @@ class LabeledText(LabeledFormat):
         if skipped := len(records) - len(labeled):
             tqdm.write(
                 f"{printable(path)}: {skipped:,} of {len(records):,} records skipped: no label in {self.label!r} "
-                f"({what}); examples.skip_missing_labels=False keeps them",
+                f"({what}){remedies.setting('; examples.skip_missing_labels=False keeps them')}",
                 file=sys.stderr,
             )
         return labeled
@@ -152,6 +152,7 @@ class LabeledText(LabeledFormat):
     ) -> LabeledExamples:
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
+        whole = whole_lengths(first, second, tokenizer.pair_separators)
         first, second, notes = truncate(first, second, self.longest(seq_len), tokenizer.pair_separators)
         numbers = {self.label_name: self.label_numbers(records, classes)}
         if self.unlabeled:
@@ -161,6 +162,7 @@ class LabeledText(LabeledFormat):
             records=records,
             record_of=np.arange(len(records)),
             notes=notes,
+            whole_lengths=whole,
         )
 
     def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:

@@ -49,6 +49,11 @@ def fit_temperature(probabilities_MC: np.ndarray, labels_M: np.ndarray) -> float
     return float(np.exp(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x))
 
 
+def bins_of(confidences_M: np.ndarray) -> np.ndarray:
+    """Return the bin of each confidence, from 1 to `BINS` (0 for a confidence of 0); int64 [M]."""
+    return np.ceil(confidences_M.astype(np.float64) * BINS).astype(int)
+
+
 def expected_calibration_error(probabilities_MC: np.ndarray, labels_M: np.ndarray) -> float:
     """Return the mean distance between confidence and accuracy over bins of equal width (Guo et al., 2017, eq. 3).
 
@@ -57,7 +62,7 @@ def expected_calibration_error(probabilities_MC: np.ndarray, labels_M: np.ndarra
     """
     confidences_M = probabilities_MC.max(axis=-1).astype(np.float64)
     is_right_M = probabilities_MC.argmax(axis=-1) == labels_M
-    bins_M = np.ceil(confidences_M * BINS).astype(int)
+    bins_M = bins_of(confidences_M)
     # The weight of a bin cancels the division by its size: |sum of right - sum of confidences| / M.
     differences = np.bincount(bins_M, weights=is_right_M - confidences_M, minlength=BINS + 1)
     return float(np.abs(differences).sum() / len(labels_M))

@@ -92,7 +92,8 @@ class QuestionAnswering(TokenObjective):
     @property
     def traits(self) -> Traits:
         tuned = ("threshold",) if NO_ANSWER in self.classes else ()
-        return Traits(labels=("start", "end", "begin", "stop", "most_context"), tuned_settings=tuned)
+        labels = ("start", "end", "begin", "stop", "most_context")
+        return Traits(labels=labels, tuned_settings=tuned, untuned=dict.fromkeys(tuned, 0.0))
 
     def heads(self, config):
         """Return the heads.

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SHOWN = 20
 # With more classes, numbers in the cells of the figure would overlap.
 _MOST_NUMBERS = 30
+# A threshold with fewer accepted records is warned of.
+_FEWEST_ACCEPTED = 20
 # Factors on ln C, the loss of a uniform prediction over C classes. A loss between them has hardly fallen. A loss above
 # the second one comes from confident wrong answers.
 _UNTRAINED, _OVERCONFIDENT = 0.9, 1.1
@@ -243,6 +245,20 @@ def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(parts, whole, out=np.zeros(np.broadcast_shapes(parts.shape, whole.shape)), where=whole != 0)
 
 
+def accepted_lines(name: str, predictions: Sequence[Record]) -> list[str]:
+    """Return how many predictions the threshold accepts, with a warning if they are few; empty without a threshold."""
+    if not all("accepted" in record for record in predictions):
+        return []
+    accepted = sum(record["accepted"] for record in predictions)
+    lines = [f"accepted  {accepted:,} of {len(predictions):,} records of {name} are above objective.threshold"]
+    if accepted < _FEWEST_ACCEPTED:
+        lines.append(
+            f"warning: {name}: fewer than {_FEWEST_ACCEPTED} accepted records do not show the precision of the "
+            "threshold on new texts; hold out more records, or lower objective.precision"
+        )
+    return lines
+
+
 def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
     """Write the reports for all tasks and held-out sets to the predictions folder.
 
@@ -260,5 +276,6 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
         if has_probabilities(task, predictions):
             suspects = label_errors.suspect_records(predictions, task.examples.label)
             storage.write_text(files.predictions / f"{stem}-suspects.csv", label_errors.csv_of(suspects))
+            lines += accepted_lines(stem, predictions)
             lines.append(f"labels    {len(suspects):,} are probably wrong: {files.predictions / stem}-suspects.csv")
     return lines

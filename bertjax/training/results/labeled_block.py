@@ -6,10 +6,18 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.labeled.base import SPLITS
+from bertjax.data.labeled.conflicts import conflicts_of
 from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.pipeline import Feed
+from bertjax.runtime.errors import cut_text, shorten
 from bertjax.training.feeds import Feeds
 from bertjax.training.results import report
+
+# A class with fewer training examples is warned of.
+_FEWEST = 5
+# Number of classes in a warning, and characters of an example.
+_SHOWN, _TEXT_WIDTH = 12, 60
 
 
 def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
@@ -17,7 +25,8 @@ def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
 
     For each task: `files` {split: file}, `heldout_share`, None if the held-out records have a file of their own,
     `classes` {class: {split: records}}, the rarest first (empty for numbers), `seq_len`, the tokens of a row, `lengths`
-    {split: see `_lengths_of`}, and `repeated`, the number of held-out records with texts of the training file.
+    {split: see `_lengths_of`}, `repeated`, the number of held-out records with texts of the training file, and
+    `conflicts`, [text, labels] for each text that occurs with different labels (empty for numbers and tags).
     """
     facts = {}
     for (task, seq_len), feed in feeds.train.items():
@@ -31,12 +40,13 @@ def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
             "seq_len": seq_len,
             "lengths": {"train": _lengths_of(feed), "heldout": _lengths_of(feeds.heldout[task])},
             "repeated": source.repeated(),
+            "conflicts": _conflicts(source),
         }
     return facts
 
 
 def lines_of(feeds: Feeds, facts: Mapping[str, Any], destinations: Mapping[str, str]) -> list[str]:
-    """Return the facts as lines of text: the split, classes, lengths, repeated texts, and formats of other libraries.
+    """Return the facts as lines of text: the split, classes, repeated texts, lengths, and formats of other libraries.
 
     Args:
       feeds: the data of the run.
@@ -54,16 +64,44 @@ def lines_of(feeds: Feeds, facts: Mapping[str, Any], destinations: Mapping[str, 
                 f"texts on one side (examples.heldout={source.format.heldout:g}, seed {source.format.limit_seed})"
             )
         lines += report.labeled_lines(source, config.tasks[task].objective, label)
+        lines += [f"warning: {prefix}{line}" for line in _class_warnings(of_task)]
         lines += [f"{prefix}{_length_line(split, lengths)}" for split, lengths in of_task["lengths"].items()]
         if of_task["lengths"]["train"]["notes"] and of_task["seq_len"] < config.model.max_positions:
             lines.append(f"{prefix}raise stages.0.seq_len={of_task['seq_len']} to cut fewer")
     return [*lines, *_destination_lines(destinations)]
 
 
+def _conflicts(source: LabeledSource) -> list[tuple[str, list[str]]]:
+    if not source.has_classes or not isinstance(source.format, LabeledText):
+        return []
+    return conflicts_of([*source.train, *source.heldout], source.format)
+
+
+def _class_warnings(facts: Mapping[str, Any]) -> list[str]:
+    """Warn of classes with too few records, and of texts with different labels."""
+    warnings = []
+    # One class, or records without class names, such as answers in a text.
+    counts = facts["classes"] if len(facts["classes"]) > 1 else {}
+    if names := [repr(name) for name, of_class in counts.items() if of_class["train"] and not of_class["heldout"]]:
+        warnings.append(f"no held-out record shows how well these classes are found: {shorten(names, _SHOWN)}")
+    few = [f"{name!r} {of_class['train']}" for name, of_class in counts.items() if of_class["train"] < _FEWEST]
+    if few and any(of_class["train"] for of_class in counts.values()):
+        warnings.append(
+            f"classes with fewer than {_FEWEST} training examples are hardly learned: {shorten(few, _SHOWN)}"
+        )
+    if conflicts := facts["conflicts"]:
+        text, names = conflicts[0]
+        warnings.append(
+            f"equal texts with different labels: {len(conflicts):,}, such as {cut_text(text, _TEXT_WIDTH)!r} "
+            f"({' and '.join(map(repr, names))}); correct the labels that are wrong"
+        )
+    return warnings
+
+
 def _lengths_of(feed: Feed) -> dict[str, Any]:
-    """Return the number of examples, quantiles of their tokens after cutting, and {what was cut: how many}."""
+    """Return the number of examples, quantiles of their tokens before cutting, and {what was cut: how many}."""
     examples = feed.plans[0].examples
-    lengths = examples.lengths()
+    lengths = examples.lengths() if examples.whole_lengths is None else examples.whole_lengths
     median, most = np.percentile(lengths, (50, 95))
     return {
         "examples": len(lengths),
@@ -79,7 +117,7 @@ def _length_line(split: str, lengths: Mapping[str, Any]) -> str:
     name = {"train": "training", "heldout": "held-out"}[split]
     return (
         f"{name} examples have {lengths['median']:,} tokens (median), 95% at most {lengths['p95']:,}, the longest "
-        f"{lengths['longest']:,}; {notes or 'nothing cut or left out'}"
+        f"{lengths['longest']:,}{' before they are cut' * bool(notes)}; {notes or 'nothing cut or left out'}"
     )
 
 

@@ -71,7 +71,7 @@ BAD = [
     ("csv", "text,label\nabc, cab,yes\n", ":2 has 3 fields, not 2; write a field with a comma in double quotes"),
     ("csv", "text,label\nabc\n", ":2 has 1 fields, not 2; give every line all columns"),
     ("csv", "text,label,text\nabc,yes,cab\n", "has 2 columns 'text'; rename all but one of them"),
-    ("csv", "text;labels\nabc;yes\n", "has no column 'text'; it has 'text;labels'; its fields are separated by ';'"),
+    ("csv", "text;labels\nabc;yes\n", "has no column 'label'; it has 'text', 'labels'; rename a column"),
     (
         "csv",
         "a comic book,comedy\nold news,news\n",

@@ -12,6 +12,7 @@ import pytest
 from bertjax.config.config import from_dict
 from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
+from bertjax.training.results import labeled_block
 from bertjax.training.results.report import labeled_lines
 from tests import labeled_files
 
@@ -95,6 +96,43 @@ def test_classes_are_printed_with_their_counts_the_rarest_first(feeds):
         f"{train}: 3 classes, the rarest first: b 1, a 2, c 3",
         f"{heldout}: 3 classes, the rarest first: b 1, a 2, c 0",
     ]
+
+
+def test_equal_texts_with_different_labels_and_classes_with_few_records(feeds):
+    rows = [("Fast  Car", "good"), ("slow", "bad"), ("fast car", "bad"), ("slow", "bad"), ("FAST CAR", "good")]
+    rows += [(f"abc {number}", "good") for number in range(5)]
+    train = lines(*({"text": text, "label": label} for text, label in rows))
+    opened = feeds(".jsonl", train, lines({"text": "cab", "label": "good"}, {"text": "Slow", "label": "good"}))
+    facts = labeled_block.facts_of(opened)
+    assert facts["toy"]["conflicts"] == [("Fast  Car", ["good", "bad"]), ("slow", ["bad", "good"])]
+    assert facts["toy"]["repeated"] == 1
+    warnings = [line for line in labeled_block.lines_of(opened, facts, {}) if line.startswith("warning: ")]
+    assert warnings[1:] == [
+        "warning: no held-out record shows how well these classes are found: 'bad'",
+        "warning: classes with fewer than 5 training examples are hardly learned: 'bad' 3",
+        "warning: equal texts with different labels: 2, such as 'Fast  Car' ('good' and 'bad'); correct the labels "
+        "that are wrong",
+    ]
+    numbers = feeds(".jsonl", labeled(1, 2, 3), objective="regression")
+    assert labeled_block.facts_of(numbers)["toy"]["conflicts"] == []
+    opened = feeds(".jsonl", labeled(*"ab" * 5))
+    warnings = [
+        line for line in labeled_block.lines_of(opened, labeled_block.facts_of(opened), {}) if "warning" in line
+    ]
+    assert len(warnings) == 1 and "10 held-out records have texts that the training file has too" in warnings[0]
+
+
+@pytest.mark.parametrize("pair, specials", [("", 2), ("other", 3)])
+def test_lengths_are_those_before_texts_are_cut(feeds, pair, specials):
+    texts = [{"text": "abc " * words, "other": "cab " * words, "label": "ab"[words % 2]} for words in (5, 10, 200)]
+    opened = feeds(".jsonl", lines(*texts), pair=pair)
+    facts = labeled_block.facts_of(opened)
+    lengths, count = facts["toy"]["lengths"]["train"], 2 if pair else 1
+    assert (lengths["median"], lengths["longest"]) == (count * 10 + specials, count * 200 + specials)
+    assert lengths["notes"] == {"cut to 64 tokens": 1}
+    printed_lines = labeled_block.lines_of(opened, facts, {})
+    expected = f"the longest {count * 200 + specials} before they are cut; 1 of 3 cut to 64 tokens"
+    assert sum(expected in line for line in printed_lines) == 2
 
 
 @pytest.mark.parametrize(

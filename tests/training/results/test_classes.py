@@ -17,7 +17,7 @@ from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import curves
-from bertjax.training.results.classes import ClassReport, report_of, scored_sets
+from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, scored_sets
 
 CLASSES = ("ant", "bee", "cat", "dog", "never true", "never guessed")
 
@@ -138,3 +138,11 @@ def test_reports_of_several_tasks_and_further_files():
     assert {name: each.loss for name, each in sets.items()} == {"first/heldout": 0.25, "first/seen": 0.5}
     assert sets["first/heldout"].report.confusion_CC.tolist() == [[1, 0], [0, 0]]
     assert sets["first/seen"].report.confusion_CC.tolist() == [[1, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("accepted, is_few", [(19, True), (20, False)])
+def test_a_threshold_that_few_records_pass_is_warned_of(accepted, is_few):
+    lines = accepted_lines("heldout", [{"accepted": number < accepted} for number in range(30)])
+    assert lines[0] == f"accepted  {accepted} of 30 records of heldout are above objective.threshold"
+    assert ["fewer than 20 accepted records" in line for line in lines[1:]] == [True] * is_few
+    assert accepted_lines("heldout", [{"prediction": "a"}]) == []
