@@ -240,8 +240,8 @@ RELIABILITY = [
     ),
     Mutant(
         "runtime/storage.py",
-        "if isinstance(error, OSError) and (error.errno or 0) > 0:",
-        "if isinstance(error, OSError):",
+        "if isinstance(error, OSError) and (number := error.errno or 0) > 0:",
+        "if isinstance(error, OSError) and (number := error.errno or 0) is not None:",
         "runtime/test_storage.py",
     ),
     Mutant(

@@ -11,14 +11,18 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from starlette.requests import ClientDisconnect
 
-from benchmarks import serving
-from bertjax.serving.server import while_connected
-from tests.serving import files
-from tests.serving.files import slow
-from tests.serving.running import Server, received
-from tests.waiting import LIMIT_SECONDS
+pytest.importorskip("starlette", reason="the server needs the extra [serve]")
+pytest.importorskip("onnxruntime", reason="the server needs the extra [serve]")
+
+from starlette.requests import ClientDisconnect  # noqa: E402
+
+from benchmarks import serving  # noqa: E402
+from bertjax.serving.server import while_connected  # noqa: E402
+from tests.serving import files  # noqa: E402
+from tests.serving.files import slow  # noqa: E402
+from tests.serving.running import Server, received  # noqa: E402
+from tests.waiting import LIMIT_SECONDS  # noqa: E402
 
 TEXTS = ["abd ace", "bbe", "abd " * 60]
 # The growth of memory that any number of requests may cause, far below what they would need all at once.
