@@ -36,7 +36,7 @@ and 5e-5 from then on (section 2.2).
 modernbert-base-pretrain, -context-extension and -learning-rate-decay, and those of large. Its optimizer (main.py and
 src/optimizer.py, `decoupled_stableadamw`) multiplies weights by 1 - rate / peak * weight decay, and ours by 1 - rate *
 weight decay. The peak stays that of the first phase: `max_lr` is loaded from the checkpoint, and `restart_override`
-sets only the rate and the weight decay anew.
+resets only the rate and the weight decay.
 
 Deviations:
 - That code has a dropout of 0.1 on the output of attention; `model.dropout` has one rate for all layers, here 0.

@@ -170,7 +170,7 @@ class Labeled(Material):
             return self.format
         if subject.finetuned:
             own = subject.saved.config.task.examples if subject.saved else subject.finetuned.examples
-            # An export does not point to a file on this machine, and a held-out share is no file.
+            # An export names no file of this machine, and a held-out share is not a file.
             if not (path := self.path or own.heldout) or not isinstance(path, str):
                 raise UserError(f"{subject.label} has no development set on this machine; name a labeled file")
             return dataclasses.replace(cast(LabeledFormat, own), heldout=path)

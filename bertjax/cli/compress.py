@@ -145,7 +145,7 @@ def run(
 
 
 def _milliseconds(name: str | os.PathLike, config: Config, score: str, trust_code: bool) -> float:
-    """Return the median time of a text of the scored file, or of the embedded corpus if that is no labeled file."""
+    """Return the median time per text, in the scored labeled file or else the embedded corpus."""
     file = score if isinstance(config.task.examples, LabeledFormat) else ""
     [result] = bench.run([os.fspath(name)], file, batches=(1,), seconds=_SECONDS, trust_code=trust_code)
     return result["p50"] * 1e3

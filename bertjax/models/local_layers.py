@@ -33,7 +33,7 @@ def at_depth(
     """Return what a layer sees, and its rotations of queries and keys.
 
     Args:
-      block: the block, with a `window` of tokens to either side; 0 if there are no local layers.
+      block: the block, with a `window` of tokens to either side; 0 if all layers are global.
       is_global: bool [], whether the layer is global.
       visibility: what a global layer sees.
       positions: rotations in global layers and, if there are local layers, in those.

@@ -1,6 +1,6 @@
 """Batches of concurrent requests: texts wait in one queue, and each free worker takes the first of them.
 
-There is no pause to collect texts. While all workers compute, texts gather, and the next free worker takes them
+No worker waits for more texts. While all workers compute, texts queue up, and the next free worker takes them
 together: batches grow with the load, and a lone request is computed at once (continuous batching, as in Orca, Yu et
 al., 2022, OSDI, section 3.1, at the granularity of a call).
 """

@@ -32,7 +32,7 @@ class Description:
     """A model's description.
 
     Attributes:
-      task: one of `TASKS`, or the name of a head whose answers only the export computes; empty if there is no head.
+      task: one of `TASKS`, or the name of another head, which only the export can use; empty without a head.
       max_tokens: maximum tokens per text or pair, special tokens included.
       pad_id: id at padding.
       pads_left: whether padding comes first, as XLNet needs it.

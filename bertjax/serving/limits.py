@@ -9,7 +9,7 @@ from typing import Any
 from bertjax.runtime.errors import UserError, cut_text, printable
 
 # Bytes of a body that are read and dropped beyond the limit. If a connection is closed with unread bytes, the kernel
-# resets it, and the client loses the answer that tells it why (RFC 9112, section 9.6).
+# resets it, and the client loses the answer with the reason (RFC 9112, section 9.6).
 _DISCARDED = 1 << 20
 _DAY = 86_400
 

@@ -11,7 +11,7 @@ from bertjax.runtime.errors import UserError, say, shorten
 
 # The value of `examples.text` and `examples.label` that asks for a guess.
 AUTO = "auto"
-# A class has at least this many examples on average; a column with more values is no label.
+# A label column has at least this many rows per class on average.
 _EXAMPLES_A_CLASS = 3
 # No class name is longer.
 _LONGEST_NAME = 80
@@ -23,7 +23,7 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
     """Return the columns of text and label in a table, and print them.
 
     A column that is called `text` or `label` wins. Otherwise the text is the only column whose values are mostly
-    different and have several words, and the label is the only one with few values. If the first line is no header,
+    different and have several words, and the label is the only one with few values. If the first line is not a header,
     because its label is one that other lines have too, the columns are numbers.
 
     Args:

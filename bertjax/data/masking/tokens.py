@@ -56,7 +56,7 @@ class TokenMasking(Masking):
 
 @dataclasses.dataclass(frozen=True)
 class UniformMasking(TokenMasking):
-    """A share of each example, drawn anew in each epoch (Nie et al., 2025, LLaDA, section 2.1; arXiv 2502.09992).
+    """A random share of each example, new in each epoch (Nie et al., 2025, LLaDA, section 2.1; arXiv 2502.09992).
 
     The number of predicted tokens is uniform from 1 to `rate` times the maskable ones. All of them become [MASK].
 
