@@ -20,7 +20,7 @@ _MOST_KINDS = 2
 _SHA256 = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
-def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
+def build(expected: Any, value: Any, path: str, unions: Unions, default: Any = None) -> Any:
     """Convert `value` to the type `expected`.
 
     Args:
@@ -29,6 +29,8 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
       value: nested mappings, sequences and scalars.
       path: dotted name of this value, for messages.
       unions: see `Unions`.
+      default: what stands there if nothing is set. A mapping for a member of a union changes it, unless it names
+        another kind: ELECTRA's masking keeps `mask=1` if only its rate is set.
 
     Raises:
       UserError: an unknown key (with the nearest known one), a value with the wrong type, or a non-finite number.
@@ -42,7 +44,7 @@ def build(expected: Any, value: Any, path: str, unions: Unions) -> Any:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return build(float if is_number and float in others else first, value, path, unions)
     if expected in unions or dataclasses.is_dataclass(expected):
-        return _build_dataclass(expected, value, path, unions)
+        return _build_dataclass(expected, value, path, unions, default)
     if origin is tuple:
         # A string is iterable and would become a tuple of its characters.
         if isinstance(value, str) or not isinstance(value, (list, tuple)):
@@ -83,11 +85,13 @@ def _finite(path: str, value: int | float) -> float:
     return number
 
 
-def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> Any:
+def _build_dataclass(expected: type, value: Any, path: str, unions: Unions, default: Any) -> Any:
     fields = dict(_mapping(path, value))
-    choice = unions.get(expected)
+    choice, changed = unions.get(expected), None
     if choice:
-        expected = choice.class_of(build(str, fields.get("kind", ""), _join(path, "kind"), unions) or None)
+        kind = build(str, fields.get("kind", ""), _join(path, "kind"), unions)
+        expected = choice.class_of(kind or None) if kind or default is None else type(default)
+        changed = default if type(default) is expected else None
         if lacking := sorted(getattr(expected, "__abstractmethods__", ())):
             raise UserError(
                 f"{path}.kind={fields.get('kind')!r} does not define {', '.join(lacking)}; add what is missing"
@@ -112,7 +116,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
     required = [
         field.name
         for field in dataclasses.fields(expected)
-        if field.init and field.default is field.default_factory is dataclasses.MISSING
+        if changed is None and field.init and field.default is field.default_factory is dataclasses.MISSING
     ]
     # Not `field.type`, which is text if a module has `from __future__ import annotations`.
     hints = typing.get_type_hints(expected)
@@ -120,7 +124,16 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions) -> A
         setting = _join(path, missing[0])
         remedy = f"add --config.{setting}.kind=KIND" if hints[missing[0]] in unions else f"set {setting}"
         raise UserError(f"{path or 'the configuration'} has no {missing[0]}; {remedy}")
-    return expected(**{key: build(hints[key], entry, _join(path, key), unions) for key, entry in fields.items()})
+    defaults = {field.name: _default_of(field) for field in dataclasses.fields(expected)}
+    values = {key: build(hints[key], entry, _join(path, key), unions, defaults[key]) for key, entry in fields.items()}
+    return expected(**values) if changed is None else dataclasses.replace(changed, **values)
+
+
+def _default_of(field: dataclasses.Field) -> Any:
+    """Return the default of a member of a union; None for other fields."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
 
 
 def paths_of(expected: type, name: str, path: str = "") -> list[str]:

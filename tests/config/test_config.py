@@ -160,3 +160,20 @@ def test_a_configuration_survives_json(model):
     """A run compares its configuration with the one in `config.json`: a tuple would differ from a list."""
     settings = to_dict(from_dict({"model": model}))
     assert json.loads(json.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    "objective, expected",
+    [
+        ({"kind": "electra", "masking": {"rate": 0.3}}, ("tokens", 0.3, 1.0)),
+        ({"kind": "electra", "masking": {"kind": "tokens", "rate": 0.3}}, ("tokens", 0.3, 1.0)),
+        ({"kind": "diffusion", "masking": {"rate": 0.5}}, ("uniform", 0.5, 1.0)),
+        ({"kind": "span_boundary", "masking": {"rate": 0.2}}, ("spans", 0.2, 0.8)),
+        ({"kind": "electra", "masking": {"kind": "words"}}, ("words", 0.15, 0.8)),
+    ],
+)
+def test_one_setting_of_a_masking_leaves_the_others_as_the_objective_has_them(objective, expected):
+    """Only another kind starts from its own defaults."""
+    task = {"objective": objective, "examples": {"kind": "full_sentences"}}
+    masking = from_dict({"tasks": {"a": task}}).task.objective.masking
+    assert (masking.kind, masking.rate, masking.mask) == expected
