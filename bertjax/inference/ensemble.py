@@ -15,13 +15,14 @@ from bertjax.runtime.errors import UserError
 # Example settings that do not affect how a record without a label is encoded.
 _FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record")
 # Objective settings that affect training or comparison, but not predictions.
-_OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric")
+_OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric", "precision")
 
 
 class Ensemble(Predictor):
     """Predicts the mean over its models: of probabilities, numbers or, for questions, span logits.
 
-    Settings tuned per run, such as a threshold, are averaged too.
+    Settings tuned per run, such as a threshold, are averaged too. But a mean of probabilities is less sure than its
+    members, so that their temperatures, and thresholds at these, would correct it twice: it has neither.
 
     Args:
       models: {name: model}, at least one; task, tokenizer and number of positions must agree.
@@ -81,10 +82,12 @@ def _with_means(models: Collection[Export]) -> Export:
     """Return the first model, with tuned settings replaced by their means over all models."""
     first, *_ = models
     settings = first.settings
+    is_calibrated = "temperature" in _tuned_settings(first)
     for name in _tuned_settings(first):
         task, *_ = settings["tasks"]
         values = [next(iter(model.settings["tasks"].values()))["objective"].get(name) for model in models]
         if values := [value for value in values if value is not None]:
-            objective = settings["tasks"][task]["objective"] | {name: statistics.fmean(values)}
+            mean = statistics.fmean(values) if len(models) == 1 or not is_calibrated else None
+            objective = settings["tasks"][task]["objective"] | {name: mean}
             settings = settings | {"tasks": {task: settings["tasks"][task] | {"objective": objective}}}
     return first._replace(settings=settings)

@@ -216,7 +216,7 @@ def with_temperature(export: Export) -> tuple[Export, list[str]]:
 def notes_of(export_settings: Mapping[str, Any], term: str) -> list[str]:
     """Return a note on the objective's threshold, for which `config.json` has no key."""
     threshold = objective_of(export_settings, term).get("threshold")
-    if (term, threshold) == (MULTI_LABEL, 0.5) or term not in (SPAN, MULTI_LABEL) or threshold is None:
+    if threshold is None or (term, threshold) == (MULTI_LABEL, 0.5):
         return []
     return [f"objective.threshold={threshold} is not exported: pipelines of transformers have no such threshold"]
 

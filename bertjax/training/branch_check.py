@@ -4,7 +4,7 @@ import logging
 import math
 from typing import Any, cast
 
-from bertjax.config.config import Config
+from bertjax.config.config import Config, plain
 from bertjax.config.typed import differences
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.pruning import PruningConfig
@@ -45,14 +45,18 @@ def check_reading(trunk: Config, config: Config, step: int) -> None:
     The rows of a step follow from the stages alone (`bertjax.training.stages`), those before the checkpoint included.
 
     Raises:
-      UserError: the stages have other row lengths, batches, tasks or task weights before `step`.
+      UserError: the run has another seed, or other row lengths, batches, examples, tasks or task weights before `step`.
     """
     if config.data.overfit:  # every step reads the same rows
         return
-    if other := differences(_reading(trunk, step), _reading(config, step), "stages"):
+    other = differences(trunk.seed, config.seed, "seed")
+    for name in set(trunk.tasks) & set(config.tasks):
+        theirs, ours = (plain(of.tasks[name].examples) for of in (trunk, config))
+        other += differences(theirs, ours, f"tasks.{name}.examples")
+    if other := other + differences(_reading(trunk, step), _reading(config, step), "stages"):
         raise UserError(
-            f"init_from={config.init_from} has read the same data in other stages before step {step} "
-            f"({shorten(other, separator='; ')}); write those stages as in that run, and change later ones"
+            f"init_from={config.init_from} has read the same data in another order before step {step} "
+            f"({shorten(other, separator='; ')}); use these settings of that run, and change later stages"
         )
 
 

@@ -1,4 +1,4 @@
-"""`bertjax.load`: the pretrained encoder of an export, a run or a checkpoint, and the fine-tuning in README."""
+"""`bertjax.load`: the pretrained encoder of an export, a run or a checkpoint, and the training loops of the pages."""
 
 import dataclasses
 import os
@@ -23,7 +23,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.run.record import read_checkpoint
 from tests import batches
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 
 
 def test_run_checkpoint_and_export_hold_the_same_encoder(undisturbed):
@@ -88,13 +88,13 @@ def test_an_earlier_step_is_another_encoder(undisturbed):
 
 
 @pytest.mark.slow
-def test_the_fine_tuning_of_the_readme_runs(undisturbed, tmp_path):
-    section = README.read_text().split("Or write the loop yourself.", 1)[1].split("\n## ")[0]
+def test_the_loop_of_the_page_runs(undisturbed, tmp_path):
+    section = (ROOT / "docs/guides/predict.md").read_text().split("## A loop of your own", 1)[1].split("\n## ")[0]
     block = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
     [export] = re.findall(r"bertjax\.load\(\"(.*?)\"\)", block)
     (tmp_path / export).parent.mkdir(parents=True)
     (tmp_path / export).symlink_to(undisturbed / "export")
-    environment = os.environ | {"PYTHONPATH": str(README.parent), "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout.removeprefix("loss ")) < np.log(2), "no better than guessing between the two classes"
@@ -105,7 +105,7 @@ def test_the_example_of_taps_prints_what_the_page_shows(store, tmp_path, monkeyp
     params = batches.filled(batches.param_shapes(BERT(), encoder), scale=0.02)
     settings = to_dict(from_dict({"model": {"preset": "tiny"}}))
     export.write(tmp_path / "runs/tiny/export", export.Export(settings, encoder, params, store.tokenizer, {}))
-    page = (README.parent / "docs/concepts/taps.md").read_text()
+    page = (ROOT / "docs/concepts/taps.md").read_text()
     [(code, expected)] = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(code, {})

@@ -221,6 +221,15 @@ def test_the_prediction_of_several_models_is_the_one_of_their_mean(classifier, t
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == together[:3]
 
 
+def test_a_mean_of_models_is_not_corrected_by_their_temperatures(model):
+    """The mean of models is less sure than each of them."""
+    kind = {"kind": "classification", "classes": ["bad", "fine", "good"], "threshold": 0.5}
+    calibrated = {name: fine_tuned(model, kind | {"temperature": value}) for name, value in (("a", 3.0), ("b", 5.0))}
+    plain = fine_tuned(model, {"kind": "classification", "classes": ["bad", "fine", "good"]})
+    [answer], [expected] = Ensemble(calibrated).predict(["abc"]), Predictor(plain).predict(["abc"])
+    assert answer == expected and "accepted" not in answer
+
+
 def test_models_may_differ_in_how_they_were_trained(model, classifier):
     smoothed = {"kind": "classification", "classes": ["bad", "fine", "good"], "label_smoothing": 0.1, "balanced": True}
     other = fine_tuned(model, smoothed)

@@ -99,8 +99,8 @@ def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
             "computes another function with these weights; set quantization.bits=0 (not 8)",
         ),
         (["--config.pruning.kind=magnitude"], "has 100.0% of its weights left, and at step 40 the pruning of this "),
-        (["--config.stages.0.batch=16"], "(stages.0.batch: 8 -> 16); write those stages as in that run"),
-        (["--config.stages.0.seq_len=16"], "has read the same data in other stages before step 40 (stages.0.seq_len:"),
+        (["--config.stages.0.batch=16"], "(stages.0.batch: 8 -> 16); use these settings of that run"),
+        (["--config.stages.0.seq_len=16"], "has read the same data in another order before step 40 (stages.0.seq_len:"),
         (["--config.model.heads=4"], "computes another function with these weights; set model.heads=2 (not 4)"),
         (
             ["--config.data.tokenizer.vocab_size=300"],
@@ -187,6 +187,17 @@ def test_stages_before_the_checkpoint_must_read_the_same_rows(trunk, other, mess
     else:
         assert same or branch.data.overfit
         branch_check.check_reading(trunk, branch, 20)
+
+
+def test_another_seed_or_other_examples_are_another_order():
+    with pytest.raises(UserError, match=r"in another order before step 20 \(seed: 0 -> 1\)"):
+        branch_check.check_reading(config_of(), config_of(seed=1), 20)
+    trunk, other = config_of(), config_of()
+    task = other.tasks["a"]
+    examples = dataclasses.replace(task.examples, random_next=0.25)
+    other.tasks["a"] = dataclasses.replace(task, examples=examples)
+    with pytest.raises(UserError, match=r"in another order before step 20 \(tasks.a.examples.random_next: "):
+        branch_check.check_reading(trunk, other, 20)
 
 
 def test_a_jump_of_the_learning_rate_is_a_warning(caplog):

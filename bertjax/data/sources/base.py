@@ -182,7 +182,7 @@ def check_encoding(head: bytes, where: str) -> None:
                 f"read; convert it: iconv -f {name} -t UTF-8 OLD > NEW"
             )
     if len(head) > 1 and head.count(0) > MOST_ZEROS * len(head):
-        if head.startswith(_OFFICE):  # the header of an archive is full of zeros, too
+        if head.startswith((*_OFFICE, *_ARCHIVES)):  # the header of an archive may be full of zeros, too
             raise Damaged(f"{where} is not UTF-8: {_conversion(head)}")
         width = 32 if head.count(0) > 0.6 * len(head) else 16
         name = f"UTF-{width}{'BE' if head[:1] == bytes(1) else 'LE'}"

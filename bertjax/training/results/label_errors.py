@@ -77,7 +77,7 @@ def arrays_of(records: Sequence[Record], label: str) -> tuple[np.ndarray, np.nda
 def csv_of(suspects: Sequence[Record]) -> str:
     """Return suspect records as CSV, in their order, with the columns of the records."""
     out = io.StringIO()
-    columns = list(dict.fromkeys(name for record in suspects for name in record))
+    columns = list(dict.fromkeys(name for record in suspects for name in record)) or ["suggested", "label_probability"]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(csv_cells(columns))
     writer.writerows(csv_cells([record.get(name, "") for name in columns]) for record in suspects)

@@ -296,7 +296,8 @@ def read_checkpoint(path: Path, step: str) -> Export:
         encoder=encoder,
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
-        numbers={"steps": number, **restored.meta["totals"]},
+        # Only a branch has counts of a trunk.
+        numbers={"steps": number, **{k: v for k, v in restored.meta["totals"].items() if v or "trunk" not in k}},
         modules=starts[-1].get("modules", {}) if starts else {},
     )
     stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet

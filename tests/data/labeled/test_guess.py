@@ -132,3 +132,14 @@ def test_files_without_rows(tmp_path, content, complaint):
 
 def test_labels_that_differ_in_case_only_are_named():
     assert labels.alike(["Praise", "praise", "complaint"]) == [("Praise", "praise")]
+
+
+@pytest.mark.parametrize("names", ["text,praise", "comment,praise"])
+def test_a_column_that_is_called_like_one_of_its_classes(tmp_path, capsys, names):
+    """The first line has one word for the text, so it names the columns."""
+    rows = [f"{text},{'praise' if n % 2 else 'other'}" for n, (text, _) in enumerate(messages())]
+    examples = located(tmp_path, "messages.csv", "\n".join([names, *rows]))
+    assert (examples.text, examples.label) == tuple(names.split(",")) and len(examples.read(examples.train)) == len(
+        rows
+    )
+    assert "its first line is an example" not in capsys.readouterr().err

@@ -17,7 +17,7 @@ from tests.data.sources.reading import error_of, read, skipping, texts
 
 COMPRESS = {
     "": bytes,
-    ".gz": gzip.compress,
+    ".gz": lambda content: gzip.compress(content, mtime=0),  # the same bytes at any time
     ".xz": lzma.compress,
     ".zst": lambda content: pyarrow.Codec("zstd").compress(content, asbytes=True),
 }
@@ -193,6 +193,13 @@ def test_another_encoding_is_named_and_not_one_document_of_it_is_read(write, kin
     message = error_of(path)
     assert f"{path}:1 is not UTF-8" in message and expected in message and "iconv -f UTF-" in message
     assert skipping(path) == ([], [message])
+
+
+@pytest.mark.parametrize("written", [0x0A00, 0x0A000000])
+def test_an_archive_with_a_line_end_in_its_header_is_named(tmp_path, written):
+    """The time in the header of gzip may hold a line end, and zeros before it as UTF-16 has them."""
+    (tmp_path / "a.txt").write_bytes(gzip.compress(b"Words.", mtime=written))
+    assert "gz format; end its name with .gz" in error_of(tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("kind", [".txt", ".jsonl"])
