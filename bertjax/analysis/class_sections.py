@@ -42,15 +42,15 @@ def _section(
 ) -> Section:
     blocks: list[Drawing | Table] = [_scores(report), _confusion(name, report)]
     if has_probabilities(task, predictions):
-        label, text = task.examples.label, task.examples.text
+        label, texts = task.examples.label, task.examples.inputs
         probabilities_MC, labels_M = label_errors.arrays_of(predictions, label)
         confidences_M = probabilities_MC.max(axis=1)
         is_right_M = probabilities_MC.argmax(axis=1) == labels_M
         blocks += [
             _reliability(name, confidences_M, is_right_M, probabilities_MC, labels_M),
             _threshold(name, confidences_M, is_right_M, _threshold_caption(task, metrics)),
-            _mistakes(predictions, confidences_M, is_right_M, label, text),
-            _suspects(label_errors.suspect_records(predictions, label), label, text),
+            surest_mistakes(predictions, confidences_M, is_right_M, label, texts),
+            _suspects(label_errors.suspect_records(predictions, label), label, texts),
         ]
     count = int(report.confusion_CC.sum())
     right = int(np.trace(report.confusion_CC))
@@ -146,13 +146,25 @@ def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, cap
     return Drawing(f"{name}-threshold", drawing.svg_of(figure), caption, "; ".join(reached))
 
 
-def _mistakes(
-    predictions: Sequence[Record], confidences_M: np.ndarray, is_right_M: np.ndarray, label: str, text: str
+def surest_mistakes(
+    predictions: Sequence[Record],
+    confidences_M: np.ndarray,
+    is_right_M: np.ndarray,
+    label: str,
+    texts: Sequence[str],
 ) -> Table:
+    """Return a table with the wrong answers of the highest probability.
+
+    Args:
+      predictions: M records with their prediction.
+      confidences_M: probabilities of the predictions.
+      is_right_M: bool.
+      label, texts: names of the fields with the label and with the texts.
+    """
     wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
     rows = [
         (
-            _shown(predictions[index], text),
+            _shown(predictions[index], texts),
             label_names.class_of(predictions[index][label]),
             predictions[index]["prediction"],
         )
@@ -162,9 +174,9 @@ def _mistakes(
     return Table("The mistakes that the model is surest of.", ("text", "label", "answer", "probability"), _clean(rows))
 
 
-def _suspects(suspects: Sequence[Record], label: str, text: str) -> Table:
+def _suspects(suspects: Sequence[Record], label: str, texts: Sequence[str]) -> Table:
     rows = [
-        (_shown(each, text), label_names.class_of(each[label]), each["suggested"], f"{each['label_probability']:.3f}")
+        (_shown(each, texts), label_names.class_of(each[label]), each["suggested"], f"{each['label_probability']:.3f}")
         for each in suspects[:_SHOWN]
     ]
     caption = (
@@ -174,8 +186,8 @@ def _suspects(suspects: Sequence[Record], label: str, text: str) -> Table:
     return Table(caption, ("text", "label", "probable class", "probability of the label"), _clean(rows))
 
 
-def _shown(record: Record, text: str) -> str:
-    return cut_text(str(record.get(text, "")), _TEXT_WIDTH)
+def _shown(record: Record, texts: Sequence[str]) -> str:
+    return " | ".join(cut_text(str(record.get(text, "")), _TEXT_WIDTH // len(texts)) for text in texts)
 
 
 def _clean(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:

@@ -104,7 +104,11 @@ class Batcher:
         request = _Request(len(texts))
         self._queue.extend(_Waiting(text, place, request) for place, text in enumerate(texts))
         self._has_work.set()
-        return await request.done
+        try:
+            return await request.done
+        finally:
+            if request.missing:  # a batch of it failed, or the client has left: its other texts take no room
+                self._queue = collections.deque(waiting for waiting in self._queue if waiting.request is not request)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -128,7 +132,7 @@ class Batcher:
         batch: list[_Waiting] = []
         while self._queue and len(batch) < self._most_texts:
             waiting = self._queue.popleft()
-            if not waiting.request.done.done():  # a batch before it failed, or the client has left
+            if not waiting.request.done.done():  # it has ended, and `submit` has not yet removed its texts
                 batch.append(waiting)
         if not self._queue:
             self._has_work.clear()

@@ -68,7 +68,10 @@ class Description:
         """
         if "pair" in columns and len(self.fields) == 1:
             raise UserError(f"--pair={columns['pair']} has no effect on a model of single texts; remove it")
-        return dataclasses.replace(self, examples={**self.examples, **columns})
+        examples = {**self.examples, **columns}
+        if "label" in columns:  # one column with the names of the classes, in place of a column for each class
+            examples.pop("label_columns", None)
+        return dataclasses.replace(self, examples=examples)
 
     def to_json(self) -> str:
         """Return the metadata entry."""

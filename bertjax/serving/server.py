@@ -99,7 +99,6 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
         return _json(metrics, 200, state | {"labels": list(description.labels), "max_tokens": model.max_tokens})
 
     async def expose(request: Request) -> Response:
-        # Exposition reads locks and files of /proc: microseconds, but not on the event loop's time for nothing.
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     async def refuse(request: Request, error: HTTPException) -> Response:

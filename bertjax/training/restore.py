@@ -13,7 +13,6 @@ from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.metrics import read_scores
 from bertjax.training.run.retention import Retention
-from bertjax.training.run.workdir import Workdir
 from bertjax.training.start import Start
 from bertjax.training.state import State
 
@@ -68,7 +67,8 @@ def restore(start: Start) -> Restored:
     check_replicas(state, step)
     start.session.watchdog.locate(step, timetable.steps)
     if restored:
-        check_skipped_rows(runtime, step, meta.get("skip_rows", []), files)
+        remedy = f", or move the checkpoints after the first skipped step out of {files.checkpoints}" if own else ""
+        check_skipped_rows(runtime, step, meta.get("skip_rows", []), remedy)
         if own and processes.is_writer():
             warn_of_missed(runtime.keep_at, step, checkpoints.steps())
         log.info("resumed at step %d of %d", step, timetable.steps)
@@ -83,13 +83,16 @@ def restore(start: Start) -> Restored:
     return Restored(checkpoints, state, step, meta, own is None, owes_evaluation)
 
 
-def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], workdir: Workdir) -> None:
-    """Raise UserError if the settings skip other rows before `step` than the checkpoint was trained with."""
+def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], remedy: str) -> None:
+    """Raise UserError if the settings skip other rows before `step` than the checkpoint was trained with.
+
+    Args:
+      remedy: what else can be done, for the end of the message.
+    """
     if runtime.skipped_before(step) != skipped:
         raise UserError(
             f"checkpoint {step} was trained with runtime.skip_rows={skipped}, and the settings differ before that "
-            f"step: {[list(steps) for steps in runtime.skip_rows]}; change only what is later, or move the checkpoints "
-            f"after the first skipped step out of {workdir.checkpoints}"
+            f"step: {[list(steps) for steps in runtime.skip_rows]}; change only what is later{remedy}"
         )
 
 

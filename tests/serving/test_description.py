@@ -29,6 +29,15 @@ def test_a_description_is_read_as_it_was_written():
     assert columns.fields == ("c", "b") and columns.labels == OWN.labels
 
 
+def test_another_label_column_replaces_a_column_for_each_class(tmp_path):
+    examples = {"kind": "label_sets", "text": "a", "label_columns": ["bad", "good"]}
+    several = Description("multi_label", 8, 0, labels=("bad", "good"), examples=examples)
+    one_column = several.with_columns({"label": "x"})
+    (tmp_path / "test.csv").write_text("a,x\nabc,good\n")
+    _, labels = evaluate.read(one_column, str(tmp_path / "test.csv"))
+    assert labels.tolist() == [[0, 1]]
+
+
 @pytest.mark.parametrize(
     "content, complaint",
     [
