@@ -48,6 +48,7 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Forecas
         for task in at.among(config.tasks):
             log.info("compiling stage %d (%s, %d rows x %d tokens) for %s", index, task, at.batch, at.seq_len, chips)
             forecasts.append(forecast_step(program.at(index), chips, index, task))
+            log.info("%s", report.one_line(forecasts[-1]))
     return forecasts
 
 
@@ -83,7 +84,11 @@ def _checked(config: Config, stage: int) -> int:
 
 def _run_search(config: Config, args: argparse.Namespace) -> int:
     _check_resolved(config)
-    chips = topologies.parse(args.topology)
+    if len(args.topology) > 1:
+        raise UserError(
+            f"--search tries many settings for one --topology, and there are {len(args.topology)}; keep one"
+        )
+    chips = topologies.parse(*args.topology)
     stages = config.stages
     # The stage with the most tokens per batch needs the most memory: settings that fit there usually fit elsewhere.
     largest = max(range(len(stages)), key=lambda index: stages[index].batch * stages[index].seq_len)
@@ -112,19 +117,21 @@ def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespa
     if args.json:
         plain = [report.as_dict(forecast) for forecast in forecasts]
         print(json.dumps({"forecasts": plain, "run": projected.as_dict()}, indent=2))
-        return
-    print("\n\n".join(report.as_text(forecast) for forecast in forecasts))
-    print(projected.as_text(whole=args.stage is None))
+    else:
+        print("\n\n".join(report.as_text(forecast) for forecast in forecasts))
+        print(projected.as_text(whole=args.stage is None), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; the exit code is 1 if a stage does not fit into memory."""
+    """The command line; the exit code is 1 if a stage does not fit into memory of one of the topologies."""
     parser = command_line.ArgumentParser(
         "compile",
         description="Compile the training step for a TPU that is not present, and forecast memory, time per step\n"
         "and communication. No corpus is read.",
         epilog="examples:\n"
         "  memory and time of a step:    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4\n"
+        "  two slices to choose from:    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4 "
+        "--topology=v4-32\n"
         "  the best strategy that fits:  python -m bertjax compile --config=configs/bert_large.py --topology=v5e:4x4 "
         "--search\n",
     )
@@ -132,8 +139,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--topology",
         required=True,
+        action="append",
         metavar="NAME",
-        help="chips to compile for: v5e:16x16, 2xv5e:16x16 (two slices), or an accelerator type such as v4-32",
+        help="chips to compile for: v5e:16x16, 2xv5e:16x16 (two slices), or an accelerator type such as v4-32; "
+        "may be repeated, and --json then prints an object for each",
     )
     parser.add_argument(
         "--stage",
@@ -165,6 +174,9 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure("cpu")  # the compiler needs no device, and a local one may belong to a training run
     if args.search:
         return _run_search(config, args)
-    forecasts = run(config, args.topology, args.stage)
-    _print(forecasts, config, args)
-    return 0 if all(forecast.memory.fits for forecast in forecasts) else 1
+    fits = True
+    for topology in args.topology:
+        forecasts = run(config, topology, args.stage)
+        _print(forecasts, config, args)
+        fits = fits and all(forecast.memory.fits for forecast in forecasts)
+    return 0 if fits else 1

@@ -206,6 +206,10 @@ def refused(capsys):
             ["--topology=v5e:2x2", "--config.tasks.bert.weight=None"],
             ["tasks.bert.weight depends on the data", "add --config.tasks.bert.weight=1"],
         ),
+        (
+            ["--topology=v5e:2x2", "--topology=v5e:4x4", "--search"],
+            ["--search tries many settings for one --topology, and there are 2"],
+        ),
         (["--topology=v5e:4x4", "--stage=3"], ["--stage=3 does not exist"]),
         (["--topology=v5e:2x2", "--mfu=40"], ["--mfu=40.0 must be above 0 and at most 1"]),
         (["--topology=v5e:2x2", "--corpus-tokens=0"], ["--corpus-tokens=0.0 must be above 0"]),
@@ -251,6 +255,17 @@ def test_the_best_is_the_lowest_floor_that_fits(forecast):
     large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"), counts=None)
     assert search.best([slow, large, forecast]) is forecast
     assert search.best([large]) is None
+
+
+@pytest.mark.slow
+def test_several_topologies_come_one_after_the_other(capsys):
+    assert compile.main([*FLAGS, "--topology=v5e:1x1", "--topology=v5e:2x2", "--json"]) == 0
+    decoder, output, chips = json.JSONDecoder(), capsys.readouterr().out, []
+    while output := output.lstrip():
+        found, end = decoder.raw_decode(output)
+        chips += [one["topology"]["chips"] for one in found["forecasts"]]
+        output = output[end:]
+    assert chips == [1, 4]
 
 
 @pytest.mark.slow
