@@ -9,9 +9,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import matplotlib.figure
+
+if TYPE_CHECKING:
+    from bertjax.config.config import Config
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -63,20 +66,22 @@ def grade(function: Callable) -> None:
             print(f"{name}: right: {title}")
 
 
-def trained() -> str:
-    """Return the path of a small trained BERT; train it first if it does not exist. Lessons 4 to 6 share it.
-
-    It is `configs/tiny.py` with fewer steps: 3 layers of width 256 with 4 heads, on the embedded English corpus.
-    """
-    from bertjax.cli import train
+def config() -> "Config":
+    """Return the configuration of lessons 3 to 6: `configs/tiny.py` with 2 layers of width 128 and 4 heads."""
     from bertjax.config import config_file
 
-    steps = size(1200, 20)
-    settings = [f"stages.0.steps={steps}", f"optimizer.warmup_steps={steps // 5}", f"eval.every={steps}"]
-    if SMOKE:
-        settings += ["data.tokenizer.vocab_size=1000", "model.layers=2", "model.width=64", "model.feedforward=128"]
-        settings += ["eval.rows=64"]
-    workdir = RUNS / f"tiny-{steps}"
+    steps, width = size(2000, 20), size(128, 32)
+    settings = [f"model.width={width}", f"model.feedforward={4 * width}", "model.layers=2", "model.init_stddev=0.06"]
+    settings += [f"data.tokenizer.vocab_size={size(4000, 1000)}", f"eval.rows={size(1024, 64)}"]
+    settings += [f"stages.0.steps={steps}", f"optimizer.warmup_steps={steps // 10}", f"eval.every={steps // 2}"]
+    return config_file.load(str(ROOT / "configs" / "tiny.py"), [*settings, "optimizer.learning_rate=2e-3"])
+
+
+def trained() -> str:
+    """Return the path of a small trained BERT; train it first if it does not exist. Lessons 4 to 6 share it."""
+    from bertjax.cli import train
+
+    workdir = RUNS / size("small", "smoke")
     if not (workdir / "export" / "bertjax.json").exists():
-        train.run(config_file.load(str(ROOT / "configs" / "tiny.py"), settings), workdir)
+        train.run(config(), workdir)
     return str(workdir / "export")
