@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import matplotlib.figure
+import numpy as np
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
@@ -85,3 +86,41 @@ def trained() -> str:
     if not (workdir / "export" / "bertjax.json").exists():
         train.run(config(), workdir)
     return str(workdir / "export")
+
+
+def heldout_rows(count: int) -> np.ndarray:
+    """Return rows of 32 tokens of documents that the model never trained on: `[CLS]`, 30 tokens of text, `[SEP]`.
+
+    Args:
+      count: number of rows; the result is int32 [count, 32].
+    """
+    from bertjax.data.preparation.prepare import prepare
+
+    store = prepare(config().data)
+    text = store.split("heldout").tokens
+    rows = np.asarray(text[: 30 * count], np.int32).reshape(-1, 30)
+    return np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (store.tokenizer.cls_id, store.tokenizer.sep_id)))
+
+
+def masked_loss(module, params, tokens_BT, mask_id, head_mask_LH):
+    """Return the mean of -log p of every sixth token, which `[MASK]` hides; in nats.
+
+    Args:
+      module: the encoder, a Flax module.
+      params: parameters of the encoder and of its heads, {"encoder", "heads"}.
+      tokens_BT: int32 [B, T], rows without padding.
+      mask_id: id of `[MASK]`.
+      head_mask_LH: float [L, H], a factor for each head: 1 leaves it as it is, 0 switches it off.
+    """
+    import jax
+
+    from bertjax import nano
+
+    masked_BT = tokens_BT.at[:, 3::6].set(mask_id)
+    variables = {"params": params["encoder"], "taps": {"head_mask": head_mask_LH}}
+    hidden_BKD = module.apply(variables, masked_BT).hidden[:, 3::6]
+    head = params["heads"]["mlm"]  # the same lines as in nano.loss
+    guess_BKD = nano.layer_norm(head["norm"], nano.gelu(nano.dense(head["transform"], hidden_BKD)))
+    logits_BKV = guess_BKD @ params["encoder"]["embeddings"]["word"].T + head["word_bias"]
+    log_BKV = jax.nn.log_softmax(logits_BKV[..., : module.config.vocab_size])
+    return -jax.numpy.take_along_axis(log_BKV, tokens_BT[:, 3::6, None], axis=-1).mean()
