@@ -52,13 +52,14 @@ print(f"{L} layers of {H} heads; {len(tokens_BT)} rows of {tokens_BT.shape[1]} t
 
 # %%
 @functools.partial(jax.jit, static_argnums=2)
-def inside(params, tokens_BT, names, head_mask_LH=jnp.ones((L, H))):
+def inside(params, tokens_BT, names, head_mask_LH):
     """Return {name: captured values}."""
     variables = {"params": params, "taps": {"head_mask": head_mask_LH}, "captured": dict.fromkeys(names)}
     return module.apply(variables, tokens_BT, mutable=["captured"])[1]["captured"]
 
 
-captured = inside(params, tokens_BT[:100], ("attention", "hidden"))
+all_heads_LH = jnp.ones((L, H))
+captured = inside(params, tokens_BT[:100], ("attention", "hidden"), all_heads_LH)
 print({name: values.shape for name, values in captured.items()})
 
 # %% [markdown]
@@ -95,11 +96,11 @@ print(f"layer {layer + 1}, head {head + 1} gives {shares_LH.max():.0%} to the to
 # %%
 export = SavedModel(name).export
 loss = jax.jit(functools.partial(lesson.masked_loss, module))
-whole = float(loss(export.params, tokens_BT, tokenizer.mask_id, jnp.ones((L, H))))
+whole = float(loss(export.params, tokens_BT, tokenizer.mask_id, all_heads_LH))
 print(f"loss {whole:.3f} with all heads")
 change_LH = np.zeros((L, H))
 for one in np.ndindex(L, H):
-    without_LH = jnp.ones((L, H)).at[one].set(0.0)  # a new mask each time, so that only one head is off
+    without_LH = all_heads_LH.at[one].set(0.0)  # a new mask each time, so that only one head is off
     change_LH[one] = float(loss(export.params, tokens_BT, tokenizer.mask_id, without_LH)) - whole
 print(change_LH.round(3))
 
@@ -161,8 +162,8 @@ train, test = chosen(slice(0, cut)), chosen(slice(cut, len(tokens_BT)))
 print(f"{len(train[2])} tokens to train, {len(test[2])} to test")
 curves = {}
 for title, mask_LH in (
-    ("all heads", jnp.ones((L, H))),
-    (f"without head {head + 1} of layer {layer + 1}", jnp.ones((L, H)).at[layer, head].set(0.0)),
+    ("all heads", all_heads_LH),
+    (f"without head {head + 1} of layer {layer + 1}", all_heads_LH.at[layer, head].set(0.0)),
 ):
     hidden = np.asarray(inside(params, tokens_BT, ("hidden",), mask_LH)["hidden"])
     scores = [
