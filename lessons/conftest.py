@@ -4,6 +4,8 @@ Of a lesson, only imports and functions run, not its cells. `--solutions` grades
 """
 
 import ast
+import contextlib
+import inspect
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def functions(path: Path) -> dict[str, Callable]:
     """Return the functions of a file by name, without running the rest of it."""
     tree = ast.parse(path.read_text(encoding="utf-8"), path.name)
-    body = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef))]
     module = types.ModuleType(path.stem)
-    exec(compile(ast.Module(body, type_ignores=[]), str(path), "exec"), vars(module))
-    return {node.name: vars(module)[node.name] for node in body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)):
+            with contextlib.suppress(NameError):  # a default or a decorator that a cell defines: not an exercise
+                exec(compile(ast.Module([node], type_ignores=[]), str(path), "exec"), vars(module))
+    return {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
