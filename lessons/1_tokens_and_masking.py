@@ -84,7 +84,8 @@ lesson.grade(wordpiece)
 
 # %%
 vocabulary = {pieces.piece(number) for number in range(pieces.vocab_size)}
-words = sorted({word for text in heldout for word in text.lower().split() if word.isascii() and word.isalpha()})
+running_words = [word for text in heldout for word in text.lower().split() if word.isascii() and word.isalpha()]
+words = sorted(set(running_words))
 theirs = [[pieces.piece(number) for number in ids] for ids in pieces.encode(words)]
 same = sum(wordpiece(word, vocabulary) == cut for word, cut in zip(words, theirs))
 print(f"{same} of {len(words)} words are cut alike")
@@ -138,8 +139,11 @@ draw = np.random.default_rng(0)
 tokens_T = np.array([pieces.cls_id, *ids, pieces.sep_id])
 is_special_T = np.isin(tokens_T, list(pieces.special_ids))
 shown_T, is_chosen_T = mask_tokens(tokens_T, is_special_T, pieces.mask_id, pieces.vocab_size, draw)
+text = []
 for shown, token, is_chosen in zip(shown_T, tokens_T, is_chosen_T):
-    print(f"({pieces.piece(int(shown))} was {pieces.piece(int(token))})" if is_chosen else pieces.piece(int(shown)), end=" ")
+    piece = pieces.piece(int(shown))
+    text.append(f"({piece} was {pieces.piece(int(token))})" if is_chosen else piece)
+print(" ".join(text))
 
 # %% [markdown]
 # ## What is a good guess?
@@ -154,7 +158,9 @@ ids = np.concatenate([np.array(row) for row in pieces.encode(heldout)])
 shown, is_chosen = mask_tokens(ids, np.isin(ids, list(pieces.special_ids)), pieces.mask_id, pieces.vocab_size, draw)
 frequent = np.bincount(np.concatenate([np.array(row) for row in pieces.encode(train)])).argmax()
 copied, constant = (shown == ids)[is_chosen].mean(), (ids == frequent)[is_chosen].mean()
-print(f"copying is right in {copied:.1%}, `{pieces.piece(int(frequent))}` in {constant:.1%} of {is_chosen.sum()} guesses")
+print(
+    f"copying is right in {copied:.1%}, `{pieces.piece(int(frequent))}` in {constant:.1%} of {is_chosen.sum()} guesses"
+)
 
 # %% [markdown]
 # ## Your picture: what a vocabulary costs
@@ -168,8 +174,7 @@ per_word = []
 for count in sizes:
     trained = tokenizer.train(train, TokenizerConfig(kind="wordpiece", vocab_size=count, lowercase=True))
     vocabulary = {trained.piece(number) for number in range(trained.vocab_size)}
-    per_word.append(np.mean([len(wordpiece(word, vocabulary)) for text in heldout for word in text.lower().split()
-                             if word.isascii() and word.isalpha()]))  # fmt: skip
+    per_word.append(np.mean([len(wordpiece(word, vocabulary)) for word in running_words]))
     print(f"{count:>6} pieces: {per_word[-1]:.2f} tokens a word, {count * 768 / 1e6:.1f} million numbers in the table")
 
 figure, axes = plt.subplots(figsize=(5, 3))

@@ -28,11 +28,10 @@ import jax.numpy as jnp
 import lesson
 import matplotlib.pyplot as plt
 import numpy as np
-import optax
 
 from bertjax import nano
+from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
-from bertjax.training.resolve import open_feeds
 
 # %% [markdown]
 # ## The loss
@@ -128,15 +127,15 @@ lesson.grade(adamw)
 # %% [markdown]
 # ## A step of BERT
 #
-# Now the three parts meet. `open_feeds` prepares the text and masks it, `Program` makes the first parameters, and
+# Now the three parts meet. `Feeds` makes rows of the text and masks them, `Program` makes the first parameters, and
 # `nano.loss` is the model with both of its losses. Your AdamW changes every array of the model. Biases and the scales
 # of norms are not decayed: they have no reason to be near 0.
 
 # %%
 config = lesson.config()
-feeds = open_feeds(config)
-vocab_size, rows = feeds.store.tokenizer.vocab_size, config.stages[0].batch
-feed = feeds.feed("train", config.stages[0].seq_len)
+store = lesson.prepared()
+vocab_size, rows = store.tokenizer.vocab_size, config.stages[0].batch
+feed = Feeds(config, store).feed("train", config.stages[0].seq_len)
 start = jax.tree.map(jnp.array, Program(config, vocab_size).init_state()["params"])
 
 
@@ -184,7 +183,7 @@ for learning_rate in (1e-4, 2e-3, 5e-2):
         batch = feed.batch(np.arange((step - 1) * rows, step * rows))
         *state, loss = train_step(*state, step, batch, learning_rate)
         losses.append(float(loss))
-    print(f"learning rate {learning_rate:g}: loss {np.mean(losses[:5]):.2f} at first, {np.mean(losses[-20:]):.2f} at last")
+    print(f"learning rate {learning_rate:g}: loss {losses[0]:.2f} at first, {np.mean(losses[-20:]):.2f} at last")
     axes.plot(losses, label=f"{learning_rate:g}", linewidth=1)
 axes.axhline(np.log(vocab_size) + np.log(2), color="gray", linestyle="--", label="ln V + ln 2")
 axes.set(xlabel="step", ylabel="loss [nats]", ylim=(5, 13))
@@ -194,7 +193,7 @@ lesson.picture(figure, "3_learning_rates")
 # %% [markdown]
 # ## More
 #
-# - [What the loop knows about a loss](../docs/concepts/objective_contract.md), and how a step is spread over many chips:
-#   [sharding](../docs/concepts/sharding.md).
+# - [What the loop knows about a loss](../docs/concepts/objective_contract.md).
+# - [Sharding](../docs/concepts/sharding.md): how a step is spread over many chips.
 # - Schedules: why a training starts with small steps, in [pretraining](../docs/guides/pretraining.md).
 # - Next: [what next-sentence prediction learns](4_next_sentences.py).

@@ -9,10 +9,10 @@
 # %% [markdown]
 # # Lesson 4: what next-sentence prediction learns
 #
-# BERT has a second question beside the masked words: does segment B follow segment A? Half of the time it does, and half
-# of the time B is from another document (Devlin et al., 2019, section 3.1). RoBERTa left this question out and lost
-# nothing (Liu et al., 2019). ALBERT asks another one, and claims that BERT's was too easy: the *topic* gives the answer
-# away (Lan et al., 2020). You test this claim on a small BERT, with two exercises.
+# BERT has a second question beside the masked words: does segment B follow segment A? Half of the time it does, and
+# half of the time B is from another document (Devlin et al., 2019, section 3.1). RoBERTa left this question out and
+# lost nothing (Liu et al., 2019). ALBERT asks another one, and argues that BERT's was too easy: the *topic* gives the
+# answer away (Lan et al., 2020). You test this argument on a small BERT. There are two exercises.
 
 # %%
 import os
@@ -30,7 +30,6 @@ import numpy as np
 
 from bertjax import nano
 from bertjax.config.opening import SavedModel
-from bertjax.data.preparation.prepare import prepare
 
 # %% [markdown]
 # ## A small BERT
@@ -49,7 +48,7 @@ print({name: round(value, 3) for name, value in model.numbers["eval"].items() if
 # of `heldout` were kept out of the training.
 
 # %%
-store = prepare(lesson.config().data)
+store = lesson.prepared()
 heldout = store.split("heldout")
 tokenizer, starts = store.tokenizer, set(np.asarray(heldout.documents).tolist())
 documents = []
@@ -128,7 +127,7 @@ def common_words(a, b):
 
 # %% [markdown]
 # The second judge is the model. A pair is written as `[CLS] A [SEP] B [SEP]`. The head of the question reads the state
-# of `[CLS]`. As in training, a row has 32 tokens; of a long A the end is kept, and of a long B the start.
+# of `[CLS]`. A row has 32 tokens as in training, so a sentence has at most 14: the end of A, and the start of B.
 
 # %%
 HALF = 14
@@ -136,7 +135,6 @@ HALF = 14
 
 def row(a, b):
     """Return the arrays of one row, by name."""
-    a, b = a[-HALF:], b[:HALF]
     tokens = [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
     columns, padding = np.arange(32), 32 - len(tokens)
     return {
@@ -171,11 +169,13 @@ for _ in range(lesson.size(2000, 100)):
     document = int(draw.integers(len(documents)))
     place = int(draw.integers(len(documents[document]) - 1))
     a, b = documents[document][place : place + 2]
-    other, same = wrong_sentences(documents, document, place, draw)
+    # Cut before the order is changed, so that both orders have the same words.
+    other, same = (sentence[:HALF] for sentence in wrong_sentences(documents, document, place, draw))
+    a, b = a[-HALF:], b[:HALF]
     triples.append({"true": (a, b), "another document": (a, other), "another place": (a, same), "wrong order": (b, a)})
 
 judges = {
-    "common words": lambda pairs: np.array([common_words(a[-HALF:], b[:HALF]) for a, b in pairs]),
+    "common words": lambda pairs: np.array([common_words(a, b) for a, b in pairs]),
     "the model": by_model,
 }
 kinds, result = ["another document", "another place", "wrong order"], {}

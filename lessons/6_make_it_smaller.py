@@ -96,12 +96,11 @@ def rounded(params, bits):
     """Return the parameters after rounding, and the bytes that they take on a disk."""
     flat, stored_bits = flatten_dict(params, sep="/"), 0
     for path, leaf in flat.items():
-        matrices = np.asarray(leaf).reshape(-1, *leaf.shape[-2:]) if leaf.ndim > 1 else leaf
         if path.endswith("/word"):
             integers, scales = quantize(np.asarray(leaf).T, bits)
             flat[path] = (integers * scales).T
         elif path.endswith("/kernel"):
-            pairs = [quantize(matrix, bits) for matrix in matrices]
+            pairs = [quantize(matrix, bits) for matrix in np.asarray(leaf).reshape(-1, *leaf.shape[-2:])]
             flat[path] = np.stack([integers * scales for integers, scales in pairs]).reshape(leaf.shape)
             scales = np.stack([scales for _, scales in pairs])
         else:
@@ -164,7 +163,8 @@ head_width = export.encoder.width // H
 for heads in range(H - 1, 0, -1):
     kept_LH = np.sort(np.argsort(-importance_LH, axis=1)[:, :heads], axis=1)
     stacked = export.params["encoder"]["layers"]["attention"]
-    layers = [cut_heads(jax.tree.map(lambda leaf, n=n: leaf[n], stacked), list(kept_LH[n]), head_width) for n in range(L)]
+    of_layers = [jax.tree.map(lambda leaf, n=n: leaf[n], stacked) for n in range(L)]
+    layers = [cut_heads(of_layers[n], list(kept_LH[n]), head_width) for n in range(L)]
     attention = jax.tree.map(lambda *leaves: np.stack(leaves), *layers)
     encoder = export.params["encoder"] | {"layers": export.params["encoder"]["layers"] | {"attention": attention}}
     params = export.params | {"encoder": encoder}
@@ -172,7 +172,8 @@ for heads in range(H - 1, 0, -1):
     mask_LH = jnp.zeros((L, H)).at[jnp.arange(L)[:, None], kept_LH].set(1.0)
     cut, masked = loss_of(params, config), loss_of(export.params, head_mask_LH=mask_LH)
     points.append((f"{heads} of {H} heads", 4 * count(params), cut))
-    print(f"{heads} heads: {points[-1][1] / points[0][1]:.0%} of the bytes, loss {cut - whole:+.3f} (masked {masked - whole:+.3f})")
+    share = points[-1][1] / points[0][1]
+    print(f"{heads} heads: {share:.0%} of the bytes, loss {cut - whole:+.3f} (masked {masked - whole:+.3f})")
 
 # %% [markdown]
 # ## Your picture: what each saving costs
@@ -197,7 +198,8 @@ lesson.picture(figure, "6_sizes")
 target = lesson.RUNS / "int8"
 shutil.rmtree(target, ignore_errors=True)
 summary = compress.run(name, target, quantized=True)
-print(f"{summary.bytes[0] / 1e6:.2f} MB become {summary.bytes[1] / 1e6:.2f} MB: {summary.bytes[1] / summary.bytes[0]:.1%}")
+before, after = summary.bytes
+print(f"{before / 1e6:.2f} MB become {after / 1e6:.2f} MB: {after / before:.1%}")
 print(f"loss {loss_of(SavedModel(target).export.params) - whole:+.4f}")
 
 # %% [markdown]

@@ -3,8 +3,10 @@
 A lesson imports this file from its own folder, so it also runs where bertjax is not installed.
 """
 
+import contextlib
 import importlib
 import inspect
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
+    from bertjax.data.store import TokenStore
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -88,15 +91,21 @@ def trained() -> str:
     return str(workdir / "export")
 
 
+def prepared() -> "TokenStore":
+    """Return the token store of the embedded corpus; `prepare` makes it once and prints a report, which is left out."""
+    from bertjax.data.preparation.prepare import prepare
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        return prepare(config().data)
+
+
 def heldout_rows(count: int) -> np.ndarray:
     """Return rows of 32 tokens of documents that the model never trained on: `[CLS]`, 30 tokens of text, `[SEP]`.
 
     Args:
       count: number of rows; the result is int32 [count, 32].
     """
-    from bertjax.data.preparation.prepare import prepare
-
-    store = prepare(config().data)
+    store = prepared()
     text = store.split("heldout").tokens
     rows = np.asarray(text[: 30 * count], np.int32).reshape(-1, 30)
     return np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (store.tokenizer.cls_id, store.tokenizer.sep_id)))

@@ -28,7 +28,8 @@ def test_the_weights_of_a_token_sum_to_one(one_head):
     assert weights_TT.shape == (T, T) and context_TD.shape == (T, D), "return ([T, D], [T, T])"
     columns = jnp.allclose(weights_TT.sum(axis=0), 1, atol=1e-4)
     rows = jnp.allclose(weights_TT.sum(axis=1), 1, atol=1e-4)
-    assert rows, "columns sum to 1: take the softmax over the keys, the last axis" if columns else "the weights of a token do not sum to 1"
+    assert rows or not columns, "columns sum to 1: take the softmax over the keys, the last axis"
+    assert rows, "the weights of a token do not sum to 1"
     assert jnp.allclose(context_TD, weights_TT @ VALUES, atol=1e-4), "the result is weights @ values"
 
 

@@ -20,9 +20,9 @@ def test_the_token_before_is_left_of_the_diagonal(previous_token):
     after = np.asarray(previous_token(maps(lambda token: min(token + 1, T - 1))))
     assert before.shape == (L, H), f"the result has shape {before.shape} and should have [L, H], {(L, H)}"
     assert after[1, 0] < 0.5, "a head that looks at the next token counts: rows look, columns are looked at"
-    assert not np.isclose(before[1, 0], (T - 1) / T), "the first token has nothing before it: average over T - 1 tokens"
+    assert not np.isclose(before[1, 0], (T - 1) / T), "average over T - 1 tokens: the first has none before it"
     assert before[1, 0] < 1.01, "the weights are summed and not averaged"
-    assert np.isclose(before[1, 0], 1), f"a head that always looks at the token before has share 1, not {before[1, 0]:.2f}"
+    assert np.isclose(before[1, 0], 1), f"this head always looks at the token before, and gets {before[1, 0]:.2f}"
 
 
 def test_heads_and_layers_keep_their_places(previous_token):
@@ -31,7 +31,7 @@ def test_heads_and_layers_keep_their_places(previous_token):
         [np.mean([attention[layer, row, head, t, t - 1] for row in range(B) for t in range(1, T)]) for head in range(H)]
         for layer in range(L)
     ]
-    assert np.allclose(previous_token(attention), expected), "the mean is over rows and tokens, not over layers or heads"
+    assert np.allclose(previous_token(attention), expected), "the mean is over rows and tokens, no other axis"
 
 
 def test_a_probe_is_scored_on_what_it_has_not_seen(probe):
