@@ -197,6 +197,20 @@ lesson.picture(figure, "4_wrong_answers")
 # With 2,000 pairs, chance alone moves a share by about 1% up or down. So a difference of 2% between two bars means
 # little. One training is also one seed: another one ends elsewhere.
 #
+# ## Look twice at a surprise
+#
+# Does the model notice the wrong order more often than another place? Both sentences are the same in both orders, so it
+# must know something about order. But look at what a row shows: of a long B the end is cut off, and of a long A the
+# start. In the wrong order, the first sentence stops in the middle. To notice that, a full stop is enough. Count again
+# with pairs in which nothing was cut:
+
+# %%
+whole = [triple for triple in triples if max(map(len, triple["true"])) < HALF]
+scores = [by_model([triple[kind] for triple in whole]) for kind in ("true", "wrong order")]
+error = 0.5 / max(len(whole), 1) ** 0.5
+print(f"{pairwise_accuracy(*scores):.1%} of {len(whole)} pairs without a cut; chance moves it by {error:.0%}")
+
+# %% [markdown]
 # ## More
 #
 # - ALBERT's question is `sentence_order` among the [objectives](../docs/guides/objectives.md); change `lesson.config`,

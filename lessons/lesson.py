@@ -64,6 +64,8 @@ def grade(function: Callable) -> None:
         except NotImplementedError:
             print(f"{name}: not written yet")
             return
+        except AssertionError as error:
+            print(f"{name}: WRONG: {title}: {str(error).partition(chr(10))[0]}")
         except Exception as error:  # whatever the student's code raises
             print(f"{name}: WRONG: {title}: {type(error).__name__}: {error}")
         else:
