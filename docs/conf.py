@@ -26,7 +26,7 @@ external_toc_path = "_toc.yml"
 # Each notebook stands beside a text with the same cells.
 exclude_patterns = ["notebooks/*.md"]
 
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["amsmath", "deflist", "dollarmath"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 nb_execution_mode = "off"  # tests run the notebooks
 
@@ -48,11 +48,14 @@ _COPIES = {
     ROOT / "CONTRIBUTING.md": _GENERATED / "contributing.md",
     ROOT / "launch" / "README.md": _GENERATED / "launch.md",
     ROOT / "benchmarks" / "README.md": _GENERATED / "benchmarks.md",
+    ROOT / "lessons" / "README.md": _GENERATED / "lessons.md",
 }
+_COPIES |= {path: _GENERATED / f"lesson_{path.stem}.md" for path in (ROOT / "lessons").glob("[0-9]_*.py")}
 _REPOSITORY = os.environ.get("BERTJAX_REPOSITORY", "")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _DEFINITION = re.compile(r"^\[(\w+)\]: (\S+)$", re.MULTILINE)
 _FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
+_CELL = re.compile(r"^# %%(.*)\n", re.MULTILINE)
 
 
 def _target(source: Path, page: Path, link: str) -> str:
@@ -68,6 +71,18 @@ def _target(source: Path, page: Path, link: str) -> str:
     return f"{_REPOSITORY}/blob/main/{path.relative_to(ROOT)}" if _REPOSITORY else ""
 
 
+def _text(source: Path) -> str:
+    """Return a file as Markdown; the code cells of a lesson (`py:percent`) become blocks of code."""
+    if source.suffix != ".py":
+        return source.read_text()
+    _, *cells = _CELL.split(source.read_text())
+    kinds, texts = cells[::2], (text.strip() for text in cells[1::2])
+    return "\n\n".join(
+        re.sub("^# ?", "", text, flags=re.MULTILINE) if "markdown" in kind else f"```python\n{text}\n```"
+        for kind, text in zip(kinds, texts, strict=True)
+    )
+
+
 def _page(source: Path, page: Path) -> str:
     """Return the text of a file as a page of the site."""
 
@@ -75,7 +90,7 @@ def _page(source: Path, page: Path) -> str:
         target = _target(source, page, match[3])
         return f"{match[1]}[{match[2]}]({target})" if target else match[2]
 
-    text = _DEFINITION.sub(lambda match: f"[{match[1]}]: {_target(source, page, match[2])}", source.read_text())
+    text = _DEFINITION.sub(lambda match: f"[{match[1]}]: {_target(source, page, match[2])}", _text(source))
     parts = _FENCE.split(text)  # code is left as it is
     return "".join(part if part.startswith("```") else _LINK.sub(replace, part) for part in parts)
 

@@ -147,7 +147,8 @@ lesson.grade(cut_heads)
 
 # %% [markdown]
 # Which heads? The derivative of the loss with respect to the mask says how much each head matters, for all heads in one
-# backward pass (Michel et al., 2019). This is the absolute derivative, averaged over batches of 20 rows.
+# backward pass (Michel et al., 2019). This is the absolute derivative, averaged over batches of 20 rows. A derivative
+# describes a small change, and a cut is a large one. Does it rank the heads as lesson 5 did, which switched each off?
 
 # %%
 L, H = export.encoder.layers, export.encoder.heads

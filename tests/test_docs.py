@@ -22,7 +22,8 @@ from tests.objectives import example
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "generated"  # by the build of the site
 DOCS = tuple(sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != GENERATED))
-PAGES = (*sorted(ROOT.glob("*.md")), ROOT / "benchmarks" / "README.md", ROOT / "launch" / "README.md", *DOCS)
+READMES = tuple(ROOT / folder / "README.md" for folder in ("benchmarks", "launch", "lessons"))
+PAGES = (*sorted(ROOT.glob("*.md")), *READMES, *DOCS)
 WITH_COMMANDS = (ROOT / "README.md", *DOCS, *sorted((ROOT / "configs").rglob("*.py")))
 COMMAND = re.compile(r"python -m bertjax(?:\.train| (?:train|prepare|compile)) [^`\n#]*")
 COMMANDS = sorted(
@@ -34,7 +35,7 @@ CODE = re.compile(r"```.*?```", re.DOTALL)
 MODULE = re.compile(r"```python\n# (mylab/\w+\.py)\n(.*?)```", re.DOTALL)
 IMPORT = re.compile(r"^from (bertjax[\w.]*) import (\w+(?: as \w+)?(?:, \w+(?: as \w+)?)*)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)", re.MULTILINE)
-FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs")
+FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs", "lessons")
 MENTION = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
 NAME = re.compile(r"`(?:[\w/]+/)?(\w+\.py)[:\w]*`")
 # Files that the pages mention and that belong to the reader or to other repositories.

@@ -114,6 +114,12 @@ def test_a_lesson_is_a_notebook_with_exercises(path):
 
 
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)
+def test_links_lead_to_files(path):
+    targets = re.findall(r"\]\(([^)\s]+)\)", path.read_text())
+    assert targets and all((LESSONS / target).exists() for target in targets), targets
+
+
+@pytest.mark.parametrize("path", PATHS, ids=NAMES)
 def test_grading_tells_solved_from_unsolved(path, lesson, capsys):
     functions, names = grading().functions, exercises(path)
     unsolved, solutions = functions(path), functions(LESSONS / "solutions" / path.name)
