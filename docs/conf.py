@@ -48,6 +48,7 @@ _COPIES = {
     ROOT / "CONTRIBUTING.md": _GENERATED / "contributing.md",
     ROOT / "launch" / "README.md": _GENERATED / "launch.md",
     ROOT / "benchmarks" / "README.md": _GENERATED / "benchmarks.md",
+    ROOT / "launch" / "kaggle" / "README.md": _GENERATED / "kaggle.md",
     ROOT / "lessons" / "README.md": _GENERATED / "lessons.md",
 }
 _COPIES |= {path: _GENERATED / f"lesson_{path.stem}.md" for path in (ROOT / "lessons").glob("[0-9]_*.py")}

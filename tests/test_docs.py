@@ -22,7 +22,7 @@ from tests.objectives import example
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "generated"  # by the build of the site
 DOCS = tuple(sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != GENERATED))
-READMES = tuple(ROOT / folder / "README.md" for folder in ("benchmarks", "launch", "lessons"))
+READMES = tuple(ROOT / folder / "README.md" for folder in ("benchmarks", "launch", "launch/kaggle", "lessons"))
 PAGES = (*sorted(ROOT.glob("*.md")), *READMES, *DOCS)
 WITH_COMMANDS = (ROOT / "README.md", *DOCS, *sorted((ROOT / "configs").rglob("*.py")))
 COMMAND = re.compile(r"python -m bertjax(?:\.train| (?:train|prepare|compile)) [^`\n#]*")

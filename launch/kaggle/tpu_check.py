@@ -1,10 +1,10 @@
-"""Check and time a training step on a TPU, for Kaggle (v5e-8), Colab and any TPU VM. It takes about fifteen minutes.
+"""Check and time a training step on a TPU, for Kaggle (v5e-8), Colab and any TPU VM.
 
     python launch/kaggle/tpu_check.py --out=benchmarks/results/tpu_check.jsonl
 
 1. One step of a small BERT in float32, on all chips and on the host's CPU, from the same weights and batch: the losses
    and the gradients must agree.
-2. Training steps of BERT base at three shapes, in the precision that bertjax chooses (bfloat16 on a TPU): the time to
+2. Training steps of BERT base and large at three shapes, in the precision that bertjax chooses (bfloat16 on a TPU): the time to
    compile, and the median time of a step.
 3. One JSON line with all of it, printed and appended to `--out`.
 
@@ -30,7 +30,7 @@ from benchmarks.arms import ours  # noqa: E402
 from benchmarks.arms.setting import Setting  # noqa: E402
 from bertjax.config.config import Config  # noqa: E402
 from bertjax.runtime.command_line import exit_code_of  # noqa: E402
-from bertjax.runtime.errors import UserError, say  # noqa: E402
+from bertjax.runtime.errors import UserError, reason, say  # noqa: E402
 from bertjax.training.config import RuntimeConfig, Stage  # noqa: E402
 from bertjax.training.optim.config import OptimizerConfig  # noqa: E402
 from bertjax.training.program import Program  # noqa: E402
@@ -38,26 +38,30 @@ from bertjax.training.run.versions import commit_of  # noqa: E402
 
 # Relative limits. In float32 with float32 products, both backends round each sum once, in another order.
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-4, 1e-3
-_BASE = Setting(layers=12, width=768, heads=12, feedforward=3072, vocab_size=30_522)
 _SMALL = Setting(layers=2, width=64, heads=2, feedforward=128, vocab_size=500, max_positions=64)
+_BASE = Setting(layers=12, width=768, heads=12, feedforward=3072, vocab_size=30_522)
+_LARGE = Setting(layers=24, width=1024, heads=16, feedforward=4096, vocab_size=30_522)
+# (model, T, rows of a chip, N). The first two are what docs/results/compile_table.md forecasts for chips with 16 GB;
+# large has half of its rows, so that one chip alone holds it too.
+_SHAPES = {
+    "base, 128 tokens": (_BASE, 128, 128, 1),
+    "base, 512 tokens": (_BASE, 512, 32, 1),
+    "large, 128 tokens": (_LARGE, 128, 64, 1),
+}
+_SMALL_SHAPES = {
+    "small, 16 tokens": (_SMALL, 16, 4, 1),
+    "small, 32 tokens": (_SMALL, 32, 2, 1),
+    "small, 32 tokens, packed": (_SMALL, 32, 4, 2),
+}
 
 
 def shapes(chips: int, is_small: bool) -> dict[str, Setting]:
-    """Return the timed settings by name; batches are per chip, times the number of chips."""
-    if is_small:
-        rows = {(16, 4): 1, (32, 2): 1, (32, 4): 2}
-        return {
-            f"small, {tokens} tokens, {batch} rows a chip, {examples} examples a row": dataclasses.replace(
-                _SMALL, seq_len=tokens, batch=batch * chips, examples=examples, predicted=tokens * 5 // 32
-            )
-            for (tokens, batch), examples in rows.items()
-        }
-    rows = {(128, 32): 1, (128, 64): 1, (512, 16): 4}
+    """Return the timed settings by name, for all chips together."""
     return {
-        f"base, {tokens} tokens, {batch} rows a chip, {examples} examples a row": dataclasses.replace(
-            _BASE, seq_len=tokens, batch=batch * chips, examples=examples, predicted=tokens * 5 // 32
+        name: dataclasses.replace(
+            model, seq_len=tokens, batch=rows * chips, examples=examples, predicted=tokens * 5 // 32
         )
-        for (tokens, batch), examples in rows.items()
+        for name, (model, tokens, rows, examples) in (_SMALL_SHAPES if is_small else _SHAPES).items()
     }
 
 
@@ -67,7 +71,7 @@ def program_of(setting: Setting, dtype: str, devices: tuple[jax.Device, ...]) ->
         model=ours.encoder(setting, unroll=False),
         optimizer=OptimizerConfig(learning_rate=setting.learning_rate, warmup_steps=0, clip_norm=setting.clip_norm),
         stages=(Stage(10**6, setting.seq_len, setting.batch),),
-        runtime=RuntimeConfig(unroll=False, dtype=dtype),
+        runtime=RuntimeConfig(unroll=False, dtype=dtype, remat="dots"),
     )
     return Program(config, setting.vocab_size, devices)
 
@@ -82,10 +86,8 @@ def first_step(program: Program, setting: Setting, params: dict) -> tuple[float,
 
 def equality(devices: tuple[jax.Device, ...], is_small: bool) -> dict[str, Any]:
     """Compare one step without dropout on the devices with one on the CPU of the host."""
-    setting = dataclasses.replace(
-        _SMALL if is_small else Setting(), batch=8 * len(devices), seq_len=32, predicted=5, dropout=0.0,
-        attention_dropout=0.0,
-    )  # fmt: skip
+    sizes = {"batch": 8 * len(devices), "seq_len": 32, "predicted": 5, "dropout": 0.0, "attention_dropout": 0.0}
+    setting = dataclasses.replace(_SMALL if is_small else Setting(), **sizes)
     host = program_of(setting, "float32", (jax.devices("cpu")[0],))
     params = jax.tree.map(np.array, host.init_state()["params"])
     host_loss, host_mean = first_step(host, setting, params)
@@ -124,6 +126,7 @@ def timed(setting: Setting, devices: tuple[jax.Device, ...], steps: int) -> dict
         "slowest_seconds": max(seconds),
         "tokens_per_second": setting.tokens / median,
         "rows": setting.batch,
+        "strategy": program.layout.strategy,
         "dtype": str(program.encoder.execution.dtype),
         "attention": program.encoder.execution.attention,
         "loss_first": losses[0],
@@ -137,11 +140,15 @@ def check(platform: str, steps: int) -> dict[str, Any]:
     Raises:
       UserError: there is no such device.
     """
-    if jax.default_backend() != platform:
+    # Both: the CPU of the host computes what the TPU is compared with.
+    jax.config.update("jax_platforms", "cpu" if platform == "cpu" else f"{platform},cpu")
+    try:
+        jax.devices()
+    except RuntimeError as error:
         raise UserError(
-            f"JAX runs on {jax.default_backend()} and not on {platform}; choose a TPU as the accelerator, install "
-            "bertjax with '.[tpu]', or add --platform=cpu to test this script"
-        )
+            f"JAX finds no TPU ({reason(error)}); choose one as the accelerator, install bertjax with '.[tpu]', or add "
+            "--platform=cpu to test this script"
+        ) from error
     devices, is_small = tuple(jax.devices()), platform == "cpu"
     record: dict[str, Any] = {
         "device": devices[0].device_kind,
