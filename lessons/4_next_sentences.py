@@ -187,9 +187,9 @@ for judge, score in judges.items():
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.5))
 for number, (judge, shares) in enumerate(result.items()):
-    axes.bar(np.arange(3) + 0.4 * number, 100 * np.array(shares), width=0.38, label=judge)
-axes.axhline(50, color="gray", linestyle="--")
-axes.set(xticks=np.arange(3) + 0.2, xticklabels=kinds, ylabel="true B scores higher [%]", ylim=(30, 100))
+    axes.bar(np.arange(3) + 0.4 * number, 100 * np.array(shares) - 50, width=0.38, bottom=50, label=judge)
+axes.axhline(50, color="gray", linestyle="--")  # guessing
+axes.set(xticks=np.arange(3) + 0.2, xticklabels=kinds, ylabel="true B scores higher [%]", ylim=(40, 100))
 axes.legend()
 lesson.picture(figure, "4_wrong_answers")
 

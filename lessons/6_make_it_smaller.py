@@ -182,9 +182,11 @@ for heads in range(H - 1, 0, -1):
 # %%
 figure, axes = plt.subplots(figsize=(6, 3.5))
 for label, size, loss in points:
-    axes.scatter(size / 1e6, loss, color="tab:orange" if "heads" in label else "tab:blue")
-    axes.annotate(label, (size / 1e6, loss), textcoords="offset points", xytext=(4, 4), fontsize=8)
-axes.set(xlabel="megabytes", ylabel="loss on masked tokens [nats]", xlim=(0, None))
+    # Cut models are close to the whole one, so their labels are on the left.
+    color, shift, side = ("tab:orange", (-6, -3), "right") if "heads" in label else ("tab:blue", (4, 4), "left")
+    axes.scatter(size / 1e6, loss, color=color)
+    axes.annotate(label, (size / 1e6, loss), textcoords="offset points", xytext=shift, ha=side, fontsize=8)
+axes.set(xlabel="megabytes", ylabel="loss on masked tokens [nats]", xlim=(0, 1.15 * points[0][1] / 1e6))
 lesson.picture(figure, "6_sizes")
 
 # %% [markdown]

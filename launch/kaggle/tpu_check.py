@@ -4,8 +4,8 @@
 
 1. One step of a small BERT in float32, on all chips and on the host's CPU, from the same weights and batch: the losses
    and the gradients must agree.
-2. Training steps of BERT base and large at three shapes, in the precision that bertjax chooses (bfloat16 on a TPU): the time to
-   compile, and the median time of a step.
+2. Training steps of BERT base and large at three shapes, in the precision that bertjax chooses (bfloat16 on a TPU):
+   the time to compile, and the median time of a step.
 3. One JSON line with all of it, printed and appended to `--out`.
 
 `--platform=cpu` runs the same on CPU with very small models, to test this file. README.md beside it has the cells.
