@@ -26,7 +26,7 @@ external_toc_path = "_toc.yml"
 # Each notebook stands beside a text with the same cells.
 exclude_patterns = ["notebooks/*.md"]
 
-myst_enable_extensions = ["amsmath", "deflist", "dollarmath"]
+myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 4  # the anchors that GitHub gives headings
 nb_execution_mode = "off"  # tests run the notebooks
 

@@ -92,10 +92,10 @@ lesson.grade(logits_gradient)
 # squares, $s$. It divides one by the root of the other. So each number moves by about the learning rate, however large
 # its gradient is.
 #
-# \begin{align}
+# $$\begin{aligned}
 # m &\leftarrow \beta_1 m + (1 - \beta_1)\,g & s &\leftarrow \beta_2 s + (1 - \beta_2)\,g^2 \\
 # \hat m &= m / (1 - \beta_1^t) & \hat s &= s / (1 - \beta_2^t)
-# \end{align}
+# \end{aligned}$$
 #
 # Both averages start at 0, so they are too small in the first steps. The division in the second line corrects that
 # exactly; $t$ is the number of the step, from 1. AdamW (Loshchilov & Hutter, 2019) also pulls the number $\theta$
