@@ -62,6 +62,7 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "mpnet": {"block": {"kind": "mpnet"}, "embeddings": {"segments": 0, "position_offset": 2}},
 }
 CLASSES = {
     "bert": {
@@ -88,6 +89,7 @@ CLASSES = {
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
     "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
     "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
+    "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
 }
 STEMS = {
     "bert": "Bert",
@@ -101,6 +103,7 @@ STEMS = {
     "eurobert": "EuroBert",
     "neobert": "NeoBERT",
     "ultrabert": "Ultrabert",
+    "mpnet": "MPNet",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
