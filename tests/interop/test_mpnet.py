@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.interop import families, foreign_settings, huggingface, mpnet, sentence_transformers, tokenizers
+from bertjax.interop import families, foreign_settings, huggingface, sentence_transformers, tokenizers
+from bertjax.models import vocabulary
 from bertjax.models.blocks.mpnet import MPNetBlock, bucket_of
 from bertjax.runtime.errors import UserError
 
@@ -19,7 +20,7 @@ SIZES = {
     "max_position_embeddings": 42, "layer_norm_eps": 1e-5,
 }  # fmt: skip
 FAMILY = families.of_config({"model_type": "mpnet"})
-TOKENS = mpnet.with_padding_as_published(models.make(frozenset(), parity.TOKENS, "mpnet")).tokenizer
+TOKENS = models.make(frozenset(), parity.TOKENS, "mpnet").tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +72,12 @@ def test_heads_on_labels(tmp_path, suffix):
     parity.check_labels(tmp_path, make(tmp_path, suffix, **{} if "Question" in suffix else {"num_labels": 3}))
 
 
+def with_padding_first():
+    """Return a model with a tokenizer as bertjax trains it."""
+    export = models.make(frozenset({"mlm"}), models.trained(), "mpnet")
+    return export._replace(tokenizer=models.trained(), params=vocabulary.exchanged(export.params, 0, 1))
+
+
 @pytest.mark.slow
 def test_the_file_for_onnx_computes_the_same(tmp_path):
     pytest.importorskip("onnxscript", reason="ONNX needs the extra [onnx]")
@@ -79,7 +86,7 @@ def test_the_file_for_onnx_computes_the_same(tmp_path):
     make(tmp_path / "theirs", "ForMaskedLM")
     for name, export in {
         "imported": huggingface.read(tmp_path / "theirs")[0],
-        "own_tokenizer": models.make(frozenset({"mlm"}), models.trained(), "mpnet"),
+        "own_tokenizer": with_padding_first(),
     }.items():
         notes = onnx.write(tmp_path / f"{name}.onnx", export)
         assert notes[1].startswith("checked: onnxruntime and bertjax differ by ")
@@ -110,7 +117,10 @@ def test_settings_of_the_published_folder():
 @pytest.mark.parametrize(
     "settings, complaint",
     [
-        ({"relative_attention_num_buckets": 16}, "config.json has relative_attention_num_buckets=16; bertjax's MPNet co"),
+        (
+            {"relative_attention_num_buckets": 16},
+            "config.json has relative_attention_num_buckets=16; bertjax's MPN",
+        ),
         ({"hidden_act": "relu"}, "config.json has hidden_act='relu'; bertjax's MPNet computes 'gelu' only"),
         ({"is_decoder": True}, "config.json has is_decoder=True"),
         ({"max_position_embeddings": 2}, "config.json has max_position_embeddings=2, of which MPNet leaves 2 unused"),
@@ -137,7 +147,7 @@ def test_a_tokenizer_with_padding_elsewhere_is_of_another_model(tmp_path, monkey
 
 def test_own_tokenizers_get_their_padding_where_the_classes_have_it(tmp_path):
     """Ids are exchanged, and every text and its logits stay the same."""
-    export = models.make(frozenset({"mlm"}), models.trained(), "mpnet")
+    export = with_padding_first()
     assert export.tokenizer.pad_id == 0
     huggingface.write(tmp_path, export)
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -148,9 +158,7 @@ def test_own_tokenizers_get_their_padding_where_the_classes_have_it(tmp_path):
     pieces = [[own.piece(i) for i in row] for own in (export.tokenizer, again.tokenizer) for row in own.encode(texts)]
     assert pieces[:2] == pieces[2:] and "[UNK]" in pieces[1]
     assert opened(texts, add_special_tokens=False)["input_ids"] == again.tokenizer.encode(texts)
-    before, after = (
-        own.params["encoder"]["embeddings"]["word"][own.tokenizer.pad_id] for own in (export, again)
-    )
+    before, after = (own.params["encoder"]["embeddings"]["word"][own.tokenizer.pad_id] for own in (export, again))
     np.testing.assert_array_equal(before, after)
 
 
@@ -164,7 +172,7 @@ def test_a_tokenizer_whose_ids_are_not_exchanged_is_refused():
     assert not FAMILY.tokenizer_complaint(models.trained()) and not FAMILY.tokenizer_complaint(TOKENS)
 
 
-def vocabulary() -> list[str]:
+def pieces_of_mpnet() -> list[str]:
     """Return a vocabulary as MPNet's: BERT's with its symbols, after RoBERTa's, and <mask> at the end."""
     words = published.lines(300)
     letters = sorted({letter for line in words for letter in line.lower() if letter.isalnum()})
@@ -175,8 +183,8 @@ def vocabulary() -> list[str]:
 
 
 TEXTS = [
-    *published.lines(40), "", "Ünïcode ÉCOLE naïve", "日本語 and 한국어", "a [MASK] or <mask> b", "<s> x </s> [SEP] <pad>",
-    "[UNK] ☃ \u00a0tab\tnew\nline", "don't-stop, it's 3.14!",
+    *published.lines(40), "", "Ünïcode ÉCOLE naïve", "日本語 and 한국어", "a [MASK] or <mask> b",
+    "<s> x </s> [SEP] <pad>", "[UNK] ☃ \u00a0tab\tnew\nline", "don't-stop, it's 3.14!",
 ]  # fmt: skip
 
 
@@ -184,7 +192,7 @@ TEXTS = [
 def test_tokens_are_those_of_transformers_both_ways(tmp_path, has_json, case):
     folder = tmp_path / "theirs"
     folder.mkdir()
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in vocabulary()), encoding="utf-8")
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces_of_mpnet()), encoding="utf-8")
     settings = {"tokenizer_class": "MPNetTokenizer"} | ({} if case is None else {"do_lower_case": case})
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "config.json").write_text(json.dumps({"model_type": "mpnet"}))
@@ -193,14 +201,14 @@ def test_tokens_are_those_of_transformers_both_ways(tmp_path, has_json, case):
         theirs.save_pretrained(folder)
     found = tokenizers.read(folder)
     ours, symbols = found.tokenizer, ("cls", "pad", "sep", "mask", "unk")
-    assert [getattr(ours, f"{name}_id") for name in symbols] == [0, 1, 2, len(vocabulary()) - 1, 6]
+    assert [getattr(ours, f"{name}_id") for name in symbols] == [0, 1, 2, len(pieces_of_mpnet()) - 1, 6]
     assert [ours.piece(getattr(ours, f"{name}_id")) for name in symbols] == ["<s>", "<pad>", "</s>", "<mask>", "[UNK]"]
     assert not found.has_segments and ours.pair_separators == 2
     texts = [text for text in TEXTS if "<" not in text and "[" not in text]
     assert ours.encode(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
     tokenizers.write(tmp_path, ours, 128, segments=0)
     back = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    assert back(texts) ["input_ids"] == theirs(texts)["input_ids"]
+    assert back(texts)["input_ids"] == theirs(texts)["input_ids"]
     assert back(texts, texts[::-1])["input_ids"] == theirs(texts, texts[::-1])["input_ids"]
     assert back("The <mask> was")["input_ids"] == theirs("The <mask> was")["input_ids"]
     [filled] = ours.encode_masked(["The [MASK] was"])
@@ -229,7 +237,9 @@ def test_an_embedder_as_all_mpnet_base_v2_both_ways(tmp_path):
     export, notes = huggingface.read(folder)
     assert (export.encoder.block.kind, export.max_tokens) == ("mpnet", 24)
     assert not [note for note in notes if "does not know" in note or "not converted" in note]
-    embedder = export._replace(settings=export.settings | {"tasks": {"similar": {"objective": {"kind": "embedding_simcse"}}}})
+    embedder = export._replace(
+        settings=export.settings | {"tasks": {"similar": {"objective": {"kind": "embedding_simcse"}}}}
+    )
     huggingface.write(tmp_path / "ours", embedder)
     assert sentence_transformers.read(tmp_path / "ours").is_embedder
     theirs = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()

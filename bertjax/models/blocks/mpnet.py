@@ -1,4 +1,4 @@
-"""The layer of MPNet (Song et al., 2020, arXiv 2004.09297): BERT's, with a learned bias for each distance of two tokens.
+"""The layer of MPNet (Song et al., 2020, arXiv 2004.09297): BERT's, with learned biases for distances of tokens.
 
 The bias is T5's (Raffel et al., 2020, arXiv 1910.10683, section 2.1): distances share buckets, and each bucket has one
 number per head, which is added to the scaled products of queries and keys. All layers read the same table.
