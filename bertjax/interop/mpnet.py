@@ -38,8 +38,9 @@ class _MPNet(Family):
         return super().settings(encoder, architecture) | {"max_position_embeddings": encoder.max_positions + _FIRST}
 
     def tokenizer_complaint(self, tokenizer):
-        if tokenizer.pad_id == _PAD_ID or _can_exchange(tokenizer):
-            return super().tokenizer_complaint(tokenizer)
+        complaint = super().tokenizer_complaint(tokenizer)
+        if complaint or tokenizer.pad_id == _PAD_ID or _can_exchange(tokenizer):
+            return complaint
         return (
             f"the tokenizer has {tokenizer.pad_id} as the id of its padding, and transformers' {self.title} takes id "
             f"{_PAD_ID} for it; train a tokenizer of data.tokenizer.kind=wordpiece or byte_bpe, in which ids are "
