@@ -219,7 +219,7 @@ def test_heads_are_not_cut_since_all_layers_share_their_biases():
 
 
 def test_predicted_tokens_need_their_order_and_an_encoder_that_reads_them():
-    params, other = params_of(CONFIG), PRESETS["roberta_base"].replace({"vocab_size": 60, "max_positions": 16})
+    other = PRESETS["roberta_base"].replace({"vocab_size": 60, "max_positions": 16})
     small = dataclasses.replace(other, layers=1, width=16, heads=2, feedforward=24)
     for config, inputs in (
         (CONFIG, {"read_BK": READ_BK}),
@@ -227,9 +227,9 @@ def test_predicted_tokens_need_their_order_and_an_encoder_that_reads_them():
         (small, {"read_BK": READ_BK, "rank_BT": RANK_BT}),
     ):
         with pytest.raises(ValueError, match="^answers_BK needs read_BK, rank_BT and model.block.kind=mpnet; pass and"):
-            encode(config, params, BATCH, answers_BK=ANSWERS_BK, **inputs)
+            encode(config, params_of(config), BATCH, answers_BK=ANSWERS_BK, **inputs)
     with pytest.raises(ValueError, match="rank_BT needs read_BK"):
-        encode(CONFIG, params, BATCH, read_BK=READ_BK, rank_BT=RANK_BT)
+        encode(CONFIG, params_of(CONFIG), BATCH, read_BK=READ_BK, rank_BT=RANK_BT)
 
 
 @pytest.mark.parametrize(
