@@ -44,6 +44,7 @@ RECIPES = (
     "structbert",
     "stacking",
     "xlnet",
+    "mpnet",
 )
 # Those whose results are compared with `tests/frozen.json`.
 FROZEN = ("albert_base", "electra_small", "xlnet")
@@ -64,6 +65,7 @@ CLASSES = {
     "roberta_base": "RobertaForMaskedLM",
     "causal": "BertLMHeadModel",
     "xlnet": "XLNetLMHeadModel",
+    "mpnet": "MPNetForMaskedLM",
 }
 
 
@@ -101,6 +103,10 @@ PUBLISHED = {
             **{"stages.0.rotary_base": 1e4, "model.block.rotary_base": 1.6e5, "model.block.local_rotary_base": 1e4},
             **{"stages.1.learning_rate": 3e-4, "stages.2.learning_rate": 0.0, "optimizer.schedule.floor": 0.001},
         },
+    },
+    "mpnet": {
+        **{"optimizer.learning_rate": 5e-4, "optimizer.b2": 0.98, "optimizer.clip_norm": 0.0},
+        **{"stages.0": (500_000, 512, 8192), "tasks.mpnet.objective.masking.kind": "words"},
     },
     "neobert": {
         **{"optimizer.learning_rate": 6e-4, "optimizer.b2": 0.95, "optimizer.weight_decay": 0.1},

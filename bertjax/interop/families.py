@@ -12,6 +12,7 @@ from bertjax.interop import (
     eurobert,
     mobilebert,
     modernbert,
+    mpnet,
     neobert,
     roberta,
     ultrabert,
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     eurobert.FAMILY,
     neobert.FAMILY,
     ultrabert.FAMILY,
+    mpnet.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -19,6 +19,7 @@ from bertjax.interop import (
     eurobert,
     families,
     foreign_settings,
+    mpnet,
     names,
     sentence_transformers,
     task_heads,
@@ -89,9 +90,11 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
       UserError: no family in transformers computes the model, or Hugging Face's formats cannot express its heads or its
         tokenizer.
     """
-    folder, tokenizer = Path(folder), export.tokenizer
+    folder = Path(folder)
     check_kinds(export.encoder.architecture())
     # 1. Make it a model that transformers can compute, with notes on what changes.
+    export = mpnet.with_padding_as_published(export)
+    tokenizer = export.tokenizer
     export, temperature_notes = task_heads.with_temperature(export)
     export, left_out_notes = _with_whole_attention(export)
     left_out_notes += temperature_notes + activation_notes(export.encoder)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config.export import Export
-from bertjax.interop import huggingface, onnx_metadata, task_heads
+from bertjax.interop import huggingface, mpnet, onnx_metadata, task_heads
 from bertjax.interop.onnx_rows import inputs_of, rows
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.interop.tokenizers import load_json
@@ -26,7 +26,7 @@ SUFFIX = ".onnx"
 TOLERANCE = 1e-4
 # Larger weights go into a separate file, MODEL.onnx.data: a protocol buffer holds at most 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
-_WITH_POOLER = ("bert", "albert", "roberta", "mobilebert")
+_WITH_POOLER = ("bert", "albert", "roberta", "mobilebert", "mpnet")
 _PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
 
@@ -57,7 +57,7 @@ def write(path: Path, export: Export) -> list[str]:
             f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
             "models only; convert it to a folder of transformers"
         )
-    export, notes = task_heads.with_temperature(export)
+    export, notes = task_heads.with_temperature(mpnet.with_padding_as_published(export))
     reading = reading_of(export)
     # Beside the target, so that the file can be moved into place in one step.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:

@@ -17,13 +17,23 @@ _WORDPIECE = (
     "Lxmert",
     "SqueezeBert",
     "RetriBert",
+    "MPNet",
 )
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
 # {class: the family whose order of ids it has}
 _SENTENCEPIECE = {"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"}
 # {class: its symbols for the start and the end of a text, unless a file declares others}
-_BOUNDS = dict.fromkeys((*_BYTE_BPE, "XLMRoberta", "Camembert", "XLNet"), ("<s>", "</s>")) | {
+_BOUNDS = dict.fromkeys((*_BYTE_BPE, "XLMRoberta", "Camembert", "XLNet", "MPNet"), ("<s>", "</s>")) | {
     "Albert": ("[CLS]", "[SEP]")
+}
+# MPNet's vocabulary has the symbols of both BERT and RoBERTa. Only [UNK] is BERT's (transformers 5.24,
+# tokenization_mpnet.py).
+_MPNET = {
+    "unk_token": "[UNK]",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
 }
 # A class that lays out texts by two settings, whatever the template of its `tokenizer.json` is.
 _GEMMA = "Gemma"
@@ -32,7 +42,7 @@ _IN_TRANSFORMERS_5 = "TokenizersBackend"
 _GENERIC = ("PreTrained", "PreTrainedTokenizerFast", _IN_TRANSFORMERS_5)
 # Classes without `token_type_ids` among their `model_input_names`: both texts of a pair are then in segment 0. In
 # transformers 5 these are also ALBERT's and XLNet's, but the models were trained with two segments.
-_ONE_SEGMENT = (*_BYTE_BPE, "XLMRoberta", "Camembert", "DistilBert", _IN_TRANSFORMERS_5)
+_ONE_SEGMENT = (*_BYTE_BPE, "XLMRoberta", "Camembert", "DistilBert", "MPNet", _IN_TRANSFORMERS_5)
 # Classes with code that splits words or arranges ids: their files alone would give other ids.
 _OWN_CODE = {
     "BertJapanese": "splits words by MeCab, Sudachi or Juman",
@@ -43,14 +53,13 @@ _OWN_CODE = {
     "Flaubert": "splits words by rules of each language",
     "XLM": "splits words by rules of each language",
     "RoFormer": "splits Chinese words by rjieba",
-    "MPNet": "has symbols of RoBERTa in a vocabulary of BERT",
     "Canine": "reads characters",
 }
 # The class of a folder that names none, by `model_type`.
 _DEFAULTS = {
     **{"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "mobilebert": "MobileBert"},
     **{"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "xlnet": "XLNet"},
-    "albert": "Albert",
+    **{"albert": "Albert", "mpnet": "MPNet"},
 }
 # A file of classes in `_OWN_CODE`.
 _FASTBPE = "bpe.codes"
@@ -78,12 +87,13 @@ def is_generic(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 def doubles_separator(name: str) -> bool:
     """Return whether a class puts two `</s>` between two texts."""
-    return name in (*_BYTE_BPE, "XLMRoberta", "Camembert")
+    return name in (*_BYTE_BPE, "XLMRoberta", "Camembert", "MPNet")
 
 
-def with_bounds(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `tokenizer_config.json` with the `bos_token` and `eos_token` that a class has by default."""
-    return dict(zip(("bos_token", "eos_token"), _BOUNDS.get(name, (None, None)), strict=True)) | settings
+def with_symbols(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a `tokenizer_config.json` with the symbols that a class has by default, where names do not tell them."""
+    bounds = dict(zip(("bos_token", "eos_token"), _BOUNDS.get(name, (None, None)), strict=True))
+    return bounds | (_MPNET if name == "MPNet" else {}) | settings
 
 
 def gives_segments(name: str, settings: Mapping[str, Any]) -> bool:

@@ -121,7 +121,7 @@ def _read(folder: Path, lowercase: bool) -> Found:
     settings, symbols, ids = (_if_there(folder / name) for name in (CONFIG, SYMBOLS, ADDED))
     config, description = _if_there(folder / "config.json"), _if_there(folder / MODEL)
     is_json, class_name = bool(description), tokenizer_classes.name_of(settings, config)
-    files = added_tokens.declared(tokenizer_classes.with_bounds(class_name, settings), symbols, ids)
+    files = added_tokens.declared(tokenizer_classes.with_symbols(class_name, settings), symbols, ids)
     kind = _kind_of(folder, description, files, is_ours=tokenizer_classes.is_generic(settings, config))
     tokenizer_classes.check(folder, settings, config, kind)
     layout = layout_of(description.get("post_processor"))

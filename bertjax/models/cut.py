@@ -95,6 +95,8 @@ def check_heads(config: EncoderConfig) -> None:
         raise ValueError(
             f"model.block.key_value_heads={shared} serve {config.heads} heads of queries together, which stay together"
         )
+    if config.block.has_shared_heads:
+        raise ValueError(f"model.block.kind={config.block.kind} has parameters of heads that all layers share")
 
 
 def heads(params: dict, config: EncoderConfig, kept: np.ndarray) -> tuple[dict, EncoderConfig]:

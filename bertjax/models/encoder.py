@@ -12,6 +12,7 @@ from flax import linen as nn
 
 from bertjax.models import stack, taps
 from bertjax.models.activations import pooler_activation
+from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.kernels import PLAIN, implementation_at
@@ -19,7 +20,7 @@ from bertjax.models.layers import Dense, normalization
 from bertjax.models.random import split
 from bertjax.models.remat import POLICIES, save_all_but_gathered
 from bertjax.models.streams import Streams
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import Queries, Visibility, at_columns
 
 
 class Encoded(NamedTuple):
@@ -50,11 +51,18 @@ class _Depth(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Inputs shared by all layers: visibility, positions and, for XLNet, the streams of predicted tokens."""
+    """Inputs shared by all layers: visibility, positions and, for XLNet and MPNet, the streams of predicted tokens."""
 
     visibility: Visibility
     positions: Any
-    streams: Streams | None = None
+    streams: Streams | CompensatedStreams | None = None
+
+
+def first_positions(config: EncoderConfig, key: jax.Array, zeros_BT: jax.Array) -> Any:
+    """Return what layers read about positions in rows of zeros, with initial parameters if layers share any."""
+    if (shared := config.block.shared_module(config)) is None:
+        return config.block.positions(config, zeros_BT, zeros_BT)
+    return shared.init_with_output(key, zeros_BT, zeros_BT)[0]
 
 
 class Encoder(nn.Module):
@@ -80,11 +88,12 @@ class Encoder(nn.Module):
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's shard of the stack, whose shape no initializer gives
             self.layers = self.get_variable("params", "layers")
+        self.shared = self.config.block.shared_module(self.config)
         self.pooler = Dense(self.config, self.config.width)
 
     def _init_layers(self, key: jax.Array) -> dict:
         hidden_BTD, zeros_BT = jnp.zeros((1, 1, self.config.width)), jnp.zeros((1, 1), jnp.int32)
-        positions = self.config.block.positions(self.config, zeros_BT, zeros_BT)
+        positions = first_positions(self.config, key, zeros_BT)
 
         def init(key: jax.Array) -> dict:
             layer = self.config.block.layer(self.config)
@@ -104,6 +113,7 @@ class Encoder(nn.Module):
         read_BK: jax.Array | None = None,
         rank_BT: jax.Array | None = None,
         memory_BT: jax.Array | None = None,
+        answers_BK: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> Encoded:
         """Encode a batch.
@@ -117,13 +127,15 @@ class Encoder(nn.Module):
           read_BK: int, positions whose hidden states are returned; all by default.
           rank_BT: int, XLNet's order: states at `read_BK` are the query stream's, nothing is pooled; see `Streams`.
           memory_BT: bool, tokens whose states pass no gradient on; only with `rank_BT`.
+          answers_BK: int, MPNet's predicted tokens, at `read_BK`, where `tokens_BT` has what replaces them; negative in
+            empty places. `rank_BT` is then as in `CompensatedStreams`.
           key: dropout key, or keys [B], one per row; None disables dropout.
 
         Raises:
           ValueError: the arguments or the taps contradict each other or the config.
         """
         block, captures = self.config.block, taps.names_of(self)
-        self._check(captures, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT)
+        self._check(captures, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT, answers_BK)
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
@@ -140,8 +152,13 @@ class Encoder(nn.Module):
         embedding_key, query_key = split(cast(jax.Array, embedding_key), 2) if two_streams else (embedding_key, None)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
-        positions = block.positions(self.config, positions_BT, segments_BT)
+        places = positions_BT, segments_BT
+        positions = block.positions(self.config, *places) if self.shared is None else self.shared(*places)
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
+        if answers_BK is not None:
+            inputs = answers_BK, positions_BT, segments_BT, query_key, examples_BT
+            hidden_BTD, tokens = self._with_answers(hidden_BTD, tokens, cast(jax.Array, read_BK), rank_BT, *inputs)
+            return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if rank_BT is not None:
             streams = Streams(cast(jax.Array, read_BK), rank_BT, memory_BT)
             hidden_BTD = streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
@@ -157,6 +174,19 @@ class Encoder(nn.Module):
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
         return Encoded(hidden, self.pool(block.summaries(summary_BMD, texts_BT)))
 
+    def _with_answers(
+        self, hidden_BTD, tokens, read_BK, rank_BT, answers_BK, positions_BT, segments_BT, key, examples_BT
+    ):
+        """Return the first states and the inputs of the layers, with the predicted tokens after the row."""
+        places = (at_columns(values_BT, read_BK) for values_BT in (positions_BT, segments_BT, examples_BT))
+        positions_BK, segments_BK, examples_BK = places
+        answers_BKD = self.embeddings(jnp.maximum(answers_BK, 0), positions_BK, segments_BK, key, examples_BK)
+        answers_BKD = self.projection(answers_BKD) if self.config.has_projection else answers_BKD
+        streams = CompensatedStreams(read_BK, rank_BT, answers_BK >= 0)
+        visibility = streams.visibility(tokens.visibility.examples_BT)
+        tokens = _Tokens(visibility, tokens.positions.with_keys(read_BK), streams)
+        return streams.begin(hidden_BTD, answers_BKD), tokens
+
     def pool(self, summary_BND: jax.Array) -> jax.Array | None:
         """Return what `Encoded.pooled_BND` has for the examples' summaries."""
         if not self.config.block.has_pooler:
@@ -166,7 +196,7 @@ class Encoder(nn.Module):
             return None
         return pooler_activation(self.config)(self.pooler(summary_BND))
 
-    def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT):
+    def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT, answers_BK):
         if (
             positions_BT is None
             and self.config.embeddings.has_position_table
@@ -178,7 +208,10 @@ class Encoder(nn.Module):
                 f"attention={found} keeps no probabilities to capture; build the encoder with "
                 f'attention={PLAIN}, or name what to capture: "captured": {{"encoder": dict.fromkeys(["hidden"])}}'
             )
-        if rank_BT is not None and (read_BK is None or not self.config.block.has_query_stream):
+        if answers_BK is not None and (rank_BT is None or read_BK is None or not self.config.block.has_compensation):
+            raise ValueError("answers_BK needs read_BK, rank_BT and model.block.kind=mpnet; pass and set all")
+        has_streams = self.config.block.has_query_stream or answers_BK is not None
+        if rank_BT is not None and (read_BK is None or not has_streams):
             raise ValueError(
                 "rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet; pass and set both"
             )

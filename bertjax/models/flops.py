@@ -38,6 +38,7 @@ class FlopsPart(NamedTuple):
       heads: {unit: multiply-adds per unit, summed over heads}; a unit is `tokens`, `predictions` or `examples`.
       read: positions per prediction that the last layer computes; None if it computes all tokens.
       queries: whether every layer computes a second state per prediction, as in XLNet.
+      answers: whether predicted tokens are read beside the symbols in their place, as in MPNet.
       has_backward: whether gradients are computed; False for a teacher.
     """
 
@@ -45,6 +46,7 @@ class FlopsPart(NamedTuple):
     heads: Mapping[str, float] = FrozenDict()
     read: float | None = None
     queries: bool = False
+    answers: bool = False
     has_backward: bool = True
 
 
@@ -78,7 +80,9 @@ def label_products(config: EncoderConfig, outputs: int, on_tokens: bool = False)
     return config.width * (outputs if is_linear else config.width + outputs)
 
 
-def encoder_products(config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False) -> float:
+def encoder_products(
+    config: EncoderConfig, counts: Counts, read: float | None = None, queries: bool = False, answers: bool = False
+) -> float:
     """Return the multiply-adds of a forward pass's matmuls.
 
     Embeddings count their own and the block those of a layer. Lookups and elementwise operations do not count.
@@ -89,18 +93,23 @@ def encoder_products(config: EncoderConfig, counts: Counts, read: float | None =
         values still cover all tokens. None if it computes all tokens.
       queries: whether every layer computes a second state per prediction (XLNet's query stream). The last layer then
         computes only these, and no summaries.
+      answers: whether each prediction adds a token that all layers read (MPNet's predicted tokens).
     """
     products = config.block.products(config)
     seen = counts.token_pairs / max(counts.tokens, 1.0)
     added = counts.predictions if queries else 0.0
-    total = config.embeddings.products(config) * counts.tokens
+    tokens = counts.tokens
+    if answers:
+        tokens += counts.predictions
+        seen *= tokens / max(counts.tokens, 1.0)
+    total = config.embeddings.products(config) * tokens
     for layer in range(config.layers):
-        states, again = counts.tokens + added, 0.0
+        states, again = tokens + added, 0.0
         # The last layer computes queries, outputs and feed-forward only where heads read.
         if layer == config.layers - 1 and read is not None:
             again = products.again
             states = read * counts.predictions + (0.0 if queries else counts.examples)
         # The average token sees token_pairs / tokens others; a window caps this.
         visible = min(seen, config.block.most_visible(layer))
-        total += products.tokens * counts.tokens + states * (products.states + again + products.pairs * visible)
+        total += products.tokens * tokens + states * (products.states + again + products.pairs * visible)
     return total

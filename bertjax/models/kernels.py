@@ -96,6 +96,7 @@ _DESCRIPTIONS = {
     "window": "windows of local layers (model.block.window)",
     "rank_BT": "an order of tokens (model.direction)",
     "rank_BQ": "queries with an order of their own",
+    "end_BT": "symbols that predicted tokens take the place of (objective.kind=permuted_mlm)",
     "bias_BHQT": "terms that are added to the products of attention, such as distances (model.block)",
     "fixed_heads": "heads with fixed maps (model.block.fixed_heads)",
 }

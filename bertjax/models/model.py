@@ -93,6 +93,7 @@ class Model(nn.Module):
         *,
         rank_BT: jax.Array | None = None,
         memory_BT: jax.Array | None = None,
+        answers_BK: jax.Array | None = None,
     ) -> Encoded:
         """Run the encoder on a batch.
 
@@ -100,13 +101,15 @@ class Model(nn.Module):
           batch: arrays that every objective's batch has, see `_inputs_of`.
           key: dropout key; None disables dropout.
           read: int [B, K], positions whose hidden states are returned (the pooled [CLS] always is); None for all.
-          rank_BT, memory_BT: prediction order and memory for XLNet, see `Encoder`.
+          rank_BT, memory_BT, answers_BK: prediction order, memory for XLNet and predicted tokens for MPNet, see
+            `Encoder`.
         """
         # XLNet's query stream (rank_BT) exists only at the positions that are read, so it cannot compute all.
         if self.computes_all and read is not None and rank_BT is None:
             encoded = self.encoder(**_inputs_of(batch), key=key)
             return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read[..., None], axis=1))
-        return self.encoder(**_inputs_of(batch), read_BK=read, rank_BT=rank_BT, memory_BT=memory_BT, key=key)
+        streams = {"rank_BT": rank_BT, "memory_BT": memory_BT, "answers_BK": answers_BK}
+        return self.encoder(**_inputs_of(batch), read_BK=read, **streams, key=key)
 
     def encode_by_generator(
         self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None

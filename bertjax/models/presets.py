@@ -1,5 +1,6 @@
 """Published architectures by name."""
 
+import dataclasses
 from typing import Any
 
 from bertjax.models.bert import BertBlock, BertEmbeddings
@@ -7,6 +8,7 @@ from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
+from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import FIXED_PATTERNS
@@ -20,6 +22,10 @@ def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:
 def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
     # RoBERTa has no NSP and therefore no segments. Its positions start after the padding id, which is 1.
     return _bert(layers, width, heads, embeddings=BertEmbeddings(segments=0, position_offset=2), norm_epsilon=1e-5)
+
+
+def _mpnet(layers: int, width: int, heads: int) -> EncoderConfig:
+    return dataclasses.replace(_roberta(layers, width, heads), block=MPNetBlock())
 
 
 def _albert(layers: int, width: int) -> EncoderConfig:
@@ -87,6 +93,7 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # the published models, after their context extension. eurobert_*: Boizard et al. (2025), arXiv 2503.05500, and their
 # code (Nicolas-BZRD/EuroBERT, optimus/trainer/model/encoder/eurobert.py). neobert: Le Breton et al. (2025), arXiv
 # 2502.19587, and their code (chandar-lab/NeoBERT, src/neobert/model/model.py); feedforward is 2/3 of their 3,072.
+# mpnet_base: Song et al. (2020), arXiv 2004.09297, section 3.1.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
     "fixed_tiny": _bert(3, 256, 8, block=BertBlock(FIXED_PATTERNS)),
@@ -137,4 +144,5 @@ PRESETS: dict[str, EncoderConfig] = {
     "eurobert_610m": _eurobert(26, 1152, 18, 4096, key_value_heads=6),
     "eurobert_2_1b": _eurobert(32, 2304, 18, 6144, key_value_heads=6),
     "neobert": _neobert(28, 768, 12, 2048),
+    "mpnet_base": _mpnet(12, 768, 12),
 }

@@ -29,11 +29,14 @@ class Visibility(NamedTuple):
       window: int or int32 [], number of visible tokens to either side; None for no limit.
       rank_BT: int, rank of each token: only equal or lower ranks are visible (XLNet's order, or the columns in a
         left-to-right model); None for no order.
+      end_BT: int, rank from which on a token is no longer visible (MPNet's symbols for predicted tokens); None for
+        none. Only with `rank_BT`.
     """
 
     examples_BT: jax.Array
     window: int | jax.Array | None = None
     rank_BT: jax.Array | None = None
+    end_BT: jax.Array | None = None
 
     def mask_BQT(self, columns_BQ: jax.Array | None = None, rank_BQ: jax.Array | None = None) -> jax.Array:
         """Return a boolean mask that is True where query q may attend to token t.
@@ -50,6 +53,8 @@ class Visibility(NamedTuple):
         if self.rank_BT is not None:
             rank_BQ = at_columns(self.rank_BT, columns_BQ) if rank_BQ is None else rank_BQ
             mask_BQT &= rank_BQ[:, :, None] >= self.rank_BT[:, None, :]
+            if self.end_BT is not None:
+                mask_BQT &= rank_BQ[:, :, None] < self.end_BT[:, None, :]
         return mask_BQT
 
 

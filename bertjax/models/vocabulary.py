@@ -33,6 +33,19 @@ def pad(params: dict, config: EncoderConfig) -> dict:
     return jax.tree_util.tree_map_with_path(pad_leaf, params)
 
 
+def exchanged(params: dict, first: int, second: int) -> dict:
+    """Return params in which two tokens have exchanged their ids (numpy arrays in, numpy arrays out)."""
+
+    def exchange(path, leaf):
+        if not has_vocabulary_axis(path):
+            return leaf
+        order = np.arange(len(leaf))
+        order[[first, second]] = second, first
+        return np.asarray(leaf)[order]
+
+    return jax.tree_util.tree_map_with_path(exchange, params)
+
+
 def count_leaf(path: tuple, leaf, config: EncoderConfig) -> int:
     """Return the parameter count of the leaf at this key path, without vocabulary padding."""
     return math.prod((config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape)

@@ -43,7 +43,7 @@ class StepFlops:
 
 
 def _operations(part: FlopsPart, counts: Counts) -> float:
-    products = encoder_products(part.encoder, counts, part.read, part.queries)
+    products = encoder_products(part.encoder, counts, part.read, part.queries, part.answers)
     products += sum(each * getattr(counts, unit) for unit, each in part.heads.items())
     # A multiply-add is 2 operations. The backward pass has two products for each forward one: dL/dx and dL/dW.
     return 2.0 * products * (3 if part.has_backward else 1)

@@ -37,6 +37,7 @@ SHIPPED = [
     *(("albert_base", variant) for variant in ("", "smoke", "large", "xlarge", "xxlarge")),
     *(("electra_small", variant) for variant in ("", "smoke", "base", "large", "mlm")),
     *(("xlnet", variant) for variant in ("", "smoke", "base")),
+    *(("mpnet", variant) for variant in ("", "smoke", "mlm")),
     *(("modernbert", variant) for variant in ("", "smoke", "large")),
     *(("ettin", variant) for variant in ("", "smoke", "17m", "32m", "68m", "400m", "1b")),
     *(("mmbert", variant) for variant in ("", "smoke", "small", "phase1", "phase2", "phase3", "small-phase3")),

@@ -41,6 +41,7 @@ FAMILIES = {  # {model_type: (stem of the classes, kind of the tokenizer, settin
     ),
     "xlm-roberta": ("XLMRoberta", "xlm-roberta", SIZES | {"type_vocab_size": 1}),
     "camembert": ("Camembert", "camembert", SIZES | {"type_vocab_size": 1}),
+    "mpnet": ("MPNet", "mpnet", SIZES),
     "modernbert": ("ModernBert", "modernbert", SIZES | {"num_hidden_layers": 4, "local_attention": 8}),
 }
 
@@ -109,7 +110,7 @@ def make(family: str, head: str, folder: Path) -> Foreign:
     return Foreign(folder, opened, model)
 
 
-_COUNTED = ("byte_bpe", "xlm-roberta", "camembert")
+_COUNTED = ("byte_bpe", "xlm-roberta", "camembert", "mpnet")
 # Settings of tokenizers that have no class of their own.
 _CLASSES = {
     "modernbert": {
@@ -134,6 +135,9 @@ def _vocabulary(kind: str) -> dict[str, bytes]:
     if kind == "wordpiece":
         trained = tokenizer.train(lines, TokenizerConfig(kind="wordpiece", vocab_size=4000, lowercase=True))
         return {"vocab.txt": "".join(trained.piece(i) + "\n" for i in range(trained.vocab_size)).encode()}
+    if kind == "mpnet":  # the symbols of RoBERTa around a vocabulary of BERT
+        of_bert = _vocabulary("wordpiece")["vocab.txt"].decode()
+        return {"vocab.txt": f"<s>\n<pad>\n</s>\n<unk>\n{of_bert}<mask>\n".encode()}
     if kind == "byte_bpe":
         model = tokenizer.train(lines, TokenizerConfig(kind="byte_bpe", vocab_size=600)).description["model"]
         ordinary = (piece for piece in model["vocab"] if piece not in tokenizer.SPECIALS)

@@ -12,7 +12,7 @@ from bertjax.config.export import Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import families
+from bertjax.interop import families, mpnet
 from bertjax.models import vocabulary
 from tests import batches
 
@@ -62,6 +62,7 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "mpnet": {"block": {"kind": "mpnet"}, "embeddings": {"segments": 0, "position_offset": 2}},
 }
 CLASSES = {
     "bert": {
@@ -88,6 +89,7 @@ CLASSES = {
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
     "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
     "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
+    "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
 }
 STEMS = {
     "bert": "Bert",
@@ -101,6 +103,7 @@ STEMS = {
     "eurobert": "EuroBert",
     "neobert": "NeoBERT",
     "ultrabert": "Ultrabert",
+    "mpnet": "MPNet",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
@@ -155,7 +158,8 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
         params["encoder"]["embeddings"]["word"][tokens.pad_id] = 0.0
     if kind == "modernbert":  # nothing reads the norm before the first attention, and its folders have none
         params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1.0
-    return Export(to_dict(config), encoder, params, tokens, {})
+    # In the files of MPNet, padding is id 1.
+    return mpnet.with_padding_as_published(Export(to_dict(config), encoder, params, tokens, {}))
 
 
 def fine_tuned(term: str, tokens: Tokenizer, kind: str = "bert") -> Export:

@@ -80,7 +80,7 @@ def check_values_and_gradients(
     # transformers lists the last states after the final norm.
     for layer, theirs_BTD in enumerate(outputs.hidden_states[: ours.encoder.layers]):
         np.testing.assert_allclose(hidden[layer][real_BT], theirs_BTD.detach().numpy()[real_BT], atol=1e-4)
-    theirs_BTD = model.model(**inputs()).last_hidden_state.detach().numpy()
+    theirs_BTD = model.base_model(**inputs()).last_hidden_state.detach().numpy()
     np.testing.assert_allclose(last_BTD[real_BT], theirs_BTD[real_BT], atol=1e-4)
     theirs_BTV = outputs.logits.detach().numpy()[real_BT]
     np.testing.assert_allclose(logits_BTV[real_BT][:, : ours.encoder.vocab_size], theirs_BTV, atol=1e-4)
@@ -89,8 +89,10 @@ def check_values_and_gradients(
     cut = {path: x[: ours.encoder.vocab_size] if "/word" in path else x for path, x in flat.items()}
     own = family.published(names.to_tensors(cut, family.names(ours.encoder, frozenset({"mlm"}))))
     assert own.keys() == theirs.keys()
+    # Softmax cancels biases of keys if positions do not rotate them: their gradient is rounding of zero.
+    rounding = 1e-6 * np.sqrt(sum(np.sum(gradient**2) for gradient in theirs.values()))
     for name, gradient in theirs.items():
-        assert np.linalg.norm(own[name] - gradient) <= 1e-3 * np.linalg.norm(gradient), name
+        assert np.linalg.norm(own[name] - gradient) <= max(1e-3 * np.linalg.norm(gradient), rounding), name
 
 
 def check_bytes(folder, model: torch.nn.Module) -> None:

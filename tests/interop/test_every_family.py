@@ -25,6 +25,8 @@ CASES = [
     ("mobilebert", "pretrained"),
     ("xlm-roberta", "cross_encoder"),
     ("camembert", "classification"),
+    ("mpnet", "classification"),
+    ("mpnet", "pretrained"),
     ("modernbert", "classification"),
     *([("eurobert", "classification"), ("eurobert", "tagging")] if "eurobert" in foreign.FAMILIES else []),
 ]

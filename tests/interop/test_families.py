@@ -81,7 +81,7 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     since = {"modernbert": "4.48", "eurobert": "5.3", "ultrabert": "5.20"}.get(kind)
     assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
-        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "ultrabert")
+        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "ultrabert", "mpnet")
     )
 
 
@@ -260,7 +260,7 @@ def test_families_that_find_padding_by_its_id_refuse_a_tokenizer_that_pads_with_
         original.params["encoder"]["embeddings"]["position"] = np.ones((20 + shared.pad_id + 1, 16), np.float32)
     title = families.of_config({"model_type": kind}).title
     message = rf"ends texts with the symbol that it pads with, '\[SEP\]', and transformers' {title} takes the end of"
-    if kind in ("roberta", "mobilebert"):
+    if kind in ("roberta", "mobilebert", "mpnet"):
         assert re.search(message, families.tokenizer_complaint(original.encoder, shared))
         with pytest.raises(UserError, match=message):
             huggingface.write(tmp_path / "out", original)

@@ -209,7 +209,7 @@ def test_longest_text_and_lower_case_are_applied(tmp_path, limit, is_lower):
     np.testing.assert_allclose(theirs, Predictor(model).embed(texts, normalize=True), atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])
+@pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta", "mpnet"])
 @pytest.mark.parametrize(
     "objective, normalizes", [("embedding_contrastive", True), ("embedding_classification", False)]
 )

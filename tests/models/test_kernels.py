@@ -86,6 +86,7 @@ PASSED = {
     "examples_BT": jnp.asarray(np.repeat([[1, 2, 0]], [50, 70, 8], axis=1)),
     "window": jnp.int32(9),
     "rank_BT": jnp.arange(128)[None],
+    "end_BT": 50 + jnp.arange(128)[None],
     "rate": 0.5,
     "key": jax.random.split(jax.random.key(3), 1),
     "bias_BHQT": jax.random.normal(jax.random.key(1), (1, 2, 128, 128)),
@@ -101,7 +102,7 @@ COMPUTED = {
     CUDNN: {"examples_BT", "window", "rank_BT", "key", "columns_BQ"},
 }
 # What a field has an effect with.
-TOGETHER = {"rate": ("key",), "key": (), "rank_BQ": ("columns_BQ", "rank_BT")}
+TOGETHER = {"rate": ("key",), "key": (), "rank_BQ": ("columns_BQ", "rank_BT"), "end_BT": ("rank_BT",)}
 
 
 @pytest.mark.parametrize("field", sorted({*AttentionInputs._fields, *Visibility._fields} - {*ALWAYS}))

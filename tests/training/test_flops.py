@@ -14,6 +14,7 @@ from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
+from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
@@ -28,6 +29,7 @@ from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
+from bertjax.objectives.pretraining.permuted_mlm import PermutedMaskedLM
 from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import LoraConfig
@@ -52,6 +54,8 @@ def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
         objective = dataclasses.replace(objective, classes=("0", "1", "2"))
     if isinstance(objective, PermutationLM):
         encoder = dataclasses.replace(encoder, **batches.RELATIVE)
+    if isinstance(objective, PermutedMaskedLM):
+        encoder = dataclasses.replace(encoder, block=MPNetBlock())
     if isinstance(objective, CausalLM):
         encoder = dataclasses.replace(encoder, direction="left_to_right")
     if kind in WRAPPERS:

@@ -9,6 +9,7 @@ KINDS = {
     "bert": "bertjax.models.bert:BertBlock",
     "modern": "bertjax.models.blocks.modern:ModernBlock",
     "xlnet": "bertjax.models.blocks.xlnet:XLNetBlock",
+    "mpnet": "bertjax.models.blocks.mpnet:MPNetBlock",
     "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertBlock",
     "llama": "bertjax.models.blocks.llama:LlamaBlock",
     "ultrabert": "bertjax.models.blocks.ultrabert:UltraBlock",

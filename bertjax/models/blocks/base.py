@@ -60,6 +60,9 @@ class Block(Kind, abc.ABC):
         `bertjax.models.label_heads`; None for linear ones.
       masked_lm_head: class of the head that predicts tokens, see `bertjax.models.heads`; None for BERT's.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
+      has_compensation: whether attention can read predicted tokens beside the symbols in their place, see
+        `bertjax.models.compensation`.
+      has_shared_heads: whether heads have parameters that all layers share, so that each layer has the same heads.
     """
 
     captures: ClassVar[tuple[str, ...]] = NAMES
@@ -78,6 +81,8 @@ class Block(Kind, abc.ABC):
     token_head: ClassVar[type[nn.Module] | None] = None
     masked_lm_head: ClassVar[type[nn.Module] | None] = None
     has_query_stream: ClassVar[bool] = False
+    has_compensation: ClassVar[bool] = False
+    has_shared_heads: ClassVar[bool] = False
 
     @abc.abstractmethod
     def check(self, config: Any) -> None:
@@ -125,6 +130,13 @@ class Block(Kind, abc.ABC):
 
     def positions(self, config: Any, positions_BT: jax.Array, segments_BT: jax.Array) -> Any:
         """Return what every layer reads about positions; None if the embeddings hold them."""
+        return None
+
+    def shared_module(self, config: Any) -> nn.Module | None:
+        """Return a module with parameters that all layers read, or None.
+
+        It is called as `positions` is, without the config, and its result takes the place of that of `positions`.
+        """
         return None
 
     def texts(self, examples_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:

@@ -141,13 +141,27 @@ def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray)
       chosen: bool [n], tokens to predict.
       is_memory: bool [n], memory tokens.
     """
-    places = np.where(is_memory, 0, 1).astype(np.int32)
-    ordered = np.flatnonzero((chosen | ragged.special) & ~is_memory)
+    given = np.where(is_memory, 0, 1).astype(np.int32)
+    places = order(ragged, draw, (chosen | ragged.special) & ~is_memory)
+    return given + places
+
+
+def order(ragged: Ragged, draw: Draw, ordered: np.ndarray) -> np.ndarray:
+    """Return each token's place, from 1 on, in a random order of the tokens `ordered` of its example; int32 [n].
+
+    The others have 0.
+
+    Args:
+      ragged: examples with n tokens.
+      draw: seed and epochs, which determine the order.
+      ordered: bool [n].
+    """
+    places, ordered = np.zeros(len(ordered), np.int32), np.flatnonzero(ordered)
     examples = ragged.token_examples[ordered]
     # Sort by example, and within an example by random bits: a permutation per example.
-    order = np.lexsort((token_bits(ragged, draw, "permutation", ordered), examples))
+    by_example = np.lexsort((token_bits(ragged, draw, "permutation", ordered), examples))
     starts = np.searchsorted(examples, np.arange(len(ragged.ids)))
-    places[ordered[order]] = 2 + np.arange(len(ordered)) - starts[examples]
+    places[ordered[by_example]] = 1 + np.arange(len(ordered)) - starts[examples]
     return places
 
 

@@ -1,0 +1,76 @@
+"""MPNet: masked and permuted language modeling (Song et al., 2020, arXiv 2004.09297, section 2).
+
+The predicted tokens of an example get a random order. Each is predicted from the tokens that are not predicted, the
+predicted ones before it in the order, and the symbols (mostly [MASK]) and positions of itself and those after it. So a
+prediction depends on the predictions before it, which masked language modeling neglects, and it sees the position of
+every token of the text, which XLNet's do not (section 2.3, "position compensation"). `bertjax.models.compensation` is
+the attention.
+
+The head and the encoder's reading of a masked text are those of masked language modeling. So the model predicts, and
+converts to `MPNetForMaskedLM`, as one that is trained with `objective.kind=mlm`.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.data.batch import Draw, PlacedExamples
+from bertjax.data.masking import mask
+from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.permutation import order
+from bertjax.runtime.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutedMaskedLM(MaskedLM):
+    """Predict masked tokens one after the other, in a random order. Terms: `mlm`.
+
+    `mlm_loss` is lower than that of `objective.kind=mlm` with the same weights, since predictions see earlier ones.
+
+    Attributes:
+      masking: selects the tokens to predict, and the symbols in their place.
+    """
+
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        """Return the head of masked language modeling.
+
+        Raises:
+          UserError: the encoder's attention cannot read predicted tokens beside the row, or it reads in one direction.
+        """
+        if not config.block.has_compensation:
+            raise UserError(
+                f"objective.kind=permuted_mlm needs model.block.kind=mpnet, not {config.block.kind}; "
+                "model.preset=mpnet_base has it"
+            )
+        if config.direction != BIDIRECTIONAL:
+            raise UserError(
+                f"objective.kind=permuted_mlm predicts in an order of its own, and model.direction={config.direction} "
+                f"is another; set model.direction={BIDIRECTIONAL}"
+            )
+        return super().heads(config)
+
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Return {`mlm`: logits_BKV of the query stream}."""
+        is_used_BK = batch["mlm_weights_BK"] > 0
+        streams = {
+            "rank_BT": batch["rank_BT"],
+            "answers_BK": jnp.where(is_used_BK, batch["mlm_labels_BK"], -1),
+        }
+        hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"], **streams).hidden
+        return {"mlm": model.head("mlm", hidden_BKD, model.word_VE)}
+
+    def flops_parts(self, config: EncoderConfig):
+        return tuple(part._replace(queries=True, answers=True) for part in super().flops_parts(config))
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Return what masked language modeling has, and `rank_BT`, int32: 0, or the place of a predicted token."""
+        masked = mask(examples, draw, self.masking)
+        places = order(examples.ragged, draw, masked.chosen)
+        features = self.masked_features(examples, masked.tokens, masked.chosen)
+        return features | {"rank_BT": examples.tokens_to_rows(places)}
