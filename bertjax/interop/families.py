@@ -7,6 +7,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import (
     albert,
     bert,
+    deberta,
     distilbert,
     electra,
     eurobert,
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     eurobert.FAMILY,
     neobert.FAMILY,
     ultrabert.FAMILY,
+    deberta.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

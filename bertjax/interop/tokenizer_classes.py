@@ -20,10 +20,14 @@ _WORDPIECE = (
 )
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
 # {class: the family whose order of ids it has}
-_SENTENCEPIECE = {"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"}
+_SENTENCEPIECE = {
+    **{"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"},
+    "DebertaV2": "deberta-v2",
+}
 # {class: its symbols for the start and the end of a text, unless a file declares others}
 _BOUNDS = dict.fromkeys((*_BYTE_BPE, "XLMRoberta", "Camembert", "XLNet"), ("<s>", "</s>")) | {
-    "Albert": ("[CLS]", "[SEP]")
+    "Albert": ("[CLS]", "[SEP]"),
+    "DebertaV2": ("[CLS]", "[SEP]"),
 }
 # A class that lays out texts by two settings, whatever the template of its `tokenizer.json` is.
 _GEMMA = "Gemma"
@@ -50,7 +54,7 @@ _OWN_CODE = {
 _DEFAULTS = {
     **{"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "mobilebert": "MobileBert"},
     **{"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "xlnet": "XLNet"},
-    "albert": "Albert",
+    **{"albert": "Albert", "deberta-v2": "DebertaV2"},
 }
 # A file of classes in `_OWN_CODE`.
 _FASTBPE = "bpe.codes"

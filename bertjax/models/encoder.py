@@ -76,6 +76,7 @@ class Encoder(nn.Module):
             self.projection = Dense(self.config, self.config.width, self.config.has_biases)
         if self.config.block.has_final_norm:
             self.final_norm = normalization(self.config)
+        self.distances = self.config.block.distances(self.config)
         if self.is_initializing() or self.config.execution.gather_layer is None:
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's shard of the stack, whose shape no initializer gives
@@ -85,6 +86,8 @@ class Encoder(nn.Module):
     def _init_layers(self, key: jax.Array) -> dict:
         hidden_BTD, zeros_BT = jnp.zeros((1, 1, self.config.width)), jnp.zeros((1, 1), jnp.int32)
         positions = self.config.block.positions(self.config, zeros_BT, zeros_BT)
+        if (distances := self.config.block.distances(self.config)) is not None:
+            positions, _ = distances.init_with_output(key, 1)
 
         def init(key: jax.Array) -> dict:
             layer = self.config.block.layer(self.config)
@@ -141,6 +144,7 @@ class Encoder(nn.Module):
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
         positions = block.positions(self.config, positions_BT, segments_BT)
+        positions = positions if self.distances is None else self.distances(tokens_BT.shape[1])
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
         if rank_BT is not None:
             streams = Streams(cast(jax.Array, read_BK), rank_BT, memory_BT)

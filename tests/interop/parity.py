@@ -80,7 +80,7 @@ def check_values_and_gradients(
     # transformers lists the last states after the final norm.
     for layer, theirs_BTD in enumerate(outputs.hidden_states[: ours.encoder.layers]):
         np.testing.assert_allclose(hidden[layer][real_BT], theirs_BTD.detach().numpy()[real_BT], atol=1e-4)
-    theirs_BTD = model.model(**inputs()).last_hidden_state.detach().numpy()
+    theirs_BTD = model.base_model(**inputs()).last_hidden_state.detach().numpy()
     np.testing.assert_allclose(last_BTD[real_BT], theirs_BTD[real_BT], atol=1e-4)
     theirs_BTV = outputs.logits.detach().numpy()[real_BT]
     np.testing.assert_allclose(logits_BTV[real_BT][:, : ours.encoder.vocab_size], theirs_BTV, atol=1e-4)

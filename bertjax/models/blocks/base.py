@@ -127,6 +127,13 @@ class Block(Kind, abc.ABC):
         """Return what every layer reads about positions; None if the embeddings hold them."""
         return None
 
+    def distances(self, config: Any) -> nn.Module | None:
+        """Return a module with parameters of token distances that all layers share; None if there are none.
+
+        It is called with the row length T. Layers get what it returns in place of the result of `positions`.
+        """
+        return None
+
     def texts(self, examples_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Return the index of the text that each token is read with (its example), int [B, T]; 0 is padding."""
         return examples_BT
