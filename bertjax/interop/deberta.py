@@ -60,11 +60,11 @@ class _Deberta(Family):
                 )
         terms = config.get(_TERMS) or ()
         if sorted(terms.lower().split("|") if isinstance(terms, str) else terms) != ["c2p", "p2c"]:
-            raise UserError(
-                f"config.json has {_TERMS}={quoted(terms)}; bertjax's {self.title} computes 'p2c|c2p' only"
-            )
+            raise UserError(f"config.json has {_TERMS}={quoted(terms)}; bertjax's {self.title} computes 'p2c|c2p' only")
         if (buckets := config.get(_BUCKETS, -1)) == -1:
-            raise UserError(f"config.json has {_BUCKETS}={buckets}; bertjax's {self.title} has distances in buckets only")
+            raise UserError(
+                f"config.json has {_BUCKETS}={buckets}; bertjax's {self.title} has distances in buckets only"
+            )
         # -1, their default, means the longest example.
         largest = config.get(_LARGEST, -1)
         if not isinstance(largest, int) or largest < 1:
@@ -73,12 +73,15 @@ class _Deberta(Family):
         for key, name in _WIDTHS.items():
             expected = getattr(encoder, name)
             if (width := config.get(key)) not in (None, expected):
-                raise UserError(f"config.json has {key}={quoted(width)}; bertjax's {self.title} computes {expected} only")
+                raise UserError(
+                    f"config.json has {key}={quoted(width)}; bertjax's {self.title} computes {expected} only"
+                )
         return encoder
 
     def settings(self, encoder, architecture):
         settings = super().settings(encoder, architecture) | {key: value for key, (value, _) in _COMPUTED.items()}
-        return settings | {_TERMS: ["p2c", "c2p"], "legacy": False}
+        # The decoder is always tied. With the setting, transformers 4 would tie the dense layer before it instead.
+        return settings | {_TERMS: ["p2c", "c2p"], "legacy": False, "tie_word_embeddings": False}
 
     def canonical(self, tensors, encoder_only=False):
         named = super().canonical(tensors, encoder_only)

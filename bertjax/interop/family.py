@@ -308,9 +308,7 @@ class Family:
         """Rename tensors as the family's classes do, from the names in the table; the inverse of `canonical`."""
         return dict(tensors)
 
-    def without_unread_names(
-        self, tensors: Mapping[str, np.ndarray]
-    ) -> tuple[Mapping[str, np.ndarray], list[str]]:
+    def without_unread_names(self, tensors: Mapping[str, np.ndarray]) -> tuple[Mapping[str, np.ndarray], list[str]]:
         """Drop tensors that no class of transformers reads (`unread`); return the others and notes."""
         if not (names := sorted(name for name in tensors if self.unread and re.search(self.unread, name))):
             return tensors, []

@@ -56,6 +56,11 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "deberta-v2": {
+        "block": {"kind": "deberta", "buckets": 4, "max_distance": 12},
+        "embeddings": {"positions": "none", "segments": 0},
+        "pooler_activation": "gelu",
+    },
     "ultrabert": {
         "layers": 4,
         "block": {"kind": "ultrabert", "window": 3, "decoder_width": 12, "key_value_heads": 1},
@@ -88,6 +93,7 @@ CLASSES = {
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
     "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
     "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
+    "deberta-v2": {"DebertaV2ForMaskedLM": frozenset({"mlm"}), "DebertaV2Model": frozenset()},
 }
 STEMS = {
     "bert": "Bert",
@@ -101,6 +107,7 @@ STEMS = {
     "eurobert": "EuroBert",
     "neobert": "NeoBERT",
     "ultrabert": "Ultrabert",
+    "deberta-v2": "DebertaV2",
 }
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {

@@ -26,6 +26,7 @@ CASES = [
     ("xlm-roberta", "cross_encoder"),
     ("camembert", "classification"),
     ("modernbert", "classification"),
+    ("deberta-v2", "classification"),
     *([("eurobert", "classification"), ("eurobert", "tagging")] if "eurobert" in foreign.FAMILIES else []),
 ]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))

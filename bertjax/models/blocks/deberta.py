@@ -1,4 +1,4 @@
-"""DeBERTa's layer: BERT's with disentangled attention (He et al., 2021, arXiv 2006.03654, section 3.1), as in DeBERTa-v3.
+"""DeBERTa-v3's layer: BERT's with disentangled attention (He et al., 2021, arXiv 2006.03654, section 3.1).
 
 A word and a distance between two words are embedded apart. The logit for query i and key j is the sum of three
 products, divided by sqrt(3 C): content to content, content to position and position to content,
@@ -130,7 +130,9 @@ class DisentangledAttention(SelfAttention):
         positions: Distances,
     ) -> jax.Array:
         """Return what `SelfAttention` does; `positions` are the distances of the row."""
-        query_UHC, key_UHC = (self.projected(name, positions.embeddings_UD, self.config.heads) for name in ("query", "key"))
+        query_UHC, key_UHC = (
+            self.projected(name, positions.embeddings_UD, self.config.heads) for name in ("query", "key")
+        )
         terms = DistanceTerms(query_UHC, key_UHC, positions.rows_R)
         return super().__call__(queries, keys_BTD, values_BTD, visibility, key, terms)
 
