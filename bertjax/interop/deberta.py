@@ -9,7 +9,7 @@ Published files also hold tensors that no class reads: their head on replaced to
 """
 
 from bertjax.interop import names
-from bertjax.interop.family import MLM, Family
+from bertjax.interop.family import MLM, POOLER, RTD, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
@@ -82,6 +82,12 @@ class _Deberta(Family):
         settings = super().settings(encoder, architecture) | {key: value for key, (value, _) in _COMPUTED.items()}
         # The decoder is always tied. With the setting, transformers 4 would tie the dense layer before it instead.
         return settings | {_TERMS: ["p2c", "c2p"], "legacy": False, "tie_word_embeddings": False}
+
+    def leave_out(self, parts):
+        if RTD not in parts:
+            return super().leave_out(parts)
+        kept, notes = super().leave_out(parts - {RTD, MLM, POOLER, "generator"})
+        return kept, [*notes, "generator and heads not exported: transformers has no class with them"]
 
     def canonical(self, tensors, encoder_only=False):
         named = super().canonical(tensors, encoder_only)

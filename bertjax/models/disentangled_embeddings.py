@@ -1,4 +1,4 @@
-"""Gradient-disentangled embedding sharing (He et al., 2021, DeBERTaV3, arXiv 2111.09543, section 3.3.3).
+"""Gradient-disentangled embedding sharing (He et al., 2021, DeBERTaV3, arXiv 2111.09543, section 3.3).
 
 A generator and a discriminator pull the word embeddings that they share in two directions. So the discriminator reads
 

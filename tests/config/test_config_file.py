@@ -38,6 +38,7 @@ SHIPPED = [
     *(("electra_small", variant) for variant in ("", "smoke", "base", "large", "mlm")),
     *(("xlnet", variant) for variant in ("", "smoke", "base")),
     *(("modernbert", variant) for variant in ("", "smoke", "large")),
+    *(("deberta_v3", variant) for variant in ("", "smoke", "xsmall", "small", "large")),
     *(("ettin", variant) for variant in ("", "smoke", "17m", "32m", "68m", "400m", "1b")),
     *(("mmbert", variant) for variant in ("", "smoke", "small", "phase1", "phase2", "phase3", "small-phase3")),
 ]

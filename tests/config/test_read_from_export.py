@@ -69,7 +69,7 @@ tasks.*.objective.losses.*.layer_map tasks.*.objective.losses.*.on tasks.*.objec
 tasks.*.objective.losses.*.projection tasks.*.objective.losses.*.student_layer
 tasks.*.objective.losses.*.teacher_layer tasks.*.objective.losses.*.temperature
 tasks.*.objective.own_factor tasks.*.objective.steps
-tasks.*.objective.full_score tasks.*.objective.embedding_sharing tasks.*.objective.generator_layers
+tasks.*.objective.full_score tasks.*.objective.embedding_sharing tasks.*.objective.generator_depth
 tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
 tasks.*.objective.longest tasks.*.objective.masking.kind tasks.*.objective.masking.lexicon_size
 tasks.*.objective.masking.longest tasks.*.objective.masking.mask tasks.*.objective.masking.random

@@ -109,6 +109,13 @@ STEMS = {
     "ultrabert": "Ultrabert",
     "deberta-v2": "DebertaV2",
 }
+# Settings without which the classes of a family compute another architecture.
+NEEDED = {
+    "deberta-v2": {
+        "relative_attention": True, "position_biased_input": False, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+        "pos_att_type": "p2c|c2p", "position_buckets": 256,
+    }
+}  # fmt: skip
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
     "nsp": {"bert": {"objective": {"kind": "bert"}}},

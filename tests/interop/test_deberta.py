@@ -96,6 +96,13 @@ def test_the_file_for_onnx_computes_the_same(tmp_path, suffix):
     assert notes[1].startswith("checked: onnxruntime and bertjax differ by ")
 
 
+def test_of_replaced_token_detection_the_encoder_is_exported():
+    parts = frozenset({"rtd", "mlm", "generator", "pooler"})
+    kept, [note] = FAMILY.leave_out(parts)
+    assert FAMILY.class_of(kept) == "DebertaV2Model" and note.startswith("generator and heads not exported: ")
+    assert FAMILY.leave_out(frozenset({"mlm"})) == (frozenset({"mlm"}), [])
+
+
 @pytest.mark.parametrize("buckets, largest", [(256, 512), (8, 40), (6, 12), (2, 9), (32, 18)])
 def test_distances_are_in_the_buckets_of_transformers(buckets, largest):
     distances = np.arange(-1000, 1001)

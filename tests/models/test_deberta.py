@@ -136,7 +136,7 @@ def test_presets_have_the_published_number_of_parameters_below_the_words(preset,
     config = dataclasses.replace(PRESETS[f"deberta_v3_{preset}"], vocab_size=128_100)
     params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
     words = config.vocab_size * config.width + config.width**2  # and no pooler
-    assert abs((vocabulary.count_parameters(params, config) - words) / 1e6 - millions) < 1
+    assert abs((vocabulary.count_parameters(params, config) - words) / 1e6 - millions) < 1.5
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ class Electra(MaskedLM):
     Attributes:
       generator_share: the generator's widths (hidden, inner and feed-forward) and number of heads relative to the
         encoder's (appendix A: 1/4 for the small and large models, 1/3 for the base model).
-      generator_layers: the generator's depth; 0 for the encoder's. DeBERTa-v3 has generators of the same width and half
-        the depth.
+      generator_depth: the generator's number of layers relative to the encoder's. DeBERTa-v3 has generators of the same
+        width and half the depth.
       embedding_sharing: `all`, or `gradient_disentangled`: the discriminator's word embeddings are the generator's,
         without a gradient, plus a trained difference.
       rtd_coefficient: weight of the discriminator's loss (section 2).
@@ -56,7 +56,7 @@ class Electra(MaskedLM):
 
     masking: Masking = TokenMasking(mask=1.0, random=0.0)
     generator_share: float = 0.25
-    generator_layers: int = 0
+    generator_depth: float = 1.0
     embedding_sharing: str = "all"
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
@@ -72,6 +72,10 @@ class Electra(MaskedLM):
             raise UserError(
                 f"objective.generator_share={self.generator_share} must be above 0 and at most 1; a generator wider "
                 "than the discriminator leaves it nothing to find"
+            )
+        if not 0.0 < self.generator_depth <= 1.0:
+            raise UserError(
+                f"objective.generator_depth={self.generator_depth} must be above 0 and at most 1; DeBERTa-v3's is 0.5"
             )
         if self.embedding_sharing not in EMBEDDING_SHARING:
             raise UserError(
@@ -101,12 +105,7 @@ class Electra(MaskedLM):
                 f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
                 f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
             ) from error
-        if not 0 <= self.generator_layers <= config.layers:
-            raise UserError(
-                f"objective.generator_layers={self.generator_layers} must be between 1 and model.layers="
-                f"{config.layers}, or 0 for as many"
-            )
-        scaled = scaled.replace({"layers": self.generator_layers or config.layers})
+        scaled = scaled.replace({"layers": max(1, round(config.layers * self.generator_depth))})
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
 

@@ -137,7 +137,7 @@ def test_the_generator_has_its_share_of_the_widths_and_all_layers():
     assert generator.embedded_width == 768
     base = Electra(generator_share=1 / 3).generator(PRESETS["base"])
     assert (base.width, base.feedforward, base.heads) == (256, 1024, 4)
-    half = Electra(generator_share=1.0, generator_layers=6).generator(PRESETS["deberta_v3_base"])
+    half = Electra(generator_share=1.0, generator_depth=0.5).generator(PRESETS["deberta_v3_base"])
     assert half == dataclasses.replace(PRESETS["deberta_v3_base"].replace({"embeddings.width": 768}), layers=6)
 
 
@@ -148,8 +148,8 @@ def test_a_generator_wider_than_the_discriminator_is_an_error():
         Electra(rtd_coefficient=float("nan"))
     with pytest.raises(UserError, match="^objective.embedding_sharing='gdes' is unknown; choose one of all, gradient_"):
         Electra(embedding_sharing="gdes")
-    with pytest.raises(UserError, match="^objective.generator_layers=4 must be between 1 and model.layers=3, or 0"):
-        Electra(generator_layers=4).generator(batches.ENCODER)
+    with pytest.raises(UserError, match="^objective.generator_depth=0 must be above 0 and at most 1; DeBERTa-v3's is"):
+        Electra(generator_depth=0)
 
 
 @pytest.mark.parametrize(
