@@ -101,8 +101,8 @@ FAMILY = _Deberta(
     table=(
         names.Name("deberta.embeddings.word_embeddings.weight", "encoder/embeddings/word"),
         *names.norm("deberta.embeddings.LayerNorm", "encoder/embeddings/norm"),
-        names.Name("deberta.encoder.rel_embeddings.weight", "encoder/distances/embedding"),
-        *names.norm("deberta.encoder.LayerNorm", "encoder/distances/norm"),
+        names.Name("deberta.encoder.rel_embeddings.weight", "encoder/shared/embedding"),
+        *names.norm("deberta.encoder.LayerNorm", "encoder/shared/norm"),
         *names.layers(
             f"deberta.encoder.layer.{names.LAYER}",
             query="attention.self.query_proj",

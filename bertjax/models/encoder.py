@@ -57,6 +57,13 @@ class _Tokens(NamedTuple):
     streams: Streams | None = None
 
 
+def first_positions(config: EncoderConfig, key: jax.Array, zeros_BT: jax.Array) -> Any:
+    """Return what layers read about positions in rows of zeros, with initial parameters if layers share any."""
+    if (shared := config.block.shared_module(config)) is None:
+        return config.block.positions(config, zeros_BT, zeros_BT)
+    return shared.init_with_output(key, zeros_BT, zeros_BT)[0]
+
+
 class Encoder(nn.Module):
     """Encoder of BERT (Devlin et al., 2019, section 3) and its relatives, as configured.
 
@@ -76,18 +83,16 @@ class Encoder(nn.Module):
             self.projection = Dense(self.config, self.config.width, self.config.has_biases)
         if self.config.block.has_final_norm:
             self.final_norm = normalization(self.config)
-        self.distances = self.config.block.distances(self.config)
         if self.is_initializing() or self.config.execution.gather_layer is None:
             self.layers = self.param("layers", self._init_layers)
         else:  # a device's shard of the stack, whose shape no initializer gives
             self.layers = self.get_variable("params", "layers")
+        self.shared = self.config.block.shared_module(self.config)
         self.pooler = Dense(self.config, self.config.width)
 
     def _init_layers(self, key: jax.Array) -> dict:
         hidden_BTD, zeros_BT = jnp.zeros((1, 1, self.config.width)), jnp.zeros((1, 1), jnp.int32)
-        positions = self.config.block.positions(self.config, zeros_BT, zeros_BT)
-        if (distances := self.config.block.distances(self.config)) is not None:
-            positions, _ = distances.init_with_output(key, 1)
+        positions = first_positions(self.config, key, zeros_BT)
 
         def init(key: jax.Array) -> dict:
             layer = self.config.block.layer(self.config)
@@ -143,8 +148,8 @@ class Encoder(nn.Module):
         embedding_key, query_key = split(cast(jax.Array, embedding_key), 2) if two_streams else (embedding_key, None)
         hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
         hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
-        positions = block.positions(self.config, positions_BT, segments_BT)
-        positions = positions if self.distances is None else self.distances(tokens_BT.shape[1])
+        places = positions_BT, segments_BT
+        positions = block.positions(self.config, *places) if self.shared is None else self.shared(*places)
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
         if rank_BT is not None:
             streams = Streams(cast(jax.Array, read_BK), rank_BT, memory_BT)

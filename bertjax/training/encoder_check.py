@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.training.objective_check import user_errors
@@ -41,7 +42,7 @@ def check_encoder(config: EncoderConfig) -> None:
         def apply(key: jax.Array) -> list[jax.Array]:
             hidden_BTD = jnp.zeros((_ROWS, _TOKENS, config.width), config.execution.dtype)
             some = Queries(hidden_BTD[:, :_QUERIES], zeros_BT[:, :_QUERIES])  # as in the last layer
-            layer, positions = config.block.layer(config), config.block.positions(config, zeros_BT, zeros_BT)
+            layer, positions = config.block.layer(config), first_positions(config, key, zeros_BT)
             arguments, number = (hidden_BTD, Visibility(zeros_BT)), jnp.int32(0)
             # With and without dropout, all tokens and some.
             return [

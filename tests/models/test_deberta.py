@@ -63,7 +63,7 @@ def test_attention_is_that_of_the_formula():
     words_TD = norm(
         leaves["embeddings"]["word"][TOKENS_BT[0]] + leaves["embeddings"]["segment"][0], leaves["embeddings"]["norm"]
     )
-    table_SD = norm(leaves["distances"]["embedding"], leaves["distances"]["norm"])
+    table_SD = norm(leaves["shared"]["embedding"], leaves["shared"]["norm"])
     (query_THC, query_SHC), (key_THC, key_SHC) = (
         [(x @ layer[name]["kernel"] + layer[name]["bias"]).reshape(len(x), 2, 8) for x in (words_TD, table_SD)]
         for name in ("query", "key")
@@ -114,12 +114,12 @@ def test_a_head_mask_removes_what_cutting_the_head_removes():
 def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
     leaves = jax.tree_util.tree_leaves_with_path({"encoder": params_of(CONFIG)})
     shapes = {path_of(path): leaf.shape for path, leaf in leaves}
-    assert shapes["encoder/distances/embedding"] == (8, 16)
+    assert shapes["encoder/shared/embedding"] == (8, 16)
     specs = {path_of(key): tuple(spec_of(path_of(key), leaf, ENCODER_RULES)) for key, leaf in leaves}
-    assert {path: spec for path, spec in specs.items() if "distances" in path} == {
-        "encoder/distances/embedding": (None, "fsdp"),
-        "encoder/distances/norm/scale": (),
-        "encoder/distances/norm/bias": (),
+    assert {path: spec for path, spec in specs.items() if "shared" in path} == {
+        "encoder/shared/embedding": (None, "fsdp"),
+        "encoder/shared/norm/scale": (),
+        "encoder/shared/norm/bias": (),
     }
 
 

@@ -127,10 +127,10 @@ class Block(Kind, abc.ABC):
         """Return what every layer reads about positions; None if the embeddings hold them."""
         return None
 
-    def distances(self, config: Any) -> nn.Module | None:
-        """Return a module with parameters of token distances that all layers share; None if there are none.
+    def shared_module(self, config: Any) -> nn.Module | None:
+        """Return a module with parameters that all layers read, or None.
 
-        It is called with the row length T. Layers get what it returns in place of the result of `positions`.
+        It is called as `positions` is, without the config, and its result takes the place of that of `positions`.
         """
         return None
 

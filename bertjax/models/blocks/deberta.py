@@ -63,7 +63,7 @@ class DebertaBlock(Block):
     def layer(self, config):
         return DebertaLayer(config, parent=None)
 
-    def distances(self, config):
+    def shared_module(self, config):
         return DistanceEmbeddings(config, parent=None)
 
     def products(self, config):
@@ -89,9 +89,9 @@ class DistanceEmbeddings(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, seq_len: int) -> Distances:
-        """Return the distances in rows of `seq_len` tokens."""
-        config, block = self.config, self.config.block
+    def __call__(self, positions_BT: jax.Array, segments_BT: jax.Array) -> Distances:
+        """Return the distances in rows of T tokens."""
+        config, block, seq_len = self.config, self.config.block, positions_BT.shape[1]
         init = nn.initializers.truncated_normal(config.init_stddev)
         table_SD = self.param("embedding", init, (2 * block.buckets, config.width))
         numbers_R = bucket_of(seq_len - np.arange(2 * seq_len), block.buckets, block.max_distance) + block.buckets
