@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import cut, vocabulary
+from bertjax.models import vocabulary
 from bertjax.models.blocks.deberta import DebertaBlock, bucket_of
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
@@ -101,16 +100,6 @@ def test_reading_few_positions_is_exact(remat):
     np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
 
 
-def test_a_head_mask_removes_what_cutting_the_head_removes():
-    kept = np.array([[1], [0]])
-    mask_LH = np.zeros((2, 2), np.float32)
-    np.put_along_axis(mask_LH, kept, 1.0, axis=1)
-    smaller, config = cut.heads(params_of(CONFIG), CONFIG, kept)
-    masked = encode(CONFIG, params_of(CONFIG), masks={"head_mask": mask_LH})
-    np.testing.assert_allclose(encode(config, smaller).hidden, masked.hidden, rtol=1e-4, atol=1e-4)
-    assert np.abs(masked.hidden - encode(CONFIG, params_of(CONFIG)).hidden).max() > 0.05
-
-
 def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
     leaves = jax.tree_util.tree_leaves_with_path({"encoder": params_of(CONFIG)})
     shapes = {path_of(path): leaf.shape for path, leaf in leaves}
@@ -121,13 +110,6 @@ def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
         "encoder/shared/norm/scale": (),
         "encoder/shared/norm/bias": (),
     }
-
-
-def test_no_kernel_computes_its_terms():
-    wide = dataclasses.replace(CONFIG, width=128, heads=4)
-    assert choose_attention("auto", wide, "tpu", "TPU v4") == "plain"
-    with pytest.raises(UserError, match="terms that are added to the products of attention, such as distances"):
-        choose_attention("fused", wide, "tpu", "TPU v4")
 
 
 @pytest.mark.parametrize("preset, millions", [("xsmall", 22), ("small", 44), ("base", 86), ("large", 304)])
