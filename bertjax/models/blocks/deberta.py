@@ -15,7 +15,7 @@ Both terms with distances are added to the products that a kernel computes, so `
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -91,7 +91,7 @@ class DistanceEmbeddings(nn.Module):
     @nn.compact
     def __call__(self, positions_BT: jax.Array, segments_BT: jax.Array) -> Distances:
         """Return the distances in rows of T tokens."""
-        config, block, seq_len = self.config, self.config.block, positions_BT.shape[1]
+        config, block, seq_len = self.config, cast(DebertaBlock, self.config.block), positions_BT.shape[1]
         init = nn.initializers.truncated_normal(config.init_stddev)
         table_SD = self.param("embedding", init, (2 * block.buckets, config.width))
         numbers_R = bucket_of(seq_len - np.arange(2 * seq_len), block.buckets, block.max_distance) + block.buckets
@@ -130,10 +130,10 @@ class DisentangledAttention(SelfAttention):
         positions: Distances,
     ) -> jax.Array:
         """Return what `SelfAttention` does; `positions` are the distances of the row."""
-        query_UHC, key_UHC = (
+        query_UHD, key_UHD = (
             self.projected(name, positions.embeddings_UD, self.config.heads) for name in ("query", "key")
         )
-        terms = DistanceTerms(query_UHC, key_UHC, positions.rows_R)
+        terms = DistanceTerms(query_UHD, key_UHD, positions.rows_R)
         return super().__call__(queries, keys_BTD, values_BTD, visibility, key, terms)
 
     def projected(self, name, states, heads):
@@ -146,35 +146,35 @@ class DistanceTerms(NamedTuple):
     """Projected distances of one layer, as `bertjax.models.attention.Positions` describes.
 
     Attributes:
-      query_UHC, key_UHC: embeddings of the buckets, projected as queries and as keys.
+      query_UHD, key_UHD: embeddings of the buckets, projected as queries and as keys.
       rows_R: see `Distances`.
     """
 
-    query_UHC: jax.Array
-    key_UHC: jax.Array
+    query_UHD: jax.Array
+    key_UHD: jax.Array
     rows_R: np.ndarray
 
     def apply(
         self,
         config: EncoderConfig,
-        query_BQHC: jax.Array,
-        key_BTHC: jax.Array,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
         columns_BQ: jax.Array | None,
         tokens: int,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return scaled queries, the keys, and the sum of both terms with distances."""
-        options = {"precision": precision_of(key_BTHC.dtype), "preferred_element_type": jnp.float32}
+        options = {"precision": precision_of(key_BTHD.dtype), "preferred_element_type": jnp.float32}
         # Three terms, so logits are divided by sqrt(3 C). Attention itself divides by sqrt(C).
-        query_BQHC, channels = query_BQHC * 3**-0.5, key_BTHC.shape[-1]
-        to_position = jnp.einsum("bqhc,rhc->bhqr", query_BQHC, self.key_UHC[self.rows_R], **options)
+        query_BQHD, channels = query_BQHD * 3**-0.5, key_BTHD.shape[-1]
+        to_position = jnp.einsum("bqhd,rhd->bhqr", query_BQHD, self.key_UHD[self.rows_R], **options)
         bias_BHQT = relative_shift(to_position, columns_BQ, tokens)
         # From the side of the key, the distance i - j has the opposite sign, which is the opposite end of the rows.
         opposite_R = np.roll(self.rows_R[::-1], 1)
-        from_position = jnp.einsum("bthc,rhc->bhtr", key_BTHC * 3**-0.5, self.query_UHC[opposite_R], **options)
-        by_key_BHQT = jnp.swapaxes(relative_shift(from_position, None, key_BTHC.shape[1]), 2, 3)
+        from_position = jnp.einsum("bthd,rhd->bhtr", key_BTHD * 3**-0.5, self.query_UHD[opposite_R], **options)
+        by_key_BHQT = jnp.swapaxes(relative_shift(from_position, None, key_BTHD.shape[1]), 2, 3)
         if columns_BQ is not None:
             by_key_BHQT = jnp.take_along_axis(by_key_BHQT, columns_BQ[:, None, :, None], axis=2)
-        return query_BQHC, key_BTHC, (bias_BHQT + by_key_BHQT) * channels**-0.5
+        return query_BQHD, key_BTHD, (bias_BHQT + by_key_BHQT) * channels**-0.5
 
 
 class DebertaLayer(BertLayer):
