@@ -3,6 +3,7 @@
 import numpy as np
 
 from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.deberta import DebertaBlock
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.modern import ModernBlock
@@ -18,6 +19,7 @@ ROTARY = {"block": ModernBlock(window=0, global_every=1), "embeddings": BertEmbe
 LOCAL = {"block": ModernBlock(window=2, global_every=2), "embeddings": BertEmbeddings(positions="none")}
 GROUPED = {"block": LlamaBlock(key_value_heads=1), "embeddings": WordEmbeddings()}
 RELATIVE = {"block": XLNetBlock(), "embeddings": XLNetEmbeddings()}
+DISENTANGLED = {"block": DebertaBlock(buckets=4, max_distance=10), "embeddings": BertEmbeddings(positions="none")}
 LSTM = {"block": LSTMBlock(), "embeddings": BertEmbeddings(positions="none")}
 
 

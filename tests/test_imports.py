@@ -33,7 +33,7 @@ ALLOWED = {
     "training.lora": "runtime training.param_paths",
     "training.pruning": "runtime training.param_paths",
     "training.quantization": "runtime models",
-    "training.model_params": "training.optim training.lora training.pruning training.quantization",
+    "training.model_params": "models training.optim training.lora training.pruning training.quantization",
     "training.stages": "data training.schedules training.config training.optim",
     "training.stage_encoders": "runtime models training.config",
     "config.row_lengths": "runtime config.typed data models training.config",

@@ -38,6 +38,7 @@ RECIPES = (
     "ettin",
     "mmbert",
     "neobert",
+    "deberta_v3",
     "ib_bert",
     "ernie",
     "ernie2",
@@ -62,6 +63,7 @@ CLASSES = {
     "stacking": "BertForPreTraining",
     "albert_base": "AlbertForPreTraining",
     "electra_small": "ElectraForPreTraining",
+    "deberta_v3": "DebertaV2Model",
     "roberta_base": "RobertaForMaskedLM",
     "causal": "BertLMHeadModel",
     "xlnet": "XLNetLMHeadModel",
@@ -78,6 +80,13 @@ PUBLISHED = {
     "bert_base": {
         **{"optimizer.learning_rate": 1e-4, "optimizer.b1": 0.9, "optimizer.b2": 0.999, "optimizer.epsilon": 1e-6},
         **{"optimizer.weight_decay": 0.01, "optimizer.clip_norm": 1.0, "optimizer.warmup_steps": 10_000},
+    },
+    "deberta_v3": {
+        **{"optimizer.learning_rate": 5e-4, "optimizer.b2": 0.98, "optimizer.warmup_steps": 10_000},
+        **{"optimizer.weight_decay": 0.01, "optimizer.epsilon": 1e-6, "stages.0": (500_000, 512, 8192)},
+        **{"tasks.electra.objective.generator_share": 1.0, "tasks.electra.objective.generator_depth": 0.5},
+        **{"tasks.electra.objective.embedding_sharing": "gradient_disentangled", "model.norm_epsilon": 1e-7},
+        **{"tasks.electra.objective.rtd_coefficient": 50.0, "data.tokenizer.vocab_size": 128_100},
     },
     "ernie2": {
         **{"optimizer.learning_rate": 5e-5, "optimizer.warmup_steps": 4000, "optimizer.b2": 0.98},

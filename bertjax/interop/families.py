@@ -7,6 +7,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import (
     albert,
     bert,
+    deberta,
     distilbert,
     electra,
     eurobert,
@@ -36,6 +37,7 @@ FAMILIES: tuple[Family, ...] = (
     neobert.FAMILY,
     ultrabert.FAMILY,
     mpnet.FAMILY,
+    deberta.FAMILY,
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -22,7 +22,7 @@ from bertjax.models.heads import PairHead, masked_lm_head
 from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.parameters import encoder_shapes, unpadded_shapes
 from bertjax.models.vocabulary_heads import VocabularyHead
-from bertjax.runtime.errors import UserError, quoted
+from bertjax.runtime.errors import UserError, quoted, shorten
 
 # Parts of a model besides its encoder: the pooler, and pretraining heads under the names of their loss terms.
 POOLER, MLM, CLM, NSP, SOP, RTD, PLM = "pooler", "mlm", "clm", "nsp", "sop", "rtd", "plm"
@@ -63,6 +63,7 @@ class Family:
       since: first version of transformers with the classes, if it is a recent one, such as `5.3`.
       finds_padding_by_id: whether the classes treat every token with the padding id as padding, whatever the attention
         mask is.
+      unread: regular expression of names of tensors that published files have and no class reads; empty for none.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Family:
     code: str = ""
     since: str = ""
     finds_padding_by_id: bool = False
+    unread: str = ""
 
     @property
     def root(self) -> str:
@@ -305,6 +307,13 @@ class Family:
     def published(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Rename tensors as the family's classes do, from the names in the table; the inverse of `canonical`."""
         return dict(tensors)
+
+    def without_unread_names(self, tensors: Mapping[str, np.ndarray]) -> tuple[Mapping[str, np.ndarray], list[str]]:
+        """Drop tensors that no class of transformers reads (`unread`); return the others and notes."""
+        if not (names := sorted(name for name in tensors if self.unread and re.search(self.unread, name))):
+            return tensors, []
+        note = f"left out, because no class of transformers reads it: {shorten(list(map(quoted, names)))}"
+        return {name: tensor for name, tensor in tensors.items() if name not in names}, [note]
 
     @functools.cached_property
     def _first_parts_of_heads(self) -> frozenset[str]:

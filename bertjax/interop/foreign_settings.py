@@ -51,7 +51,7 @@ _CONFIG_REFUSED = {
     "rope_scaling": (({"rope_type": "default"}, {"type": "default"}), "its rotary positions are scaled"),
 }
 # Rates of dropout beside the one that a family reads; null means that one.
-_FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_prob")
+_FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_prob", "cls_dropout")
 # {model_type: the rate that transformers applies to attention's output as well}
 _ATTENTION_OUTPUT_DROPOUT = {"modernbert": "attention_dropout"}
 # {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
@@ -81,7 +81,7 @@ _TOKENIZER_HARMLESS = frozenset(
     "model_type language license init_inputs vocab_size unk_id "
     # Options of the slow classes only: the fast ones and bertjax ignore them.
     "never_split remove_space legacy spaces_between_special_tokens is_split_into_words mask_padding device "
-    "use_default_system_prompt "
+    "use_default_system_prompt vocab_type "
     "bos_token_id eos_token_id unk_token_id sep_token_id pad_token_id cls_token_id mask_token_id".split()
 )
 _TOKENIZER_REFUSED = {
@@ -95,6 +95,7 @@ _TOKENIZER_REFUSED = {
     "normalization": ((False,), "texts are rewritten by code there"),
     "sp_model_kwargs": ((), "SentencePiece has options of its own there"),
     "wordpieces_prefix": (("##",), "pieces inside a word have another prefix there"),
+    "split_by_punct": ((False,), "texts are split at punctuation there"),
     "add_bos_token": ((False,), "texts start with another symbol there"),
     "add_eos_token": ((False,), "texts end with another symbol there"),
 }

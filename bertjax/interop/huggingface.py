@@ -43,7 +43,7 @@ MODEL_FILES = (
     *("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "tf_model.h5"),
     *("pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json", "flax_model.msgpack"),
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "spm.model"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "onnx/*"),
 )
 # Heads that read each text whole, so it is cut where the tokenizer of transformers would cut it. Taggers and question
@@ -234,8 +234,9 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     tokenizer, notes_of_tokenizer, has_segments = tokenizers.read(folder, embedder.lowercase)
     # 2. Tensors under canonical names, and the head that the class of the checkpoint has.
     tensors, notes_of_names = weights.unwrapped(weights.read(folder), family.root, family.names_outside_layers)
+    tensors, notes_of_unread = family.without_unread_names(tensors)
     tensors = family.canonical(tensors, encoder_only)
-    notes += [*notes_of_tokenizer, *notes_of_names, *embedder.notes]
+    notes += [*notes_of_tokenizer, *notes_of_names, *notes_of_unread, *embedder.notes]
     outputs = {}
     if term is not None:
         head = family.task_head(term, tokenizer)

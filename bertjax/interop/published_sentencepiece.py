@@ -1,7 +1,8 @@
 """Published SentencePiece models as the `tokenizer.json` that transformers makes of them.
 
-(transformers 4.57, convert_slow_tokenizer.py: `AlbertConverter`, `XLNetConverter`, `XLMRobertaConverter` and
-`CamembertConverter`.) Checkpoints from before `tokenizer.json` have only `spiece.model` or `sentencepiece.bpe.model`.
+(transformers 4.57, convert_slow_tokenizer.py: `AlbertConverter`, `XLNetConverter`, `XLMRobertaConverter`,
+`CamembertConverter` and `DebertaV2Converter`.) Checkpoints from before `tokenizer.json` have only `spiece.model`,
+`sentencepiece.bpe.model` or `spm.model`.
 """
 
 import base64
@@ -15,7 +16,7 @@ from bertjax.data.tokenizer.tokenizers_library import MASKS
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError
 
-SPIECE, BPE = "spiece.model", "sentencepiece.bpe.model"  # despite its name the latter is Unigram too
+SPIECE, BPE, SPM = "spiece.model", "sentencepiece.bpe.model", "spm.model"  # all of them are Unigram
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
 _CONTROL, _USER_DEFINED, _UNIGRAM = 3, 4, 1
 _METASPACE = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": True}
@@ -24,6 +25,7 @@ _OWN_SYMBOLS = {
     "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     "xlnet": ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"),
     "xlm-roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "deberta-v2": ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
     "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"),
 }
 _FAIRSEQ_UNKNOWN = 3
@@ -90,6 +92,9 @@ def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Pi
     if family == "camembert":
         symbols = [(symbol, 0.0) for symbol in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
         return [*symbols, ("<unk>NOTUSED", -100.0), *pieces[1:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
+    if family == "deberta-v2":
+        lacking = [] if "[MASK]" in dict(pieces) else [("[MASK]", 0.0)]
+        return [*pieces, *lacking], unknown
     # The published code of ALBERT and XLNet splits "9," into "9" and ",", so such pieces get a hopeless score.
     return [(piece, score - 100 if _ends_in_number_comma(piece) else score) for piece, score in pieces], unknown
 
@@ -108,6 +113,10 @@ def _normalizers(model, family: str, settings: Mapping[str, Any]) -> list[dict]:
         return {"type": "Replace", "pattern": pattern, "content": content}
 
     blanks = {"Regex": " {2,}"}
+    if family == "deberta-v2":
+        first = [{"type": "Lowercase"}] if settings.get("do_lower_case") else []
+        strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+        return [*first, strip, *normalizers, replace(blanks, " ")]
     if family not in _LOWERCASE_DEFAULT:
         return [*normalizers, {"type": "Strip", "strip_left": False, "strip_right": True}, replace(blanks, WORD_START)]
     first = [replace({"String": quotes}, '"') for quotes in ("``", "''")]

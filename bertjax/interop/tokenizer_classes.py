@@ -21,10 +21,14 @@ _WORDPIECE = (
 )
 _BYTE_BPE = ("Roberta", "Longformer", "Bart", "LED")
 # {class: the family whose order of ids it has}
-_SENTENCEPIECE = {"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"}
+_SENTENCEPIECE = {
+    **{"Albert": "albert", "XLNet": "xlnet", "XLMRoberta": "xlm-roberta", "Camembert": "camembert"},
+    "DebertaV2": "deberta-v2",
+}
 # {class: its symbols for the start and the end of a text, unless a file declares others}
 _BOUNDS = dict.fromkeys((*_BYTE_BPE, "XLMRoberta", "Camembert", "XLNet", "MPNet"), ("<s>", "</s>")) | {
-    "Albert": ("[CLS]", "[SEP]")
+    "Albert": ("[CLS]", "[SEP]"),
+    "DebertaV2": ("[CLS]", "[SEP]"),
 }
 # MPNet's vocabulary has the symbols of both BERT and RoBERTa. Only [UNK] is BERT's (transformers 5.24,
 # tokenization_mpnet.py).
@@ -59,7 +63,7 @@ _OWN_CODE = {
 _DEFAULTS = {
     **{"bert": "Bert", "distilbert": "DistilBert", "electra": "Electra", "mobilebert": "MobileBert"},
     **{"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert", "xlnet": "XLNet"},
-    **{"albert": "Albert", "mpnet": "MPNet"},
+    **{"albert": "Albert", "deberta-v2": "DebertaV2", "mpnet": "MPNet"},
 }
 # A file of classes in `_OWN_CODE`.
 _FASTBPE = "bpe.codes"

@@ -102,7 +102,7 @@ def read(folder: Path, lowercase: bool = False) -> Found:
 
     The source is a SentencePiece `tokenizer.model`, a `tokenizer.json`, or the older files of BERT (`vocab.txt`),
     RoBERTa (`vocab.json` and `merges.txt`), ALBERT and XLNet (`spiece.model`), XLM-R and CamemBERT
-    (`sentencepiece.bpe.model`).
+    (`sentencepiece.bpe.model`) or DeBERTa (`spm.model`).
 
     Args:
       folder: the checkpoint.
@@ -203,7 +203,7 @@ def _kind_of(folder: Path, description: dict[str, Any], files: added_tokens.Decl
                 f"{folder} has added tokens that its {_SENTENCEPIECE} lacks ({shorten(list(map(quoted, lacking)))}), "
                 f"which bertjax reads only from a {MODEL} of the kind Unigram; remove them from its files"
             )
-    kinds = (published_sentencepiece.SPIECE, published_sentencepiece.BPE, VOCAB)
+    kinds = (published_sentencepiece.SPIECE, published_sentencepiece.BPE, published_sentencepiece.SPM, VOCAB)
     if description:
         return MODEL
     if (folder / _BYTE_VOCAB).exists() and (folder / _MERGES).exists():
@@ -213,7 +213,7 @@ def _kind_of(folder: Path, description: dict[str, Any], files: added_tokens.Decl
             return name
     raise UserError(
         f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, {_SENTENCEPIECE}, "
-        f"{published_sentencepiece.SPIECE} or {published_sentencepiece.BPE}); download it beside the weights"
+        f"{', '.join(kinds[:2])} or {kinds[2]}); download it beside the weights"
     )
 
 

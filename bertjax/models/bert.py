@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 from flax import linen as nn
@@ -105,6 +106,7 @@ class BertLayer(nn.Module):
     """One post-norm Transformer layer (Vaswani et al., 2017, section 3.1)."""
 
     config: EncoderConfig
+    attention_kind: ClassVar[type[SelfAttention]] = SelfAttention
 
     @nn.compact
     def __call__(
@@ -129,7 +131,7 @@ class BertLayer(nn.Module):
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
         states = hidden_BTD if queries is None else queries.hidden_BQD
-        attention = SelfAttention(config, name="attention")
+        attention = self.attention_kind(config, name="attention")
         attended = attention(queries, hidden_BTD, hidden_BTD, visibility, attention_key, positions)
         states = normalization(config, "attention_norm")(kept(states + dropout(attended, rate, output_key)))
         output = dropout(feed_forward(self, states, visibility, queries), rate, feedforward_key)

@@ -49,10 +49,14 @@ class HeadSpec:
 
 
 class Generator(nn.Module):
-    """A second encoder that shares the embeddings with the first (ELECTRA; Clark et al., 2020, section 3.2)."""
+    """A second encoder (ELECTRA; Clark et al., 2020, section 3.2).
+
+    Attributes:
+      embeddings: the first encoder's, which it shares; None for its own.
+    """
 
     config: EncoderConfig
-    embeddings: nn.Module
+    embeddings: nn.Module | None
 
     def setup(self):
         self.encoder = Encoder(self.config, self.embeddings)
@@ -64,12 +68,14 @@ class Model(nn.Module):
     Attributes:
       heads: {name: head}.
       generator: generator architecture; None for a model without one.
+      shares_embeddings: whether the generator reads the encoder's embeddings. Otherwise it has its own.
       computes_all: run the last layer on all tokens even if only some are read, so that they can be captured.
     """
 
     config: EncoderConfig
     heads: Mapping[str, HeadSpec] = FrozenDict()
     generator: EncoderConfig | None = None
+    shares_embeddings: bool = True
     computes_all: bool = False
 
     def __post_init__(self):
@@ -79,7 +85,8 @@ class Model(nn.Module):
     def setup(self):
         self.encoder = Encoder(self.config)
         if self.generator is not None:
-            self._generator = Generator(self.generator, self.encoder.embeddings, name="generator")
+            shared = self.encoder.embeddings if self.shares_embeddings else None
+            self._generator = Generator(self.generator, shared, name="generator")
         self._heads = Heads({name: self._constructor(spec) for name, spec in self.heads.items()}, name="heads")
 
     def _constructor(self, spec: HeadSpec) -> Callable[[], nn.Module]:
@@ -132,6 +139,11 @@ class Model(nn.Module):
     def word_VE(self) -> jax.Array:
         """Word embeddings, which vocabulary heads reuse as output weights."""
         return self.encoder.embeddings.word
+
+    @property
+    def generator_word_VE(self) -> jax.Array:
+        """Word embeddings of the generator."""
+        return self._generator.encoder.embeddings.word
 
 
 def _inputs_of(batch: Arrays) -> Arrays:

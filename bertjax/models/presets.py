@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.blocks.deberta import DebertaBlock
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
@@ -71,6 +72,13 @@ def _neobert(layers: int, width: int, heads: int, feedforward: int) -> EncoderCo
     )  # fmt: skip
 
 
+def _deberta(layers: int, width: int, heads: int) -> EncoderConfig:
+    return _bert(
+        layers, width, heads, embeddings=BertEmbeddings(segments=0, positions="none"), block=DebertaBlock(),
+        norm_epsilon=1e-7, pooler_activation="gelu",
+    )  # fmt: skip
+
+
 def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
     return EncoderConfig(
         block=MobileBertBlock(feedforwards=feedforwards, bottlenecked=bottlenecked),
@@ -93,6 +101,8 @@ def _mobilebert(feedforwards: int, bottlenecked: str) -> EncoderConfig:
 # the published models, after their context extension. eurobert_*: Boizard et al. (2025), arXiv 2503.05500, and their
 # code (Nicolas-BZRD/EuroBERT, optimus/trainer/model/encoder/eurobert.py). neobert: Le Breton et al. (2025), arXiv
 # 2502.19587, and their code (chandar-lab/NeoBERT, src/neobert/model/model.py); feedforward is 2/3 of their 3,072.
+# deberta_v3_*: He et al. (2021), arXiv 2111.09543, and their code (microsoft/DeBERTa, experiments/language_model,
+# rtd_*.json).
 # mpnet_base: Song et al. (2020), arXiv 2004.09297, section 3.1.
 PRESETS: dict[str, EncoderConfig] = {
     "tiny": _bert(3, 256, 4),
@@ -144,5 +154,9 @@ PRESETS: dict[str, EncoderConfig] = {
     "eurobert_610m": _eurobert(26, 1152, 18, 4096, key_value_heads=6),
     "eurobert_2_1b": _eurobert(32, 2304, 18, 6144, key_value_heads=6),
     "neobert": _neobert(28, 768, 12, 2048),
+    "deberta_v3_xsmall": _deberta(12, 384, 6),
+    "deberta_v3_small": _deberta(6, 768, 12),
+    "deberta_v3_base": _deberta(12, 768, 12),
+    "deberta_v3_large": _deberta(24, 1024, 16),
     "mpnet_base": _mpnet(12, 768, 12),
 }

@@ -16,6 +16,7 @@ from bertjax.config.config import Config
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.base import ExampleObjective
@@ -115,6 +116,8 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         source["encoder"]["embeddings"].pop("segment", None)
     if model.encoder.pooler_activation != program.encoder.pooler_activation:
         source["encoder"].pop("pooler", None)
+    if disentangled_embeddings.ROOT in program.abstract_state["params"]:
+        source = disentangled_embeddings.part(source)
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
     # Exports have no LoRA factors or pruning scores: these keep their initial values.
     ours = {path: shape for path, shape in ours.items() if not is_factor(path) and not is_score(path)}

@@ -1,9 +1,13 @@
-"""Turn trained params into the ones that the model runs with (LoRA merged, pruned, rounded). Modules are unaware."""
+"""Turn trained params into the ones that the model runs with (tables summed, LoRA merged, pruned, rounded).
+
+Modules are unaware.
+"""
 
 import dataclasses
 
 import jax
 
+from bertjax.models import disentangled_embeddings
 from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.optim.freezing import Freezing
 from bertjax.training.pruning import PruningConfig, pruned
@@ -12,7 +16,7 @@ from bertjax.training.quantization import QuantizationConfig, rounded
 
 @dataclasses.dataclass(frozen=True)
 class ModelParams:
-    """A function from trained params to the model's params: merge LoRA factors, then prune, then round.
+    """A function from trained params to the model's params: sum tables, merge LoRA factors, then prune, then round.
 
     Attributes:
       lora: LoRA settings.
@@ -28,15 +32,16 @@ class ModelParams:
     steps: int = 0
     freezing: Freezing = Freezing()
 
-    @property
-    def is_identity(self) -> bool:
-        """Whether the model runs with the trained params as they are."""
-        return not (self.lora.rank or self.pruning.kind or self.quantization.bits)
+    def is_identity(self, params: dict) -> bool:
+        """Return whether the model runs with these trained params as they are."""
+        is_summed = disentangled_embeddings.ROOT in params
+        return not (is_summed or self.lora.rank or self.pruning.kind or self.quantization.bits)
 
     def __call__(self, params: dict, step: jax.Array | int) -> dict:
         """Return the model's params after `step` steps."""
-        if self.is_identity and not self.freezing.is_used:
+        if self.is_identity(params) and not self.freezing.is_used:
             return params
         # Pruning must see the merged kernel. Rounding is last, so that the export stores its result; it keeps zeros.
-        merged = merge(self.lora, self.freezing.without_gradient(params))
+        summed = disentangled_embeddings.merge(self.freezing.without_gradient(params))
+        merged = merge(self.lora, summed)
         return rounded(self.quantization, pruned(self.pruning, merged, step, self.steps))

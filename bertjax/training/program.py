@@ -227,7 +227,7 @@ class Program:
     def merged(self, state: State) -> dict:
         """Return an ordinary model's params: LoRA merged, pruned, rounded."""
         params = state["params"]
-        return params if self.to_model_params.is_identity else self._merge(params, state["step"])
+        return params if self.to_model_params.is_identity(params) else self._merge(params, state["step"])
 
     @property
     def to_model_params(self) -> ModelParams:

@@ -95,7 +95,7 @@ def test_examples_longer_than_the_position_table(mapping, longest):
     )
 
 
-@pytest.mark.parametrize("kind", ["modern", "llama", "xlnet", "lstm"])
+@pytest.mark.parametrize("kind", ["modern", "llama", "xlnet", "deberta", "lstm"])
 def test_encoders_without_a_position_table_have_no_longest_example(kind):
     """What leaves the run states how long its examples were."""
     positions = {"kind": "xlnet"} if kind == "xlnet" else {"positions": "none"}

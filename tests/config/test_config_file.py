@@ -39,6 +39,7 @@ SHIPPED = [
     *(("xlnet", variant) for variant in ("", "smoke", "base")),
     *(("mpnet", variant) for variant in ("", "smoke", "mlm")),
     *(("modernbert", variant) for variant in ("", "smoke", "large")),
+    *(("deberta_v3", variant) for variant in ("", "smoke", "xsmall", "small", "large")),
     *(("ettin", variant) for variant in ("", "smoke", "17m", "32m", "68m", "400m", "1b")),
     *(("mmbert", variant) for variant in ("", "smoke", "small", "phase1", "phase2", "phase3", "small-phase3")),
 ]

@@ -42,7 +42,7 @@ data.filters.*.shortest_mean_word data.filters.*.stop_words data.filters.*.text_
 data.heldout_share data.splitter
 model.activation model.activation_bits model.attention_dropout model.block.biases
 model.block.bottlenecked model.block.buckets model.block.decoder_bias model.block.decoder_width
-model.block.farthest model.block.feedforwards
+model.block.farthest model.block.feedforwards model.block.max_distance
 model.block.fixed_heads model.block.gated model.block.global_every
 model.block.inner_width model.block.key_value_heads model.block.kind model.block.local_rotary_base
 model.block.normalization model.block.pairs model.block.pooler model.block.rotary_base model.block.window
@@ -69,7 +69,8 @@ tasks.*.objective.losses.*.layer_map tasks.*.objective.losses.*.on tasks.*.objec
 tasks.*.objective.losses.*.projection tasks.*.objective.losses.*.student_layer
 tasks.*.objective.losses.*.teacher_layer tasks.*.objective.losses.*.temperature
 tasks.*.objective.own_factor tasks.*.objective.steps
-tasks.*.objective.full_score tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
+tasks.*.objective.full_score tasks.*.objective.embedding_sharing tasks.*.objective.generator_depth
+tasks.*.objective.generator_share tasks.*.objective.kind tasks.*.objective.label_smoothing
 tasks.*.objective.longest tasks.*.objective.masking.kind tasks.*.objective.masking.lexicon_size
 tasks.*.objective.masking.longest tasks.*.objective.masking.mask tasks.*.objective.masking.random
 tasks.*.objective.masking.rate tasks.*.objective.masking.static tasks.*.objective.memory

@@ -41,6 +41,18 @@ FAMILIES = {  # {model_type: (stem of the classes, kind of the tokenizer, settin
     ),
     "xlm-roberta": ("XLMRoberta", "xlm-roberta", SIZES | {"type_vocab_size": 1}),
     "camembert": ("Camembert", "camembert", SIZES | {"type_vocab_size": 1}),
+    "deberta-v2": (
+        "DebertaV2",
+        "deberta-v2",
+        SIZES
+        | {"relative_attention": True, "position_buckets": 4, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+        | {
+            "pos_att_type": ["p2c", "c2p"],
+            "position_biased_input": False,
+            "legacy": False,
+            "tie_word_embeddings": False,
+        },
+    ),
     "mpnet": ("MPNet", "mpnet", SIZES),
     "modernbert": ("ModernBert", "modernbert", SIZES | {"num_hidden_layers": 4, "local_attention": 8}),
 }
@@ -149,7 +161,9 @@ def _vocabulary(kind: str) -> dict[str, bytes]:
         return {"tokenizer.json": published.byte_bpe(lines, 600)}
     if kind == "eurobert":
         return {"tokenizer.json": published.llama(lines, 600)}
-    name = "spiece.model" if kind in ("albert", "xlnet") else "sentencepiece.bpe.model"
+    name = {"albert": "spiece.model", "xlnet": "spiece.model", "deberta-v2": "spm.model"}.get(
+        kind, "sentencepiece.bpe.model"
+    )
     with tempfile.TemporaryDirectory() as folder:
         return {name: published.train(kind, Path(folder) / name, lines, 2000).read_bytes()}
 

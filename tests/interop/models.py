@@ -56,6 +56,11 @@ OWN = {
         "embeddings": {"kind": "words"},
         "attention_dropout": 0.2,
     },
+    "deberta-v2": {
+        "block": {"kind": "deberta", "buckets": 4, "max_distance": 12},
+        "embeddings": {"positions": "none", "segments": 0},
+        "pooler_activation": "gelu",
+    },
     "ultrabert": {
         "layers": 4,
         "block": {"kind": "ultrabert", "window": 3, "decoder_width": 12, "key_value_heads": 1},
@@ -89,6 +94,7 @@ CLASSES = {
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
     "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
     "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
+    "deberta-v2": {"DebertaV2ForMaskedLM": frozenset({"mlm"}), "DebertaV2Model": frozenset()},
     "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
 }
 STEMS = {
@@ -103,8 +109,16 @@ STEMS = {
     "eurobert": "EuroBert",
     "neobert": "NeoBERT",
     "ultrabert": "Ultrabert",
+    "deberta-v2": "DebertaV2",
     "mpnet": "MPNet",
 }
+# Settings without which the classes of a family compute another architecture.
+NEEDED = {
+    "deberta-v2": {
+        "relative_attention": True, "position_biased_input": False, "share_att_key": True, "norm_rel_ebd": "layer_norm",
+        "pos_att_type": "p2c|c2p", "position_buckets": 256,
+    }
+}  # fmt: skip
 PARTS = {name: parts for name, parts in CLASSES["bert"].items() if "clm" not in parts}
 _TASKS = {
     "nsp": {"bert": {"objective": {"kind": "bert"}}},

@@ -59,6 +59,10 @@ _OPTIONS = {
         "control_symbols": ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
         "user_defined_symbols": ["<eop>", ".", "(", ")", '"', "-", "\u2013", "\u00a3", "\u20ac"],
     },
+    "deberta-v2": {
+        "pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3,
+        "pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]",
+    },
     "xlm-roberta": {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1},
     "camembert": {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1},
 }  # fmt: skip

@@ -28,6 +28,7 @@ CASES = [
     ("mpnet", "classification"),
     ("mpnet", "pretrained"),
     ("modernbert", "classification"),
+    ("deberta-v2", "classification"),
     *([("eurobert", "classification"), ("eurobert", "tagging")] if "eurobert" in foreign.FAMILIES else []),
 ]
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))

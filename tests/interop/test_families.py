@@ -78,10 +78,10 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     code = ", trust_remote_code=True" if kind == "neobert" else ""
     assert re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
     assert ("from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)." in card) == bool(code)
-    since = {"modernbert": "4.48", "eurobert": "5.3", "ultrabert": "5.20"}.get(kind)
+    since = {"modernbert": "4.48", "eurobert": "5.3", "ultrabert": "5.20", "deberta-v2": "4.48"}.get(kind)
     assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
-        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "ultrabert", "mpnet")
+        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "ultrabert", "deberta-v2", "mpnet")
     )
 
 
@@ -137,7 +137,7 @@ def test_settings_that_are_not_computed_are_refused(kind, setting, value):
     family = families.of_config({"model_type": kind})
     setting = family.keys["width"] if setting == "hidden_size" else setting
     with pytest.raises(UserError, match=f"config.json has {setting}="):
-        family.encoder_config({"model_type": kind, setting: value})
+        family.encoder_config({"model_type": kind, **models.NEEDED.get(kind, {}), setting: value})
 
 
 @pytest.mark.parametrize(

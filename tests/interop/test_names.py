@@ -51,6 +51,14 @@ EUROBERT = {
     "mlp.down_proj": "output",
 }
 NEOBERT = {"wo": "attention/output", "ffn.w3": "output"}  # the others are joined, see test_neobert.py
+DEBERTA = {
+    "attention.self.query_proj": "attention/query",
+    "attention.self.key_proj": "attention/key",
+    "attention.self.value_proj": "attention/value",
+    "attention.output.dense": "attention/output",
+    "intermediate.dense": "intermediate",
+    "output.dense": "output",
+}
 MPNET = {
     "attention.attn.q": "attention/query",
     "attention.attn.k": "attention/key",
@@ -71,6 +79,7 @@ FAMILIES = {
     "eurobert": ("model.layers.1", EUROBERT),
     "ultrabert": ("ultrabert.layers.1", EUROBERT),
     "neobert": ("model.transformer_encoder.1", NEOBERT),
+    "deberta-v2": ("deberta.encoder.layer.1", DEBERTA),
     "mpnet": ("mpnet.encoder.layer.1", MPNET),
 }
 # Kernels that ModernBERT has in one, in their order.

@@ -18,8 +18,15 @@ FILES = {
     "xlnet": "spiece.model",
     "xlm-roberta": "sentencepiece.bpe.model",
     "camembert": "sentencepiece.bpe.model",
+    "deberta-v2": "spm.model",
 }
-CLASSES = {"albert": "Albert", "xlnet": "XLNet", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
+CLASSES = {
+    "albert": "Albert",
+    "xlnet": "XLNet",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "deberta-v2": "DebertaV2",
+}
 SPELLED = ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "<pad>", "<unk>", "<s>", "</s>", "<cls>", "<sep>", "<mask>", "<eod>")
 VARIANTS = [
     ("albert", {}),
@@ -27,6 +34,8 @@ VARIANTS = [
     ("xlnet", {}),
     ("xlm-roberta", {}),
     ("camembert", {}),
+    ("deberta-v2", {}),
+    ("deberta-v2", {"do_lower_case": True}),
 ]
 
 

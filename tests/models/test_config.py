@@ -101,5 +101,9 @@ def test_presets_are_the_published_sizes():
         "eurobert_610m": (26, 1152, 18, 4096),
         "eurobert_2_1b": (32, 2304, 18, 6144),
         "neobert": (28, 768, 12, 2048),
+        "deberta_v3_xsmall": (12, 384, 6, 1536),
+        "deberta_v3_small": (6, 768, 12, 3072),
+        "deberta_v3_base": (12, 768, 12, 3072),
+        "deberta_v3_large": (24, 1024, 16, 4096),
         "mpnet_base": (12, 768, 12, 3072),
     }

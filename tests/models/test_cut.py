@@ -16,6 +16,7 @@ CONFIGS = {
     "bert": batches.ENCODER,
     "modern": dataclasses.replace(batches.ENCODER, **batches.ROTARY).replace({"embeddings.segments": 0}),
     "relative": dataclasses.replace(batches.ENCODER, **batches.RELATIVE),
+    "disentangled": dataclasses.replace(batches.ENCODER, **batches.DISENTANGLED),
     "shared": dataclasses.replace(batches.ENCODER, layers=4, sharing="all", sharing_groups=2),
     "shared_attention": dataclasses.replace(batches.ENCODER, sharing="attention"),
 }

@@ -223,6 +223,7 @@ def test_rows_that_are_not_tiled_or_too_long_stay_plain():
         ({"tensor": 2}, "plain"),
         ({"direction": "left_to_right"}, "plain"),
         (batches.RELATIVE, "plain"),
+        (batches.DISENTANGLED, "plain"),
         ({"block": BertBlock(("next",))}, "plain"),
     ],
 )

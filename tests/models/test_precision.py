@@ -34,6 +34,7 @@ ENCODERS = {
     "ModernBERT": batches.LOCAL,
     "MobileBERT": {"block": MobileBertBlock(inner_width=8, feedforwards=2), "embeddings": MobileBertEmbeddings(8)},
     "XLNet": batches.RELATIVE,
+    "DeBERTa": batches.DISENTANGLED,
     "fixed heads": {"block": BertBlock(("next",))},
     "LSTM": batches.LSTM,
 }

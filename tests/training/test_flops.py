@@ -127,6 +127,12 @@ def test_the_formula_counts_the_products_of_other_architectures(changes):
     assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 
 
+def test_the_formula_counts_disentangled_attention_but_not_the_distances_that_a_batch_projects_once():
+    made = program("mlm", dataclasses.replace(SMALL, **batches.DISENTANGLED))
+    counted = of_stage(made.task, 0).executed(arguments(made))
+    assert counted == pytest.approx(traced(made), rel=0.03) and counted < traced(made)
+
+
 @pytest.mark.parametrize("kind", ["classification", "bert"])
 def test_the_formula_counts_the_pooler_of_a_pair_that_is_read_separately(kind):
     """Its input is four times as wide as the states. One layer and a short row, or it would not be seen."""

@@ -13,6 +13,7 @@ KINDS = {
     "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertBlock",
     "llama": "bertjax.models.blocks.llama:LlamaBlock",
     "ultrabert": "bertjax.models.blocks.ultrabert:UltraBlock",
+    "deberta": "bertjax.models.blocks.deberta:DebertaBlock",
     "lstm": "bertjax.models.blocks.lstm:LSTMBlock",
 }
 

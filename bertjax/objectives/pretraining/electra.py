@@ -2,7 +2,8 @@
 
 A generator predicts the masked tokens (masked language modeling; section 2, equation 1). Samples from its predictions
 replace them, and a discriminator classifies every token as original or replaced (equation 2). Both are trained jointly,
-with min L_MLM + 50 L_disc; no gradient passes through the sampling. They share the embeddings (section 3.2).
+with min L_MLM + 50 L_disc; no gradient passes through the sampling. They share the embeddings (section 3.2), or only
+the word embeddings and without the discriminator's gradient (`bertjax.models.disentangled_embeddings`, DeBERTa-v3).
 
 The discriminator is the exported encoder. The generator is saved with the heads; only further pretraining needs it.
 """
@@ -10,7 +11,7 @@ The discriminator is the exported encoder. The generator is saved with the heads
 import contextlib
 import dataclasses
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
+from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import masked_lm_head
@@ -31,6 +33,9 @@ from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 
+DISENTANGLED = "gradient_disentangled"
+EMBEDDING_SHARING = ("all", DISENTANGLED)
+
 
 @dataclasses.dataclass(frozen=True)
 class Electra(MaskedLM):
@@ -41,12 +46,18 @@ class Electra(MaskedLM):
 
     Attributes:
       generator_share: the generator's widths (hidden, inner and feed-forward) and number of heads relative to the
-        encoder's (appendix A: 1/4 for the small and large models, 1/3 for the base model). Depth is the same.
+        encoder's (appendix A: 1/4 for the small and large models, 1/3 for the base model).
+      generator_depth: the generator's number of layers relative to the encoder's. DeBERTa-v3 has generators of the same
+        width and half the depth.
+      embedding_sharing: `all`, or `gradient_disentangled`: the discriminator's word embeddings are the generator's,
+        without a gradient, plus a trained difference.
       rtd_coefficient: weight of the discriminator's loss (section 2).
     """
 
     masking: Masking = TokenMasking(mask=1.0, random=0.0)
     generator_share: float = 0.25
+    generator_depth: float = 1.0
+    embedding_sharing: str = "all"
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
     traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, text_term="generator")
@@ -61,6 +72,15 @@ class Electra(MaskedLM):
             raise UserError(
                 f"objective.generator_share={self.generator_share} must be above 0 and at most 1; a generator wider "
                 "than the discriminator leaves it nothing to find"
+            )
+        if not 0.0 < self.generator_depth <= 1.0:
+            raise UserError(
+                f"objective.generator_depth={self.generator_depth} must be above 0 and at most 1; DeBERTa-v3's is 0.5"
+            )
+        if self.embedding_sharing not in EMBEDDING_SHARING:
+            raise UserError(
+                f"objective.embedding_sharing={self.embedding_sharing!r} is unknown; choose one of "
+                f"{', '.join(EMBEDDING_SHARING)}"
             )
 
     def loss_weights(self, terms, step):
@@ -85,6 +105,7 @@ class Electra(MaskedLM):
                 f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
                 f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
             ) from error
+        scaled = scaled.replace({"layers": max(1, round(config.layers * self.generator_depth))})
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
 
@@ -92,7 +113,15 @@ class Electra(MaskedLM):
         return {"mlm": HeadSpec(masked_lm_head(config), on_generator=True), "rtd": HeadSpec(DetectionHead)}
 
     def model(self, config: EncoderConfig) -> Model:
-        return Model(config, self.heads(config), self.generator(config))
+        return Model(config, self.heads(config), self.generator(config), not self._is_disentangled)
+
+    @property
+    def _is_disentangled(self) -> bool:
+        return self.embedding_sharing == DISENTANGLED
+
+    def init(self, model: Model, key: jax.Array, batch: dict[str, Any]) -> dict:
+        params = super().init(model, key, batch)
+        return disentangled_embeddings.split(params) if self._is_disentangled else params
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} for the batch as it is, without dropout."""
@@ -101,7 +130,7 @@ class Electra(MaskedLM):
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return the generator's logits_BKV at the predicted positions."""
         hidden_BKD = model.encode_by_generator(batch, key, batch["mlm_positions_BK"]).hidden
-        return model.head("mlm", hidden_BKD, model.word_VE)
+        return model.head("mlm", hidden_BKD, model.generator_word_VE)
 
     def rtd_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return the discriminator's logits_BT; above 0 means "replaced"."""

@@ -22,7 +22,7 @@ IS_ENCODER_LAYER = matches(r"^((lora|scores)/)?encoder/layers/")
 # Tables from states to words that are not the word embeddings. By path they train as tied decoders do, so whether a
 # model has one changes neither what LoRA and `frozen_layers` freeze nor which rate it has with `layer_decay`.
 DECODER = r"(^|/)heads/(.+/)?word(_rest)?$"
-IS_EMBEDDING = matches(rf"(^|/)(embeddings|projection)/|{DECODER}")
+IS_EMBEDDING = matches(rf"(^|/)(embeddings|projection|encoder/shared)/|{DECODER}")
 
 
 def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:

@@ -29,7 +29,7 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
     bfloat16 without dropout and needs the full mask to separate packed examples. `auto` chooses neither, because they
     have not been measured. fused, splash and triton cannot run with an axis `tensor`: the compiler shards that axis,
     and it cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has relative positions
-    (XLNet), biases of distances (MPNet) and fixed heads.
+    (XLNet, DeBERTa), biases of distances (MPNet) and fixed heads.
 
     Kernel support is tested by tracing the encoder, see `bertjax.models.tracing`.
 

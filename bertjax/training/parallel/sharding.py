@@ -19,7 +19,7 @@ Rules = Sequence[tuple[str, P]]
 # a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
 ENCODER_RULES: Rules = (
     (r"(encoder/embeddings|heads/.+)/word$", P("tensor", "fsdp")),
-    (r"encoder/embeddings/(position|segment|task)$", P(None, "fsdp")),
+    (r"encoder/(embeddings/(position|segment|task)|shared/embedding)$", P(None, "fsdp")),
     (r"encoder/(embeddings/query|layers/attention/relative/segment)$", P()),
     (
         r"encoder/layers/(attention/(query|key|value|relative/distance)|(feedforward_\d+/)?intermediate|gate)/kernel$",

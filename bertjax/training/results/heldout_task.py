@@ -134,7 +134,8 @@ def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
     own = {name: value for name, value in objective.items() if not name.endswith(_WEIGHTS)}
     own = _without(own, _TRAINING_OBJECTIVE) | ({"masking": masking} if masking is not None else {})
     if metric.startswith("generator_"):  # the generator's size does not change what it must predict
-        own.pop("generator_share", None)
+        for name in ("generator_share", "generator_depth", "embedding_sharing"):
+            own.pop(name, None)
     return own
 
 

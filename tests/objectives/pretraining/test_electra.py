@@ -1,6 +1,7 @@
 """Replaced token detection: what counts as replaced, and which gradients reach what."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,16 @@ from flax.traverse_util import flatten_dict
 from bertjax.data.masking import TokenMasking
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock
+from bertjax.models.disentangled_embeddings import part
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
 from bertjax.runtime.errors import UserError
 from bertjax.training.loss import normalized
+from bertjax.training.model_params import ModelParams
 from tests import batches, ragged
 
 OBJECTIVE = Electra(generator_share=0.5)
+GDES = Electra(generator_share=0.5, embedding_sharing="gradient_disentangled")
 
 
 def test_a_sample_that_is_the_original_is_not_a_replacement():
@@ -49,32 +53,81 @@ def test_only_predicted_positions_are_replaced():
     )
 
 
-def gradient_of(term: str) -> dict[str, float]:
-    """{path: the largest gradient of one term}, dropout off."""
-    module, batch = OBJECTIVE.model(batches.ENCODER), batches.make()
-    params = batches.filled(batches.param_shapes(OBJECTIVE, module.config, batch))
+@functools.cache
+def gradients_of(objective: Electra) -> dict[str, dict[str, float]]:
+    """{term: {path: its largest gradient}}, dropout off."""
+    module, batch = objective.model(batches.ENCODER), batches.make()
+    params = batches.filled(batches.param_shapes(objective, module.config, batch))
 
-    def loss(params):
-        sums, _ = OBJECTIVE.terms(module, params, None, batch, jax.random.key(1), False)
-        return normalized(sums, OBJECTIVE.weights(batch))[term]
+    def losses(params):
+        sums, _ = objective.terms(module, ModelParams()(params, 0), None, batch, jax.random.key(1), False)
+        return normalized(sums, objective.weights(batch))
 
-    gradient = jax.jit(jax.grad(loss))(params)
-    return {path: float(jnp.abs(leaf).max()) for path, leaf in flatten_dict(gradient, sep="/").items()}
+    gradients = jax.jit(jax.jacrev(losses))(params)
+    return {
+        term: {path: float(jnp.abs(leaf).max()) for path, leaf in flatten_dict(gradient, sep="/").items()}
+        for term, gradient in gradients.items()
+    }
 
 
 def test_the_discriminator_sends_no_gradient_to_the_generator():
     """Its gradients reach only the embeddings that both share (section 2)."""
-    reached = {path for path, largest in gradient_of("rtd").items() if largest > 0.0}
+    reached = {path for path, largest in gradients_of(OBJECTIVE)["rtd"].items() if largest > 0.0}
     assert not any(path.startswith(("generator/", "heads/mlm/")) for path in reached)
     assert {"encoder/embeddings/word", "encoder/embeddings/position", "heads/rtd/classifier/kernel"} <= reached
     assert any(path.startswith("encoder/layers/") for path in reached)
 
 
 def test_the_generator_sends_gradients_to_the_shared_embeddings_only():
-    reached = {path for path, largest in gradient_of("generator").items() if largest > 0.0}
+    reached = {path for path, largest in gradients_of(OBJECTIVE)["generator"].items() if largest > 0.0}
     assert not any(path.startswith(("encoder/layers/", "heads/rtd/")) for path in reached)
     assert {"encoder/embeddings/word", "heads/mlm/transform/kernel"} <= reached
     assert any(path.startswith("generator/encoder/layers/") for path in reached)
+
+
+def test_disentangled_the_discriminator_trains_only_its_difference_to_the_words_of_the_generator():
+    reached = {path for path, largest in gradients_of(GDES)["rtd"].items() if largest > 0.0}
+    assert not any(path.startswith(("generator/", "heads/mlm/")) for path in reached)
+    assert "encoder/embeddings/word" not in reached and "delta/encoder/embeddings/word" in reached
+    reached = {path for path, largest in gradients_of(GDES)["generator"].items() if largest > 0.0}
+    others = {path for path in reached if not path.startswith(("generator/", "heads/mlm/"))}
+    assert others == {"encoder/embeddings/word"}
+    assert "generator/encoder/embeddings/position" in reached  # only words are shared
+
+
+def test_disentangled_embeddings_start_as_shared_ones():
+    batch, key = batches.make(), jax.random.key(0)
+    models = {objective: objective.model(batches.ENCODER) for objective in (OBJECTIVE, GDES)}
+    trained = jax.jit(lambda: GDES.init(models[GDES], key, batch))()
+    assert not trained["delta"]["encoder"]["embeddings"]["word"].any()
+    own = trained["generator"]["encoder"]["embeddings"]
+    assert "word" not in own
+    trained = batches.filled(jax.eval_shape(lambda: trained)) | {"delta": trained["delta"]}
+    # The other tables of both encoders are equal, as shared ones are.
+    trained["generator"]["encoder"]["embeddings"] = {name: trained["encoder"]["embeddings"][name] for name in own}
+    encoder = {name: leaf for name, leaf in trained["generator"]["encoder"].items() if name != "embeddings"}
+    shared = {name: tree for name, tree in trained.items() if name != "delta"} | {"generator": {"encoder": encoder}}
+
+    def losses(objective, params):
+        return objective.terms(models[objective], ModelParams()(params, 0), None, batch, key, False)[0]
+
+    expected, actual = jax.jit(lambda: (losses(OBJECTIVE, shared), losses(GDES, trained)))()
+    for term in ("rtd", "generator"):
+        np.testing.assert_allclose(actual[term], expected[term], rtol=1e-6)
+
+
+def test_an_exported_encoder_has_the_sum_from_which_training_continues():
+    trained = batches.filled(batches.param_shapes(GDES, batches.ENCODER))
+    exported = jax.tree.map(np.asarray, ModelParams()(trained, 0))
+    word_VE, delta_VE = (tree["encoder"]["embeddings"]["word"] for tree in (trained, trained["delta"]))
+    np.testing.assert_array_equal(exported["encoder"]["embeddings"]["word"], word_VE + delta_VE)
+    assert exported.keys() == {"encoder", "generator", "heads"}
+    parted = part(exported)
+    np.testing.assert_allclose(parted["delta"]["encoder"]["embeddings"]["word"], delta_VE, atol=1e-6)
+    np.testing.assert_array_equal(parted["encoder"]["embeddings"]["word"], word_VE)
+    alone = part({"encoder": exported["encoder"]})
+    assert not alone["delta"]["encoder"]["embeddings"]["word"].any()
+    np.testing.assert_array_equal(alone["encoder"]["embeddings"]["word"], word_VE + delta_VE)
 
 
 def test_all_tokens_are_classified_and_the_published_factor_is_fifty():
@@ -89,6 +142,8 @@ def test_the_generator_has_its_share_of_the_widths_and_all_layers():
     assert generator.embedded_width == 768
     base = Electra(generator_share=1 / 3).generator(PRESETS["base"])
     assert (base.width, base.feedforward, base.heads) == (256, 1024, 4)
+    half = Electra(generator_share=1.0, generator_depth=0.5).generator(PRESETS["deberta_v3_base"])
+    assert half == dataclasses.replace(PRESETS["deberta_v3_base"].replace({"embeddings.width": 768}), layers=6)
 
 
 def test_a_generator_wider_than_the_discriminator_is_an_error():
@@ -96,6 +151,10 @@ def test_a_generator_wider_than_the_discriminator_is_an_error():
         Electra(generator_share=1.5)
     with pytest.raises(UserError, match="^objective.rtd_coefficient=nan must be a number"):
         Electra(rtd_coefficient=float("nan"))
+    with pytest.raises(UserError, match="^objective.embedding_sharing='gdes' is unknown; choose one of all, gradient_"):
+        Electra(embedding_sharing="gdes")
+    with pytest.raises(UserError, match="^objective.generator_depth=0 must be above 0 and at most 1; DeBERTa-v3's is"):
+        Electra(generator_depth=0)
 
 
 @pytest.mark.parametrize(

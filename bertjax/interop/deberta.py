@@ -1,0 +1,158 @@
+"""DeBERTa-v3 in transformers: `DebertaV2Model`, `DebertaV2ForMaskedLM` and `DebertaV2Config`.
+
+(transformers 4.57 and 5.24, models/deberta_v2/modeling_deberta_v2.py and configuration_deberta_v2.py.) The published
+DeBERTa-v2 has a convolution besides, and the first DeBERTa other projections of distances; both are refused.
+
+transformers has two heads for masked tokens. Folders are written with the published one (`lm_predictions`, setting
+`legacy=false`). The other one (`cls`), which the class has by default, computes the same function and is read as well.
+Published files also hold tensors that no class reads: their head on replaced tokens, and tables of the generator.
+"""
+
+from bertjax.interop import names
+from bertjax.interop.family import MLM, POOLER, RTD, Family
+from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.models.bert import BertEmbeddings
+from bertjax.models.blocks.deberta import DebertaBlock
+from bertjax.models.config import EncoderConfig
+from bertjax.runtime.errors import UserError, quoted
+
+_HEAD, _LEGACY_HEAD = "lm_predictions.lm_head", "cls.predictions"
+_LEGACY = {
+    f"{_LEGACY_HEAD}.{theirs}": f"{_HEAD}.{name}"
+    for theirs, name in (
+        ("transform.dense.weight", "dense.weight"),
+        ("transform.dense.bias", "dense.bias"),
+        ("transform.LayerNorm.weight", "LayerNorm.weight"),
+        ("transform.LayerNorm.bias", "LayerNorm.bias"),
+        ("bias", "bias"),
+    )
+}
+_BUCKETS, _LARGEST, _LONGEST = "position_buckets", "max_relative_positions", "max_position_embeddings"
+# {key: (the only value that bertjax computes, the default in transformers)}
+_COMPUTED = {
+    "relative_attention": (True, False),
+    "position_biased_input": (False, True),
+    "share_att_key": (True, False),
+    "norm_rel_ebd": ("layer_norm", "none"),
+}
+_TERMS = "pos_att_type"
+# {key: the setting of the width that it has to equal}
+_WIDTHS = {"embedding_size": "width", "pooler_hidden_size": "width", "attention_head_size": "head_channels"}
+# Keys that do not change the function: dropout in heads, and a convolution's that is not there.
+_HARMLESS = frozenset("legacy pooler_dropout cls_dropout conv_act conv_groups".split())
+_POOLER = {"pooler_hidden_act": ("gelu", "gelu")}
+
+
+class _Deberta(Family):
+    @property
+    def root(self):
+        return "deberta."
+
+    @property
+    def settings_read(self):
+        return super().settings_read | _HARMLESS | {*_COMPUTED, *_WIDTHS, _TERMS}
+
+    def encoder_config(self, config):
+        for key, (value, default) in _COMPUTED.items():
+            if (other := config.get(key, default)) != value:
+                raise UserError(
+                    f"config.json has {key}={quoted(other)}; bertjax's {self.title} computes {value!r} only"
+                )
+        terms = config.get(_TERMS) or ()
+        if sorted(terms.lower().split("|") if isinstance(terms, str) else terms) != ["c2p", "p2c"]:
+            raise UserError(f"config.json has {_TERMS}={quoted(terms)}; bertjax's {self.title} computes 'p2c|c2p' only")
+        if (buckets := config.get(_BUCKETS, -1)) == -1:
+            raise UserError(
+                f"config.json has {_BUCKETS}={buckets}; bertjax's {self.title} has distances in buckets only"
+            )
+        # -1, their default, means the longest example.
+        largest = config.get(_LARGEST, -1)
+        if not isinstance(largest, int) or largest < 1:
+            largest = config.get(_LONGEST, self.defaults.max_positions)
+        encoder = super().encoder_config({**config, _LARGEST: largest})
+        for key, name in _WIDTHS.items():
+            expected = getattr(encoder, name)
+            if (width := config.get(key)) not in (None, expected):
+                raise UserError(
+                    f"config.json has {key}={quoted(width)}; bertjax's {self.title} computes {expected} only"
+                )
+        return encoder
+
+    def settings(self, encoder, architecture):
+        settings = super().settings(encoder, architecture) | {key: value for key, (value, _) in _COMPUTED.items()}
+        # The decoder is always tied. With the setting, transformers 4 would tie the dense layer before it instead.
+        return settings | {_TERMS: ["p2c", "c2p"], "legacy": False, "tie_word_embeddings": False}
+
+    def leave_out(self, parts):
+        if RTD not in parts:
+            return super().leave_out(parts)
+        kept, notes = super().leave_out(parts - {RTD, MLM, POOLER, "generator"})
+        return kept, [*notes, "generator and heads not exported: transformers has no class with them"]
+
+    def canonical(self, tensors, encoder_only=False):
+        named = super().canonical(tensors, encoder_only)
+        return {_LEGACY.get(name, name): tensor for name, tensor in named.items()}
+
+
+FAMILY = _Deberta(
+    title="DeBERTa-v3",
+    model_type="deberta-v2",
+    stem="DebertaV2",
+    table=(
+        names.Name("deberta.embeddings.word_embeddings.weight", "encoder/embeddings/word"),
+        *names.norm("deberta.embeddings.LayerNorm", "encoder/embeddings/norm"),
+        names.Name("deberta.encoder.rel_embeddings.weight", "encoder/shared/embedding"),
+        *names.norm("deberta.encoder.LayerNorm", "encoder/shared/norm"),
+        *names.layers(
+            f"deberta.encoder.layer.{names.LAYER}",
+            query="attention.self.query_proj",
+            key="attention.self.key_proj",
+            value="attention.self.value_proj",
+            attended="attention.output.dense",
+            attention_norm="attention.output.LayerNorm",
+            intermediate="intermediate.dense",
+            output="output.dense",
+            output_norm="output.LayerNorm",
+        ),
+    ),
+    parts={MLM: names.masked_lm(f"{_HEAD}.dense", f"{_HEAD}.LayerNorm", f"{_HEAD}.bias")},
+    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
+    task_heads=task_heads(
+        sequence=TaskHead(SEQUENCE, "classifier", "pooler.dense", _POOLER),
+        choice=TaskHead(CHOICES, "classifier", "pooler.dense", _POOLER),
+    ),
+    keys={
+        "vocab_size": "vocab_size",
+        "layers": "num_hidden_layers",
+        "width": "hidden_size",
+        "heads": "num_attention_heads",
+        "feedforward": "intermediate_size",
+        "activation": "hidden_act",
+        "max_positions": _LONGEST,
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "norm_epsilon": "layer_norm_eps",
+        "init_stddev": "initializer_range",
+        "block.buckets": _BUCKETS,
+        "block.max_distance": _LARGEST,
+    },
+    defaults=EncoderConfig(
+        vocab_size=128100,
+        layers=24,
+        width=1536,
+        heads=24,
+        feedforward=6144,
+        embeddings=BertEmbeddings(segments=0, positions="none"),
+        block=DebertaBlock(),
+        norm_epsilon=1e-7,
+        pooler_activation="gelu",
+    ),
+    fixed={"type_vocab_size": 0, "conv_kernel_size": 0},
+    tied={
+        f"{_LEGACY_HEAD}.decoder.weight": "deberta.embeddings.word_embeddings.weight",
+        f"{_LEGACY_HEAD}.decoder.bias": f"{_LEGACY_HEAD}.bias",
+    },
+    has_flax=False,
+    since="4.48",
+    unread=r"^mask_predictions\.|embeddings\.position_embeddings\.|embeddings\.word_embeddings\._weight$",
+)

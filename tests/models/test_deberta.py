@@ -1,0 +1,138 @@
+"""Disentangled attention: against loops over queries and keys, in packed rows, and with few positions read."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models import vocabulary
+from bertjax.models.blocks.deberta import DebertaBlock, bucket_of
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.presets import PRESETS
+from bertjax.runtime.errors import UserError
+from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
+from bertjax.training.param_paths import path_of
+from tests import batches
+
+# Distances 0 to 2 have a bucket each, 3 to 9 share one, and larger ones the last.
+CONFIG = dataclasses.replace(batches.ENCODER, layers=2, **batches.DISENTANGLED)
+TOKENS_BT = np.arange(10, 26)[None]
+# Two examples of 7 and 8 tokens, and padding.
+EXAMPLES_BT = np.array([[1] * 7 + [2] * 8 + [0]])
+SUMMARIES_BN = np.array([[0, 7]])
+
+
+@functools.cache
+def params_of(config: EncoderConfig) -> dict:
+    init = functools.partial(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(jax.eval_shape(init)["params"], scale=0.6)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def encode(config, params, tokens_BT=TOKENS_BT, examples_BT=None, summaries_BN=None, masks=None, **others):
+    variables = {"params": params} | ({"taps": masks} if masks else {})
+    return Encoder(config).apply(variables, tokens_BT, None, None, examples_BT, summaries_BN, **others)
+
+
+def test_buckets_of_distances():
+    assert [bucket_of(np.array(d), 4, 10).item() for d in (0, 1, 2, 3, 9, 10, -1, -2, -3, -9, -10)] == [
+        0, 1, 2, 3, 3, 4, -1, -2, -3, -3, -4
+    ]  # fmt: skip
+    published = bucket_of(np.arange(600), 256, 512)
+    np.testing.assert_array_equal(published[:129], np.arange(129))
+    assert (np.diff(published) >= 0).all() and published[511] == 255 and published[512] >= 256
+
+
+def test_attention_is_that_of_the_formula():
+    """(q_i k_j + q_i K_d + k_j Q_d) / sqrt(3 C), query by query and key by key, in the first layer."""
+    params = params_of(CONFIG)
+    _, state = Encoder(CONFIG).apply({"params": params}, TOKENS_BT, mutable=["captured"])
+    leaves = jax.tree.map(np.float64, params)
+    layer = jax.tree.map(lambda leaf: leaf[0], leaves["layers"]["attention"])
+
+    def norm(states, own):
+        centered = states - states.mean(-1, keepdims=True)
+        scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + CONFIG.norm_epsilon)
+        return scaled * own["scale"] + own["bias"]
+
+    words_TD = norm(
+        leaves["embeddings"]["word"][TOKENS_BT[0]] + leaves["embeddings"]["segment"][0], leaves["embeddings"]["norm"]
+    )
+    table_SD = norm(leaves["shared"]["embedding"], leaves["shared"]["norm"])
+    (query_THC, query_SHC), (key_THC, key_SHC) = (
+        [(x @ layer[name]["kernel"] + layer[name]["bias"]).reshape(len(x), 2, 8) for x in (words_TD, table_SD)]
+        for name in ("query", "key")
+    )
+    expected_HTT = np.zeros((2, 16, 16))
+    for head, i, j in np.ndindex(expected_HTT.shape):
+        place = np.clip(bucket_of(np.array(i - j), 4, 10) + 4, 0, 7)
+        q, k = query_THC[i, head], key_THC[j, head]
+        expected_HTT[head, i, j] = (q @ k + q @ key_SHC[place, head] + k @ query_SHC[place, head]) / np.sqrt(3 * 8)
+    expected_HTT = np.exp(expected_HTT - expected_HTT.max(-1, keepdims=True))
+    expected_HTT /= expected_HTT.sum(-1, keepdims=True)
+    np.testing.assert_allclose(state["captured"]["attention"][0][0], expected_HTT, rtol=1e-3, atol=1e-5)
+    assert expected_HTT.std() > 0.02
+
+
+def test_packed_examples_equal_single_examples_and_do_not_leak():
+    params = params_of(CONFIG)
+    together = encode(CONFIG, params, TOKENS_BT, EXAMPLES_BT, SUMMARIES_BN)
+    for index, columns in enumerate((slice(0, 7), slice(7, 15))):
+        alone = encode(CONFIG, params, TOKENS_BT[:, columns])
+        np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
+    changed = TOKENS_BT + np.where(EXAMPLES_BT == 2, 9, 0)
+    other = encode(CONFIG, params, changed, EXAMPLES_BT, SUMMARIES_BN)
+    np.testing.assert_array_equal(together.hidden[:, :7], other.hidden[:, :7])
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_reading_few_positions_is_exact(remat):
+    config = dataclasses.replace(CONFIG, execution=Execution(remat=remat))
+    params, read_BK = params_of(CONFIG), np.array([[3, 8, 14]])
+    whole = encode(CONFIG, params, TOKENS_BT, EXAMPLES_BT, SUMMARIES_BN)
+    few = encode(config, params, TOKENS_BT, EXAMPLES_BT, SUMMARIES_BN, read_BK=read_BK)
+    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
+
+
+def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
+    leaves = jax.tree_util.tree_leaves_with_path({"encoder": params_of(CONFIG)})
+    shapes = {path_of(path): leaf.shape for path, leaf in leaves}
+    assert shapes["encoder/shared/embedding"] == (8, 16)
+    specs = {path_of(key): tuple(spec_of(path_of(key), leaf, ENCODER_RULES)) for key, leaf in leaves}
+    assert {path: spec for path, spec in specs.items() if "shared" in path} == {
+        "encoder/shared/embedding": (None, "fsdp"),
+        "encoder/shared/norm/scale": (),
+        "encoder/shared/norm/bias": (),
+    }
+
+
+@pytest.mark.parametrize("preset, millions", [("xsmall", 22), ("small", 44), ("base", 86), ("large", 304)])
+def test_presets_have_the_published_number_of_parameters_below_the_words(preset, millions):
+    """He et al. (2021), model cards of microsoft/deberta-v3-*: the backbone, without the 128,100 words."""
+    config = dataclasses.replace(PRESETS[f"deberta_v3_{preset}"], vocab_size=128_100)
+    params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+    words = config.vocab_size * config.width + config.width**2  # and no pooler
+    assert abs((vocabulary.count_parameters(params, config) - words) / 1e6 - millions) < 1.5
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"block": DebertaBlock(buckets=1)}, "model.block.buckets=1 must be at least 2; DeBERTa-v3 has 256"),
+        (
+            {"block": DebertaBlock(buckets=256, max_distance=129)},
+            "model.block.max_distance=129 must be at least 130 wi",
+        ),
+        ({"embeddings": batches.ENCODER.embeddings}, "model.block.kind=deberta has distances between tokens in attent"),
+        ({"width": 20, "heads": 3}, "model.width=20 is not divisible by model.heads=3"),
+    ],
+)
+def test_invalid_parts(fields, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        EncoderConfig(**batches.DISENTANGLED | fields)
