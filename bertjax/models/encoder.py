@@ -65,13 +65,6 @@ def first_positions(config: EncoderConfig, key: jax.Array, zeros_BT: jax.Array) 
     return shared.init_with_output(key, zeros_BT, zeros_BT)[0]
 
 
-def first_positions(config: EncoderConfig, key: jax.Array, zeros_BT: jax.Array) -> Any:
-    """Return what layers read about positions in rows of zeros, with initial parameters if layers share any."""
-    if (shared := config.block.shared_module(config)) is None:
-        return config.block.positions(config, zeros_BT, zeros_BT)
-    return shared.init_with_output(key, zeros_BT, zeros_BT)[0]
-
-
 class Encoder(nn.Module):
     """Encoder of BERT (Devlin et al., 2019, section 3) and its relatives, as configured.
 

@@ -6,7 +6,7 @@ number per head, which is added to the scaled products of queries and keys. All 
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -104,7 +104,7 @@ class BucketBias(nn.Module):
     @nn.compact
     def __call__(self, positions_BT: jax.Array, segments_BT: jax.Array) -> DistanceBias:
         """Return the biases in rows of T tokens."""
-        config, block, tokens = self.config, self.config.block, positions_BT.shape[1]
+        config, block, tokens = self.config, cast(MPNetBlock, self.config.block), positions_BT.shape[1]
         init = nn.initializers.truncated_normal(config.init_stddev)
         table_NH = jnp.asarray(self.param("bias", init, (block.buckets, config.heads)), jnp.float32)
         # Row r is for the distance T - r, as in `relative_shift`, which makes a matrix of them without a gather.
