@@ -263,9 +263,9 @@ def has_finished(files: Workdir) -> bool:
 
 
 def has_trained(path: epath.PathLike) -> bool:
-    """Return whether a workdir, or its first seed's workdir, has a checkpoint."""
+    """Return whether a workdir, or that of its first seed or fold, has a checkpoint."""
     root = Workdir.at(path).root
-    return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0"))
+    return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0", root / "fold=0"))
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:
