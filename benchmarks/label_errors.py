@@ -55,7 +55,7 @@ def measure(seed: int, args: argparse.Namespace) -> Line:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        flipped = noisy(args.data / "glue/SST-2/train.tsv", seed, folder / "noisy.tsv")
+        flipped = noisy(args.data / "glue/SST-2/train.tsv.gz", seed, folder / "noisy.tsv")
         examples = {"train": folder / "noisy.tsv", "folds": FOLDS, "text": "sentence", "label": "label"}
         settings = {f"tasks.classify.examples.{name}": value for name, value in examples.items()} | SETTINGS
         settings |= {"init_from": args.model, "seed": seed, "runtime.keep_best": 0, "eval.every": 10**9}
@@ -80,9 +80,8 @@ def measure(seed: int, args: argparse.Namespace) -> Line:
         if args.cleanlab_python:
             probabilities_MC, labels_M = label_errors.arrays_of(records, "label")
             np.savez(folder / "probabilities.npz", probabilities_MC=probabilities_MC, labels_M=labels_M)
-            found = json_of(
-                "benchmarks.arms.cleanlab_issues", f"{folder}/probabilities.npz", python=args.cleanlab_python
-            )
+            arrays = f"{folder}/probabilities.npz"
+            found = json_of("benchmarks.arms.cleanlab_issues", arrays, python=args.cleanlab_python)
             line["cleanlab"] = found.pop("version")
             for order, indices in found.items():
                 hits = [records[index]["line"] in flipped for index in indices]
