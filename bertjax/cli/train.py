@@ -308,6 +308,9 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)
+    if (args.seeds or args.sweep) and folds.are_open(config):
+        flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
+        raise UserError(f"{flag} cannot be combined with examples.folds; leave one out, or choose one examples.fold")
     workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
     try:
         if args.distributed:

@@ -24,10 +24,10 @@ from bertjax.training.resolve import labeled_files, tokenizer_of
 from bertjax.training.results import classes, report
 from bertjax.training.run.record import read_record
 from bertjax.training.run.tables import Table
-from bertjax.training.run.workdir import Workdir, read_jsonl, write_json, write_jsonl
+from bertjax.training.run.workdir import ALL, Workdir, read_jsonl, write_json, write_jsonl
 
-# Folder of the run on all records, and the stem of files with the predictions of all folds.
-ALL, STEM = "all", "out_of_fold"
+# File of the scores over folds, and the stem of files with the predictions of all folds.
+SUMMARY, STEM = "folds.json", "out_of_fold"
 
 
 def are_open(config: Config) -> bool:
@@ -92,7 +92,7 @@ def write(root: epath.Path, config: Config, figures: Sequence[dict[str, Any]]) -
         "records": len(predictions),
         "suspects": suspects,
     }
-    write_json(root / "folds.json", spread)
+    write_json(root / SUMMARY, spread)
     return spread
 
 
@@ -159,7 +159,7 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
         examples = f"--config.tasks.{config.task_name}.examples"
         kept = [each for each in train if not each.startswith((f"{examples}.folds=", "--workdir"))]
         commands.append(command(*kept, f"{examples}.train=CORRECTED_FILE", "--workdir=OTHER_WORKDIR"))
-    lines.append(f"figures   {root}/folds.json")
+    lines.append(f"figures   {root}/{SUMMARY}")
     return lines + [f"{'' if index else 'next':<10}{each}" for index, each in enumerate(commands)]
 
 

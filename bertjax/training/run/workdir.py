@@ -21,6 +21,9 @@ from bertjax.training.run.lease import Lease, lease
 
 log = logging.getLogger(__name__)
 
+# Folder of a run on all records, beside those of the folds of a labeled file.
+ALL = "all"
+
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
