@@ -146,6 +146,13 @@ def test_another_file_is_not_mixed_with_finished_folds(finished, command, capsys
     assert "messages.csv is not the file that" in capsys.readouterr().err
 
 
+def test_folds_are_not_put_into_another_run(finished, command, capsys):
+    workdir = finished[0] / "fold=0"
+    assert runs.call(*command[0], f"--workdir={workdir}") == 2
+    assert f"workdir {workdir} holds a run without folds; use another --workdir" in capsys.readouterr().err
+    assert not (workdir / "fold=0").exists()
+
+
 @pytest.mark.slow
 def test_with_a_held_out_file_a_last_run_has_all_records(command, tmp_path, capsys):
     flags, heldout = command[0], tmp_path / "test.csv"

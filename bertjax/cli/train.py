@@ -163,13 +163,16 @@ def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summ
       (summary of the last run, result of `folds.write`); the latter is empty if a run was stopped.
 
     Raises:
-      UserError: the run has several tasks, or the training file has changed since a fold was trained.
+      UserError: the run has several tasks, the workdir holds a single run, or the training file has changed since a
+        fold was trained.
     """
-    configs = folds.configs_of(config)
+    configs, root = folds.configs_of(config), Workdir.at(workdir).root
+    if processes.from_writer(lambda: storage.exists(Workdir(root).config), "has-run"):
+        raise UserError(f"workdir {root} holds a run without folds; use another --workdir, or set examples.folds=0")
     summary, figures = _run_each(configs, workdir, options)
     if not summary.finished:
         return summary, {}
-    return summary, processes.from_writer(lambda: folds.write(Workdir.at(workdir).root, config, figures), "folds")
+    return summary, processes.from_writer(lambda: folds.write(root, config, figures), "folds")
 
 
 def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> tuple[Summary, list[dict[str, Any]]]:
