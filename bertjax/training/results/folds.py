@@ -18,6 +18,7 @@ from rich.console import Console
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import WHERE, LabeledFormat, Record
 from bertjax.data.labeled.source import LabeledSource
+from bertjax.runtime import storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import labeled_files, tokenizer_of
@@ -154,7 +155,9 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
     if has_all:
         lines.append(f"encoder   {models[-1]}, trained on all records")
     members = models[-1:] if has_all else [models[0], *(f"--with={model}" for model in models[1:])]
-    commands = [command("report", str(root)), command("predict", *members, "--file=FILE")]
+    commands = [command("report", str(root))]
+    if not storage.is_remote(root):  # models are read from a disk
+        commands.append(command("predict", *members, "--file=FILE"))
     if spread["suspects"]:
         examples = f"--config.tasks.{config.task_name}.examples"
         kept = [each for each in train if not each.startswith((f"{examples}.folds=", "--workdir"))]
