@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_shows_the_committed_lines():
     table = label_errors.markdown(finished(ROOT / "benchmarks" / "results" / "label_errors.jsonl"))
-    assert table in (ROOT / "docs" / "guides" / "finetuning.md").read_text()
+    assert table in (ROOT / "docs" / "guides" / "label_errors.md").read_text()
 
 
 def test_a_hundred_labels_of_two_thousand_are_flipped(tmp_path):
