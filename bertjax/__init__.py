@@ -42,7 +42,8 @@ def load(name: str | os.PathLike, trust_code: bool = False) -> "Model":
     """Read a pretrained encoder: `module, params, tokenizer = bertjax.load("RUN/export")`.
 
     Args:
-      name: path to an export folder, a workdir `RUN` (newest checkpoint) or `RUN@STEP`.
+      name: path to an export folder, a workdir `RUN` (newest checkpoint) or `RUN@STEP`; or `hf:OWNER/NAME@REVISION`, a
+        model of the Hugging Face Hub, which is downloaded and converted once.
       trust_code: import the modules that the model names as `module:Class`, which runs their code. Needed only for an
         encoder with a block or embeddings of a user.
 

@@ -1,16 +1,18 @@
-"""A stand-in for the Hugging Face Hub: the HTTP requests of an upload, answered and kept in memory."""
+"""A stand-in for the Hugging Face Hub: the HTTP requests of an upload and of a download, answered from memory."""
 
 import base64
 import contextlib
+import hashlib
 import http.server
 import json
 import re
 import threading
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Mapping
 
 
 class Hub:
-    """What a server has received.
+    """What a server has received, or has to give.
 
     Attributes:
       files: {(repository, revision): {path: content}}.
@@ -52,6 +54,11 @@ class Hub:
         return 200, {"commitUrl": commit, "commitOid": "0123", "success": True}
 
 
+def commit_of(revision: str) -> str:
+    """The commit that a branch stands for: 40 hexadecimal digits, as in the cache of downloads."""
+    return hashlib.sha1(revision.encode()).hexdigest()
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     hub: Hub
 
@@ -62,13 +69,51 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         match = re.fullmatch(r"/api/models/([^/]+/[^/]+)", path)
         tree = re.fullmatch(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)", path)
-        if tree and (held := self.hub.files.get((tree[1], tree[2]))) is not None:
+        if tree and (held := self._held(tree[1], tree[2])) is not None:
             files = [{"type": "file", "path": name, "oid": "0", "size": len(data)} for name, data in held.items()]
             self._answer(200, files)
         elif match and match[1] in self.hub.private:
             self._answer(200, {"id": match[1], "private": self.hub.private[match[1]], "siblings": []})
-        else:
-            self._answer(404, {"error": f"not served: {self.path}"})
+        elif self.do_HEAD(with_content=True):
+            self._answer(404, {"error": f"not served: {self.path}"}, {"X-Error-Code": self._missing()})
+
+    def _missing(self) -> str:
+        """The code by which the client tells a missing repository from a missing revision."""
+        names = re.match(r"/(?:api/models/)?([^/]+/[^/]+)", self.path)
+        held = {repository for repository, _ in self.hub.files}
+        return "RevisionNotFound" if names and names[1] in held else "RepoNotFound"
+
+    def do_HEAD(self, with_content: bool = False) -> bool:
+        """Answer a request for a revision or for a file of it; return whether neither is there."""
+        path = self.path.partition("?")[0]
+        revision = re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)", path)
+        if revision and (held := self._held(revision[1], revision[2])) is not None:
+            siblings = [{"rfilename": name} for name in held]
+            self._answer(200, {"id": revision[1], "sha": commit_of(revision[2]), "siblings": siblings})
+            return False
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+        if file and file[3] in (held := self._held(file[1], file[2]) or {}):
+            content = held[file[3]]
+            self.send_response(200)
+            for name, value in {
+                "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
+                "X-Repo-Commit": file[2],
+                "Content-Length": str(len(content)),
+            }.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content if with_content else b"")
+            return False
+        if not with_content:
+            self._answer(404, {}, {"X-Error-Code": self._missing()})
+        return True
+
+    def _held(self, repository: str, revision: str) -> dict[str, bytes] | None:
+        """Return the files of a branch, or of the commit that it stands for."""
+        for (name, branch), held in self.hub.files.items():
+            if name == repository and revision in (branch, commit_of(branch)):
+                return held
+        return None
 
     def do_POST(self) -> None:
         body = self._body()
@@ -99,9 +144,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _answer(self, status: int, content: dict) -> None:
+    def _answer(self, status: int, content: dict, headers: Mapping[str, str] = types.MappingProxyType({})) -> None:
         body = json.dumps(content).encode()
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -22,7 +22,7 @@ from tests.waiting import LIMIT_SECONDS, kill_at_exit, wait_until
 
 CONFIG = Path(__file__).parent / "small_config.py"
 # Settings that nothing compiled reads: they choose data and first weights, or what happens between steps.
-_NOT_COMPILED, _FILES = {"data", "eval", "init_from", "init_state"}, {"train", "heldout"}
+_NOT_COMPILED, _FILES = {"data", "eval", "init_from", "init_state"}, {"train", "heldout", "fold"}
 _BETWEEN_STEPS = {"workers", "log_every", "trackers", "hooks", "save_every", "save_seconds", "keep", "keep_every"}
 _BETWEEN_STEPS |= {"keep_best", "keep_at", "skip_rows", "heartbeat_timeout", "hang_timeout"}
 # The programs of the runs of this process by their other settings, the last used one last.

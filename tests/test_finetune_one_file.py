@@ -125,8 +125,15 @@ def test_scoring_a_file_with_other_columns_names_the_flag(finished, tmp_path, ca
 def test_a_changed_file_does_not_resume_with_another_split(finished, command, capsys):
     workdir, _ = finished
     flags, path = command
-    content = path.read_bytes()
+    content, labeled = path.read_bytes(), workdir / "labeled.json"
+    facts = labeled.read_text()
+    labeled.write_text(facts.replace('"repeated": 0', '"repeated": 7'))
+    capsys.readouterr()
     assert runs.call(*flags, f"--workdir={workdir}") == 0, "the same file is the same run"
+    assert "warning: 7 held-out records have texts that the training file has too" in capsys.readouterr().out, (
+        "what the first start has found is not counted again"
+    )
+    labeled.write_text(facts)
     try:
         path.write_bytes(content + b"161;abc good new;Lob\r\n")
         assert runs.call(*flags, f"--workdir={workdir}") == 2

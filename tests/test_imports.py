@@ -50,7 +50,8 @@ ALLOWED = {
     "inference.records": "runtime data",
     "inference.readable": "runtime",
     "serving": "runtime data inference.records inference.readable",  # ONNX files, without JAX
-    "config.opening": "runtime data models config.private_paths config.export config.config training.run",
+    "interop": "serving runtime data models config.private_paths config.export training.config config.config",
+    "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
     "training.schedules training.config training.optim training.lora training.pruning training.quantization "
@@ -58,7 +59,6 @@ ALLOWED = {
     "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
     "inference": "runtime data models config.export objectives config.config inference.records inference.readable",
-    "interop": "serving runtime data models config.private_paths config.export training.config config.config",
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config training.parallel training.run config.opening config.config_file training "

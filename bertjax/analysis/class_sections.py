@@ -33,13 +33,23 @@ def sections_of(workdir: Workdir, record: RunRecord) -> list[Section]:
             if report := report_of(task, own) if own else None:
                 title = f"Classes of {name}" if len(record.config.tasks) == 1 else f"Classes of {name}, {task_name}"
                 tuned = record.config.metrics_of(task_name, metrics)
-                sections.append(_section(f"classes-{len(sections)}", title, task, report, own, tuned))
+                sections.append(section_of(f"classes-{len(sections)}", title, task, report, own, tuned))
     return sections
 
 
-def _section(
+def section_of(
     name: str, title: str, task: Task, report: ClassReport, predictions: list[Record], metrics: Mapping[str, float]
 ) -> Section:
+    """Return the section about a task's predictions on records with classes.
+
+    Args:
+      name: id of the section in the page.
+      title: its title.
+      task: the task.
+      report: scores by class.
+      predictions: the records with predictions.
+      metrics: scores of the set, which may hold a tuned threshold.
+    """
     blocks: list[Drawing | Table] = [_scores(report), _confusion(name, report)]
     if has_probabilities(task, predictions):
         label, texts = task.examples.label, task.examples.inputs

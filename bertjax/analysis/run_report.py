@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.analysis import class_sections, drawing, run_data
+from bertjax.analysis import class_sections, drawing, fold_sections, run_data
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.defaults import changes_of
@@ -39,13 +39,15 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
     """Return the sections about a run.
 
     Args:
-      path: its workdir.
+      path: its workdir, or the folder of the folds of a file.
       trust_code: whether to import modules that the run names as `module:Class`.
 
     Raises:
       UserError: the folder is not a run, one of its files is damaged, or the run has logged nothing yet.
     """
     workdir = Workdir.at(path)
+    if workdir.root.is_dir() and not workdir.config.exists() and (workdir.root / "fold=0").exists():
+        return fold_sections.sections_of(path, trust_code)
     if workdir.root.is_dir() and not workdir.config.exists() and list(workdir.root.glob("seed=*")):
         raise UserError(f"{str(path)!r} is the folder of several runs; name one of them, such as {path}/seed=0")
     [run] = open_runs(str(path))

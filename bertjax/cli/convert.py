@@ -12,6 +12,7 @@ from bertjax.inference.masked import masked_lm
 from bertjax.interop import (
     card,
     families,
+    hub,
     huggingface,
     onnx,
     onnx_int8,
@@ -54,7 +55,8 @@ def run(
     """Convert a model. The content of `source` and the suffix of `target` decide the direction.
 
     Args:
-      source: a transformers folder (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`.
+      source: a transformers folder (`config.json` and weights), an export folder, a workdir `RUN` or `RUN@STEP`, or a
+        model of the Hugging Face Hub, `hf:OWNER/NAME@REVISION`.
       target: an empty or new folder, or a new file `MODEL.onnx`.
       encoder_only: whether to leave out heads and pooler, which makes models with unknown heads convertible.
       quantized: whether to write ONNX in int8. If `target` is a folder, it becomes a transformers folder with the file
@@ -68,9 +70,11 @@ def run(
     """
     if score and not quantized:
         raise UserError(f"--score={score} compares int8 with float32; add --quantize=int8, or use bertjax evaluate")
-    path, target = Path(os.path.expanduser(os.fspath(source))), Path(os.path.expanduser(os.fspath(target)))
+    target = Path(os.path.expanduser(os.fspath(target)))
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
+    source = hub.downloaded(os.fspath(source)) if hub.is_name(source) else source
+    path = Path(os.path.expanduser(os.fspath(source)))
     # A folder may be both. The export is read then: it also has the settings and numbers of the run.
     from_huggingface = huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists()
     saved = None if from_huggingface else SavedModel(source)
@@ -123,6 +127,7 @@ def main(argv: list[str] | None = None) -> int:
         "  a run to transformers:       python -m bertjax convert --from=runs/tiny --to=hf/tiny\n"
         "  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
         "  a downloaded model to here:  python -m bertjax convert --from=downloads/bert --to=models/bert\n"
+        "  one of the Hub, by revision: python -m bertjax convert --from=hf:OWNER/NAME@main --to=models/bert\n"
         "  both to ONNX:                python -m bertjax convert --from=runs/tiny --to=tiny.onnx\n"
         "  in int8, for a browser:      python -m bertjax convert --from=runs/tiny --to=hf/tiny --quantize=int8\n"
         "  the same, with its score:    python -m bertjax convert --from=runs/reviews --to=reviews.onnx \\\n"
@@ -138,7 +143,8 @@ def main(argv: list[str] | None = None) -> int:
         dest="source",
         required=True,
         metavar="DIR",
-        help="model to convert: a folder of transformers, an export folder, a workdir, or WORKDIR@STEP",
+        help="model to convert: a folder of transformers, an export folder, a workdir, WORKDIR@STEP, or "
+        "hf:OWNER/NAME@REVISION of the Hugging Face Hub",
     )
     parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="folder or .onnx file to write")
     parser.add_argument(

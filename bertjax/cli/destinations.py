@@ -14,17 +14,26 @@ from bertjax.interop import families, huggingface, sentence_transformers, task_h
 from bertjax.interop.family import parts_in
 from bertjax.interop.outputs import reading_of
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, say
+from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.results import labeled_block
+from bertjax.training.run.workdir import read_json
 from bertjax.training.start import Start
 
 TRANSFORMERS, ONNX = "transformers", "ONNX"
 
 
 def describe_labeled(started: Start) -> dict[str, Any]:
-    """Print what there is to know about labeled files before the first step, and return it; empty for a corpus."""
-    facts = labeled_block.facts_of(started.feeds)
+    """Print what there is to know about labeled files before the first step, and return it; empty for a corpus.
+
+    A run that resumes has the same files, so it reads what its first start has found.
+    """
+    path, before = started.session.files.labeled, None
+    if started.resumes:
+        before = processes.from_writer(lambda: read_json(path, "tasks") if storage.exists(path) else None, "labeled")
+    facts = before["tasks"] if before else labeled_block.facts_of(started.feeds)
     if not facts:
         return {}
     destinations = destinations_of(started.program, started.feeds.store.tokenizer)

@@ -17,7 +17,7 @@ def run(path: epath.PathLike, out: epath.PathLike = "", trust_code: bool = False
     """Write the page and return its path.
 
     Args:
-      path: workdir of a run, finished or not, or a token store folder.
+      path: workdir of a run, finished or not, folder of the runs of `examples.folds`, or a token store folder.
       out: the HTML file; by default `report.html` in the workdir, or STORE.html beside the store, which never changes.
       trust_code: import the modules that the run names as `module:Class`, which runs their code.
 
@@ -59,13 +59,13 @@ def main(argv: list[str] | None = None) -> int:
         "  a token store:             python -m bertjax report ~/.cache/bertjax/stores/en-0123456789ab\n\n"
         "exit codes: 0 written; 2 bad input; 75 storage is unavailable",
     )
-    parser.add_argument("run", metavar="RUN", help="workdir of a run, or folder of a token store")
+    parser.add_argument("run", metavar="RUN", help="workdir of a run or of folds, or folder of a token store")
     parser.add_argument("--out", default="", help=f"the page to write (default: {NAME} in the workdir, STORE.html)")
     command_line.add_trust_flag(parser)
     args = parser.parse_args(argv)
     platform.configure("cpu")  # an accelerator belongs to the run, which may be going on
     target = run(args.run, args.out, args.trust_code)
     say(f"page      {target}")
-    if not is_token_store(epath.Path(args.run).expanduser()):
+    if storage.exists(Workdir.at(args.run).config):  # a run, and not a store or the folder of folds
         say(f"next      {command('analyze', args.run)}")
     return 0

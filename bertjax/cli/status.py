@@ -12,13 +12,13 @@ from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import UserError, json_text, printable, say
 from bertjax.training.run.run_status import RunStatus, read_status
 from bertjax.training.run.tables import Table
-from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.workdir import ALL, Workdir
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserError | OSError]]:
-    """Return the status of each workdir, and of each seed in a folder of runs with `--seeds`.
+    """Return the status of each workdir, and of each run in a folder of seeds or folds.
 
     Returns:
       (statuses, errors); there is an error for each path without a run, and for damaged or unreadable files.
@@ -41,9 +41,12 @@ def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserErro
 
 def _workdirs(path: epath.Path) -> list[epath.Path]:
     with storage.storage_errors(path):
-        seeds = [folder for folder in path.iterdir() if folder.name.startswith("seed=")] if path.is_dir() else []
-    # Without folders of seeds, the path itself is a run.
-    return sorted(seeds) or [path]
+        names = [folder.name for folder in path.iterdir()] if path.is_dir() else []
+    runs = sorted(name for name in names if name.startswith(("seed=", "fold=")))
+    if "fold=0" in runs and ALL in names:
+        runs.append(ALL)
+    # Without folders of seeds or folds, the path itself is a run.
+    return [path / name for name in runs] or [path]
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import shlex
@@ -14,7 +15,9 @@ from typing import Any
 from etils import epath
 from jax.experimental import multihost_utils
 
+from bertjax.cli import several
 from bertjax.cli.destinations import describe_labeled
+from bertjax.cli.several import Summary
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
@@ -35,33 +38,15 @@ from bertjax.training.optim.ema import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore
-from bertjax.training.results import best, classes, curves, report
+from bertjax.training.results import best, classes, curves, folds, report
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds, print_seeds
 from bertjax.training.results.sparsity import describe_zeros
-from bertjax.training.run import foreign_code, record
+from bertjax.training.run import foreign_code
 from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, read_jsonl, write_json, write_jsonl
 
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """The result of `run`.
-
-    Attributes:
-      step: steps done.
-      finished: whether all steps are done.
-      figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
-      workdir: the run's folder; an `etils.epath` path for a URL.
-    """
-
-    step: int
-    finished: bool
-    figures: dict[str, Any]
-    workdir: Path | epath.Path
-    pad_id: int = 0
 
 
 def run(
@@ -145,9 +130,6 @@ def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
 def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
     """Train with seeds 0, 1, ..., each in its own workdir, and summarize their figures.
 
-    Seeds that have finished with the same settings are skipped: exporting them again could take all the time between
-    two preemptions.
-
     Args:
       config: the configuration; its seed is replaced.
       workdir: folder for `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
@@ -157,22 +139,45 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     Returns:
       (summary of the last run, result of `over_seeds`); the latter is empty if a run was stopped.
     """
-    figures, should_stop = [], options.get("should_stop", lambda: False)
-    for seed in range(seeds):
-        own, files = dataclasses.replace(config, seed=seed), Workdir.at(f"{workdir}/seed={seed}")
-        finished = processes.from_writer(lambda: record.finished_figures(files, own), "finished-seed")  # noqa: B023
-        if finished:
-            summary = Summary(finished["steps"], True, finished, files.path)
-        else:
-            summary = run(own, files.root, **options)
-        if not summary.finished:
-            return summary, {}
-        figures.append(summary.figures)
-        if seed < seeds - 1 and should_stop():  # the signal came after the last step of this seed
-            return dataclasses.replace(summary, finished=False), {}
+    configs = {f"seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
+    summary, figures = _run_each(configs, workdir, options)
+    if not summary.finished:
+        return summary, {}
     spread = over_seeds(figures)
     processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
     return summary, spread
+
+
+def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summary, dict[str, Any]]:
+    """Train a run for each of `examples.folds`, in workdirs of their own, and bring their predictions together.
+
+    If `examples.heldout` names a file, a last run trains on all records of the training file and is scored on that one.
+
+    Args:
+      config: the configuration.
+      workdir: folder for `fold=0`, `fold=1`, ..., `all`, and what `folds.write` writes; a second call with the same
+        workdir resumes.
+      options: further arguments for `run`.
+
+    Returns:
+      (summary of the last run, result of `folds.write`); the latter is empty if a run was stopped.
+
+    Raises:
+      UserError: the run has several tasks, the workdir holds a single run, or the training file has changed since a
+        fold was trained.
+    """
+    configs, root = folds.configs_of(config), Workdir.at(workdir).root
+    if processes.from_writer(lambda: storage.exists(Workdir(root).config), "has-run"):
+        raise UserError(f"workdir {root} holds a run without folds; use another --workdir, or set examples.folds=0")
+    summary, figures = _run_each(configs, workdir, options)
+    if not summary.finished:
+        return summary, {}
+    return summary, processes.from_writer(lambda: folds.write(root, config, figures), "folds")
+
+
+def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> tuple[Summary, list[dict[str, Any]]]:
+    train, should_stop = functools.partial(run, **options), options.get("should_stop", lambda: False)
+    return several.run_each(configs, workdir, train, should_stop)
 
 
 def _write_results(
@@ -306,6 +311,9 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)
+    if (args.seeds or args.sweep) and folds.are_open(config):
+        flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
+        raise UserError(f"{flag} cannot be combined with examples.folds; leave one out, or choose one examples.fold")
     workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
     try:
         if args.distributed:
@@ -330,6 +338,8 @@ def main(argv: list[str] | None = None) -> int:
             return _sweep(args, overrides, config, workdir, options, again)
         if args.seeds:
             return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
+        if folds.are_open(config):
+            return _report(*run_folds(config, workdir, **options), config, argv)
         return _report(run(config, workdir, **options), None, config, argv)
 
 
@@ -367,15 +377,19 @@ def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, arg
         print(f"stopped and saved at step {summary.step}; to resume: {again}")
         return STOPPED
     try:
-        _print_results(summary, spread, config)
+        _print_results(summary, spread, config, argv)
     except Exception as error:
         # Everything is trained and exported: a launcher must not repeat it, or give up, because of these lines.
         log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
     return command_line.FINISHED
 
 
-def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config) -> None:
+def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> None:
     root = summary.workdir
+    if folds.are_open(config):
+        again = ["train", *(sys.argv[1:] if argv is None else argv)]
+        say("\n".join(folds.lines_of(Workdir.at(root).root.parent, config, spread, again)))
+        return
     if spread is not None:
         print_seeds(spread)
         print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")

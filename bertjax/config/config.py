@@ -59,7 +59,8 @@ class Config:
 
     Attributes:
       seed: seed for initialization, data order, masking and dropout.
-      init_from: an export folder, `RUN` or `RUN@STEP` to take initial weights from; the optimizer starts from scratch.
+      init_from: an export folder, `RUN`, `RUN@STEP` or a model of the Hugging Face Hub, `hf:OWNER/NAME@REVISION`, to
+        take initial weights from; the optimizer starts from scratch.
       init_state: `init_from=RUN@STEP` is a checkpoint that this run branches from: with optimizer state and step. Its
         `stages` count from the first step of that run, and those before STEP are not trained again.
       init_layers: layers of `init_from` to start with, counted from 0; empty for all. DistilBERT takes

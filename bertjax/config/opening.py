@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Prefix of models of the Hugging Face Hub.
+_HUB = "hf:"
 # File with a run's record, in its workdir.
 RUN_RECORD = "config.json"
 
@@ -43,7 +45,9 @@ class Model(NamedTuple):
 
 
 class SavedModel:
-    """An export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`; parts are read lazily.
+    """An export folder, a workdir `RUN` (its newest checkpoint), `RUN@STEP` or a model of the Hugging Face Hub.
+
+    Parts are read lazily. `hf:OWNER/NAME@REVISION` is downloaded and converted, and then stands for an export folder.
 
     Only checkpoints need Orbax and a backend.
 
@@ -52,17 +56,18 @@ class SavedModel:
     apply.
 
     Args:
-      name: folder path, with `@STEP` for a certain checkpoint.
+      name: folder path, with `@STEP` for a certain checkpoint; or `hf:OWNER/NAME`, with `@REVISION` for another one.
       trust_code: whether `config` and `export` may import modules that the model names as `module:Class`.
       task: restrict settings and params to this task, if the model has several.
 
     Raises:
-      UserError: the folder does not exist. The properties raise it if their part is missing or damaged.
+      UserError: the folder does not exist, or the model of the Hub cannot be had. The properties raise it if their
+        part is missing or damaged.
     """
 
     def __init__(self, name: str | os.PathLike, trust_code: bool = False, task: str = ""):
         self.name = os.fspath(name)
-        path, self.step = split_name(name)
+        path, self.step = (_converted(self.name), "") if self.name.startswith(_HUB) else split_name(name)
         self.folder = Path(path)
         self._trust_code, self._task = trust_code, task
         if self.folder.suffix == ".onnx" and self.folder.is_file():
@@ -215,11 +220,19 @@ class SavedModel:
         # Check this first: a folder of seeds has no record itself, and the general message would not help.
         if (self.folder / "seed=0" / RUN_RECORD).exists():
             raise UserError(f"{str(self.folder)!r} holds runs of several seeds; name one, such as {self.folder}/seed=0")
+        if (self.folder / "fold=0" / RUN_RECORD).exists():
+            raise UserError(f"{str(self.folder)!r} holds the runs of folds; name one, such as {self.folder}/fold=0")
         if not (self.folder / RUN_RECORD).exists():
             raise UserError(
                 f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "
                 "export folder, a workdir, or WORKDIR@STEP"
             )
+
+
+def _converted(name: str) -> str:
+    from bertjax.interop import hub  # not above: it imports every family, which no export needs
+
+    return os.fspath(hub.converted(name))
 
 
 def _warn_of_changes(model: Export) -> None:

@@ -44,7 +44,7 @@ _READ = (
     "data.filters",
     "data.heldout_share",
 )
-# Exceptions below those: files and folders.
+# Exceptions below those: files, folders, and which part of a file was held out.
 _OF_THE_MACHINE = (
     "tasks.*.objective.teacher",
     "tasks.*.objective.masking.lexicon",
@@ -52,6 +52,8 @@ _OF_THE_MACHINE = (
     "tasks.*.examples.heldout",
     "tasks.*.examples.further_heldout",
     "tasks.*.examples.unlabeled",
+    "tasks.*.examples.folds",
+    "tasks.*.examples.fold",
     "data.filters.*.against",
 )
 
@@ -112,9 +114,9 @@ def data_of(settings: Mapping[str, Any]) -> list[str]:
     examples = [task.get("examples") for task in tasks.values()] if isinstance(tasks, Mapping) else []
     # A held-out share names no file: it is a part of the training file.
     files = [
-        each.get("train") if isinstance(name, float) else name
+        each.get("train") if isinstance(name, float) or each.get("folds") else name
         for each in examples
-        if isinstance(each, Mapping) and (name := each.get("heldout"))
+        if isinstance(each, Mapping) and (name := each.get("heldout") or each.get("folds"))
     ]
     if files or not isinstance(data, Mapping):
         return list(map(str, files))

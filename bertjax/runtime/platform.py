@@ -1,15 +1,19 @@
 """Platform settings that must precede the start of the process or of JAX, and a check for idle accelerators."""
 
+import contextlib
 import glob
 import importlib.util
 import logging
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import jaxlib.version
+from jax.experimental.compilation_cache import compilation_cache
 
 from bertjax.runtime.errors import Unavailable, Unexplained, cleaned
 
@@ -129,6 +133,26 @@ def keep_compiled_programs() -> None:
         folder = Path.home() / ".cache" / "bertjax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))
         log.info("compiled programs are kept in %s (JAX_COMPILATION_CACHE_DIR)", folder)
+
+
+@contextlib.contextmanager
+def sharing_compiled_programs() -> Iterator[None]:
+    """Within this context, runs of this process compile equal programs once, also on a CPU.
+
+    Without a compilation cache, each run would compile its own. A folder that ends with the context is safe on a CPU:
+    nothing of it reaches a machine with another processor.
+    """
+    if cast(Any, jax.config).jax_compilation_cache_dir:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        compilation_cache.reset_cache()  # JAX looks for the setting once, at the first compilation of the process
+        try:
+            yield
+        finally:
+            jax.config.update("jax_compilation_cache_dir", None)
+            compilation_cache.reset_cache()
 
 
 def _has_libtpu_without_tpu() -> bool:

@@ -216,11 +216,23 @@ class Feeds:
     def _seed_of(self, split: str) -> int:
         return self.config.seed if split == "train" else self.config.eval.seed
 
+    def epoch(self, task: str, seq_len: int) -> tuple[int, int]:
+        """Return the rows and examples of an epoch of a task; with folds, those of a fold of mean size."""
+        store = self.store_of(task)
+        if isinstance(store, LabeledSource) and store.format.folds:
+            return store.mean_epoch(self._spec(task, "train", seq_len), self.config.tasks[task].objective.classes)
+        counts = [source.plans[0].counts for source in self.train[task, seq_len].sources]
+        return sum(each.rows for each in counts), sum(each.examples for each in counts)
+
+    def _spec(self, name: str, split: str, seq_len: int, source: str = "", number: int = 0) -> Spec:
+        task = self.config.tasks[name]
+        return Spec(split, task.examples, seq_len, self._seed_of(split), task.row_examples, source, number)
+
     def _plans(self, name: str, split: str, seq_len: int, source: str) -> Iterator[Plan | LabeledPlan]:
         # Plans cut and pair the text in different ways, and epochs rotate through them. Held-out rows must not vary.
         task = self.config.tasks[name]
         for number in range(task.plans if split == "train" else 1):
-            spec = Spec(split, task.examples, seq_len, self._seed_of(split), task.row_examples, source, number)
+            spec = self._spec(name, split, seq_len, source, number)
             store = self.store_of(name)
             if isinstance(store, LabeledSource):
                 yield store.plan(spec, task.objective.classes)

@@ -118,7 +118,7 @@ def _spec(data: DataConfig, before: RunRecord | None) -> dict[str, Any]:
 
 
 def _labeled_feeds(config: Config) -> Feeds:
-    feeds = Feeds(config, labeled_files(config, _tokenizer_of(config)))
+    feeds = Feeds(config, labeled_files(config, tokenizer_of(config)))
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         source = feeds.store_of(name)
@@ -140,7 +140,7 @@ def _with_classes(source: LabeledSource, objective: Objective) -> Objective:
     objective = dataclasses.replace(cast(Any, objective), classes=source.classes)
     # Class weights follow from the class counts of the training file.
     if isinstance(objective, Classification):
-        return objective.weighted(source.format.class_counts(source.train))
+        return objective.weighted(source.class_totals)
     return objective
 
 
@@ -158,7 +158,12 @@ def labeled_files(config: Config, tokenizer: Tokenizer, is_trained: bool = False
     return LabeledSources(sources, tokenizer) if len(sources) > 1 else sources[config.task_name]
 
 
-def _tokenizer_of(config: Config) -> Tokenizer:
+def tokenizer_of(config: Config) -> Tokenizer:
+    """Return the tokenizer of a run on labeled files: that of `data.tokenizer.model` or `init_from`.
+
+    Raises:
+      UserError: neither is set, or it cannot be opened.
+    """
     settings = config.data.tokenizer
     if settings.model:
         return tokenizer.from_model(settings.model, settings.lowercase)
@@ -200,14 +205,12 @@ def resolve(feeds: Feeds) -> Feeds:
     _check_layout(config, feeds.store.tokenizer)
     stages, rows, rows_of = list(config.stages), 0, {}
     for index, stage in enumerate(stages):
-        of_stage = [feeds.train[task, stage.seq_len] for task in stage.among(config.tasks)]
-        plans = [source.plans[0].counts for feed in of_stage for source in feed.sources]
-        rows = sum(counts.rows for counts in plans)
-        for task, feed in zip(stage.among(config.tasks), of_stage):
-            rows_of[task] = float(sum(source.plans[0].counts.rows for source in feed.sources))
+        epochs = {task: feeds.epoch(task, stage.seq_len) for task in stage.among(config.tasks)}
+        rows = sum(of_task for of_task, _ in epochs.values())
+        rows_of |= {task: float(of_task) for task, (of_task, _) in epochs.items()}
         if stage.examples:
             # Packing puts several examples into a row: convert with the mean number of examples per row.
-            examples = sum(counts.examples for counts in plans)
+            examples = sum(of_task for _, of_task in epochs.values())
             stage = dataclasses.replace(stage, batch=max(1, round(stage.examples * rows / examples)))
         if stage.epochs:
             steps = max(stage.min_steps, math.ceil(stage.epochs * rows / stage.batch))

@@ -5,7 +5,8 @@
 
 EXPORT is an export of a run (`runs/tiny/export`) or of a converted model (docs/guides/huggingface.md). The file is a
 .tsv, .csv or .jsonl (and .gz, .zst or .xz). A fifth of it is held out; `--config.tasks.classify.examples.heldout=`
-names a file instead, or another share. The columns of text and label are found if only one can be each; flags for
+names a file instead, or another share. `--config.tasks.classify.examples.folds=5` holds out each fifth in turn, which
+checks the labels of all records. The columns of text and label are found if only one can be each; flags for
 `examples.text` and `examples.label` name them, and `examples.pair` names the column of a second text.
 
 Three variants take the same flags. `classify.py:multi_label` predicts any number of classes for each text, whose labels

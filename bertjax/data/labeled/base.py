@@ -77,6 +77,8 @@ class LabeledFormat(ExampleFormat):
         format.
       list_input: field with a list of texts, such as words, that may replace `inputs` in a record to predict; empty
         if there is none.
+      folds: number of parts of the training file. Each is held out by one run, in place of `heldout`; 0 for none.
+      fold: the part that this run holds out, counted from 0; None in a command that trains all of them.
       is_divisible: whether a share of the training file may be held out.
     """
 
@@ -87,6 +89,8 @@ class LabeledFormat(ExampleFormat):
     list_input: ClassVar[str] = ""
     limit_seed: int = dataclasses.field(default=0, kw_only=True)
     on_bad_record: str = "stop"
+    folds: int = dataclasses.field(default=0, kw_only=True)
+    fold: int | None = dataclasses.field(default=None, kw_only=True)
     is_divisible: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -101,6 +105,7 @@ class LabeledFormat(ExampleFormat):
             )
         if isinstance(self.heldout, float) and not 0.0 < self.heldout < 1.0:
             raise UserError(f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1, such as 0.2")
+        self._check_folds()
         for name in self.further_heldout:
             if name in SPLITS or not re.fullmatch(r"[\w-]+", name):
                 raise UserError(
@@ -109,6 +114,22 @@ class LabeledFormat(ExampleFormat):
                 )
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
+
+    def _check_folds(self) -> None:
+        if self.folds and not self.is_divisible:
+            raise UserError(f"examples.folds={self.folds} does not divide examples.kind={self.kind}; set it to 0")
+        if self.folds < 0 or self.folds == 1:
+            raise UserError(f"examples.folds={self.folds} must be 2 or more, such as 5, or 0 for one run")
+        if self.fold is not None and not 0 <= self.fold < self.folds:
+            raise UserError(
+                f"examples.fold={self.fold} must be below examples.folds={self.folds}, counted from 0; leave it out to "
+                "train all of them"
+            )
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the held-out records are a part of the training file."""
+        return bool(self.folds) or isinstance(self.heldout, float)
 
     @property
     def limit_note(self) -> str:

@@ -1,4 +1,4 @@
-"""Divide one labeled file into training and held-out records."""
+"""Divide one labeled file: into training and held-out records, or into folds."""
 
 import hashlib
 import unicodedata
@@ -6,20 +6,73 @@ from collections import Counter, defaultdict
 
 from bertjax.data.labeled.base import LabeledFormat, Record
 
+# Classes whose share is less than one record still give one, up to this multiple of the held-out share.
+_MOST_HELD_OUT = 1.2
+
 
 def divide(records: list[Record], format: LabeledFormat, has_classes: bool) -> tuple[list[Record], list[Record]]:
     """Return training and held-out records, each in file order; about `format.heldout` of the records are held out.
 
-    Classes keep their proportions, and every class with two different texts has a record in both parts. Records with
-    equal texts (in any case, with any white space) are in one part: otherwise the score would reward memory. A group
-    of equal texts counts for its rarest class, as rare labels come first in Sechidis et al. (2011). The choice depends
-    on the texts and `format.limit_seed`, and not on the order of the file.
+    Classes keep their proportions. A class whose share is less than one record gives one if it has two different texts,
+    as long as at most 1.2 times `format.heldout` of all records are held out: a file of many classes with two records
+    each would otherwise lose half of them. Records with equal texts (in any case, with any white space) are in one
+    part: otherwise the score would reward memory. A group of equal texts counts for its rarest class, as rare labels
+    come first in Sechidis et al. (2011). The choice depends on the texts and `format.limit_seed`, and not on the order
+    of the file.
 
     Args:
       records: all records of the file.
       format: the format that read them; its `heldout` is the share.
       has_classes: whether labels are class names. Numbers form one class.
     """
+    heldout: set[int] = set()
+    smallest: list[list[int]] = []  # the smallest group of each class that has given none
+    for of_class in _strata(records, format, has_classes).values():
+        size = sum(map(len, of_class))
+        target, held = min(round(format.heldout * size), size - 1), []
+        for group in of_class:
+            if len(held) + len(group) <= target:
+                held += group
+        if not held and len(of_class) > 1:
+            smallest.append(min(of_class, key=len))
+        heldout.update(held)
+    most = _MOST_HELD_OUT * format.heldout * len(records)
+    for group in smallest:
+        if not heldout or len(heldout) + len(group) <= most:
+            heldout.update(group)
+    parts = ([], [])
+    for index, record in enumerate(records):
+        parts[index in heldout].append(record)
+    return parts
+
+
+def folds(records: list[Record], format: LabeledFormat, has_classes: bool) -> list[list[Record]]:
+    """Return the records of each of `format.folds` folds, in file order; every record is in one fold.
+
+    Each class is spread over the folds as evenly as its groups of equal texts allow. Groups, classes and the choice are
+    those of `divide`. A fold is empty if there are fewer groups than folds.
+
+    Args:
+      records, has_classes: see `divide`.
+      format: the format that read the records.
+    """
+    fold_of, sizes = {}, [0] * format.folds
+    for of_class in _strata(records, format, has_classes).values():
+        own = [0] * format.folds
+        # The largest groups first, so that the small ones even out.
+        for group in sorted(of_class, key=len, reverse=True):
+            fold = min(range(format.folds), key=lambda fold: (own[fold], sizes[fold]))
+            fold_of |= dict.fromkeys(group, fold)
+            own[fold] += len(group)
+            sizes[fold] += len(group)
+    parts: list[list[Record]] = [[] for _ in range(format.folds)]
+    for index, record in enumerate(records):
+        parts[fold_of[index]].append(record)
+    return parts
+
+
+def _strata(records: list[Record], format: LabeledFormat, has_classes: bool) -> dict[str, list[list[int]]]:
+    """Return {class: groups of records with equal texts, in random order}; groups are indices in file order."""
     groups: dict[str, list[int]] = defaultdict(list)
     for index, record in enumerate(records):
         groups[text_key(format.texts_of(record))].append(index)
@@ -29,20 +82,7 @@ def divide(records: list[Record], format: LabeledFormat, has_classes: bool) -> t
         members = [records[index] for index in groups[key]]
         classes = format.class_counts(members) if has_classes else {}
         strata[min(classes, key=lambda name: (counts[name], name), default="")].append(groups[key])
-    heldout = set()
-    for of_class in strata.values():
-        size = sum(map(len, of_class))
-        target, held = min(round(format.heldout * size), size - 1), []
-        for group in of_class:
-            if len(held) + len(group) <= target:
-                held += group
-        if not held and len(of_class) > 1:
-            held = min(of_class, key=len)
-        heldout.update(held)
-    parts = ([], [])
-    for index, record in enumerate(records):
-        parts[index in heldout].append(record)
-    return parts
+    return strata
 
 
 def text_key(texts: list[str]) -> str:

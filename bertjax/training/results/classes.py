@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from etils import epath
 from rich.console import Console
 
 from bertjax.config.config import Config, Task
@@ -268,14 +269,25 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
     lines = []
     for name, task, predictions, report, loss in scored_sets(config, evaluation):
         stem = name.replace("/", "-")
-        storage.write_text(files.predictions / f"{stem}-classes.txt", report.text())
-        storage.write_text(files.predictions / f"{stem}-confusion.csv", report.csv())
-        curves.save(report.figure(), files.predictions / f"{stem}-confusion.png")
+        write_report(files.predictions, stem, report)
         lines += [f"warning: {stem}: {line}" for line in report.warnings(loss)]
         lines.append(f"classes   {files.predictions / stem}-classes.txt, -confusion.csv and -confusion.png")
         if has_probabilities(task, predictions):
-            suspects = label_errors.suspect_records(predictions, task.examples.label)
-            storage.write_text(files.predictions / f"{stem}-suspects.csv", label_errors.csv_of(suspects))
+            count = write_suspects(files.predictions, stem, task, predictions)
             lines += accepted_lines(stem, predictions)
-            lines.append(f"labels    {len(suspects):,} are probably wrong: {files.predictions / stem}-suspects.csv")
+            lines.append(f"labels    {count:,} are probably wrong: {files.predictions / stem}-suspects.csv")
     return lines
+
+
+def write_report(folder: epath.Path, stem: str, report: ClassReport) -> None:
+    """Write the scores by class and the confusion matrix to the files of a folder whose names start with `stem`."""
+    storage.write_text(folder / f"{stem}-classes.txt", report.text())
+    storage.write_text(folder / f"{stem}-confusion.csv", report.csv())
+    curves.save(report.figure(), folder / f"{stem}-confusion.png")
+
+
+def write_suspects(folder: epath.Path, stem: str, task: Task, predictions: Sequence[Record]) -> int:
+    """Write the labels that are probably wrong as `<stem>-suspects.csv`, and return their number."""
+    suspects = label_errors.suspect_records(predictions, task.examples.label)
+    storage.write_text(folder / f"{stem}-suspects.csv", label_errors.csv_of(suspects))
+    return len(suspects)

@@ -138,6 +138,11 @@ def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
     return "", _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
 
 
+def majority_of(name: str, baseline: dict[str, float]) -> str:
+    """Return the score of the most frequent class in a metric as text; empty if there is none."""
+    return _baselines(name, baseline)[1]
+
+
 def _goodput_line(goodput: dict[str, float]) -> str:
     kinds = ("step", "data_wait", "compile", "checkpoint", "evaluation")
     spent = ", ".join(f"{kind.replace('_', ' ')} {goodput[kind]:,.0f} s" for kind in kinds)
@@ -279,12 +284,19 @@ def heldout_line(feed: Feed, task: str = "") -> str:
     return f"{_of(task)}held out: {plan.counts.rows:,} rows, {plan.counts.examples:,} examples{cost}"
 
 
-def labeled_lines(files: LabeledSource, objective: Objective, task: str = "") -> list[str]:
-    """Describe labeled files: class counts, how metrics count, and texts that training and held-out files share."""
+def labeled_lines(files: LabeledSource, objective: Objective, repeated: int, task: str = "") -> list[str]:
+    """Describe labeled files: class counts, how metrics count, and texts that training and held-out files share.
+
+    Args:
+      files: the files.
+      objective: what is trained on them.
+      repeated: number of held-out records with texts of the training file.
+      task: prefix that identifies the task if there are several.
+    """
     lines = [f"{_of(task)}{line}" for line in (*files.class_lines, *metric_lines(files, objective))]
-    if count := files.repeated():
+    if repeated:
         lines.append(
-            f"warning: {_of(task)}{count:,} held-out records have texts that the training file has too; they score "
+            f"warning: {_of(task)}{repeated:,} held-out records have texts that the training file has too; they score "
             "higher than new texts would"
         )
     return lines

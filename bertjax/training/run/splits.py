@@ -18,12 +18,12 @@ def write(files: Workdir, task: str, source: LabeledSource) -> None:
 
 
 def named(files: Workdir, config: Config) -> Config:
-    """Return the configuration of a run with the files of its split in place of a held-out share."""
+    """Return the configuration of a run with the files of its split in place of a held-out share or a fold."""
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         train, heldout = (files.split(name, split) for split in SPLITS)
-        is_divided = isinstance(task.examples, LabeledFormat) and isinstance(task.examples.heldout, float)
-        if is_divided and storage.exists(heldout):
-            paths: dict[str, Any] = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
-            tasks[name] = dataclasses.replace(task, examples=dataclasses.replace(task.examples, **paths))
+        if isinstance(task.examples, LabeledFormat) and task.examples.is_divided and storage.exists(heldout):
+            files: dict[str, Any] = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
+            files |= {"folds": 0, "fold": None}
+            tasks[name] = dataclasses.replace(task, examples=dataclasses.replace(task.examples, **files))
     return dataclasses.replace(config, tasks=tasks)

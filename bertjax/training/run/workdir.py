@@ -21,6 +21,9 @@ from bertjax.training.run.lease import Lease, lease
 
 log = logging.getLogger(__name__)
 
+# Folder of a run on all records, beside those of the folds of a labeled file.
+ALL = "all"
+
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
@@ -263,9 +266,9 @@ def has_finished(files: Workdir) -> bool:
 
 
 def has_trained(path: epath.PathLike) -> bool:
-    """Return whether a workdir, or its first seed's workdir, has a checkpoint."""
+    """Return whether a workdir, or that of its first seed or fold, has a checkpoint."""
     root = Workdir.at(path).root
-    return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0"))
+    return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0", root / "fold=0"))
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:

@@ -58,7 +58,7 @@ def feeds(tmp_path, vocabulary):
 
 
 def printed(feeds) -> list[str]:
-    return labeled_lines(feeds.store, feeds.config.task.objective)
+    return labeled_lines(feeds.store, feeds.config.task.objective, feeds.store.repeated())
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
+from bertjax.data.labeled.conflicts import conflicts_of
 from bertjax.data.labeled.label_sets import LabelSets
-from bertjax.data.labeled.split import divide
+from bertjax.data.labeled.split import divide, folds
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime.errors import UserError
@@ -36,6 +37,52 @@ def test_classes_keep_their_proportions(share):
     assert counts["rare"] == 1
     assert all(-0.5 <= share * SIZES[name] - counts[name] < 3.5 for name in ("some", "most"))
     assert all(Counter(record["label"] for record in train).values())
+
+
+@pytest.mark.parametrize("classes, size", [(100, 2), (3, 2), (40, 4)])
+def test_many_tiny_classes_leave_the_share_what_it_is(classes, size):
+    """Each class of two would give one record, which is half of the file."""
+    rows = [{"text": f"text {number}", "label": f"class {number % classes}"} for number in range(classes * size)]
+    train, heldout = divided(0.2, rows=rows)
+    assert 0.15 * len(rows) <= len(heldout) <= 0.25 * len(rows)
+    assert len({record["label"] for record in train}) == classes
+
+
+def test_a_few_tiny_classes_have_a_held_out_record_each():
+    labels = ["most"] * 190 + [f"rare {number % 5}" for number in range(10)]
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    _, heldout = divided(0.2, rows=rows)
+    assert len({record["label"] for record in heldout}) == 6 and 40 <= len(heldout) <= 48
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_folds_divide_classes_and_keep_equal_texts_together(count):
+    rows = records()
+    parts = folds(rows, LabeledText(text="text", folds=count), has_classes=True)
+    assert sorted(map(json.dumps, sum(parts, []))) == sorted(map(json.dumps, rows)), "nothing lost, nothing twice"
+    texts = [{" ".join(record["text"].casefold().split()) for record in part} for part in parts]
+    assert len(set.union(*texts)) == sum(map(len, texts)), "no text is in two folds"
+    for name in SIZES:
+        sizes = [sum(record["label"] == name for record in part) for part in parts]
+        assert max(sizes) - min(sizes) <= (3 if name == "most" else 1), "texts of `most` occur three times"
+    assert all([record for record in rows if record in part] == part for part in parts), "in the order of the file"
+
+
+def test_folds_depend_on_texts_and_seed_alone():
+    def texts(rows: list[dict], seed: int) -> list[list[str]]:
+        parts = folds(rows, LabeledText(text="text", folds=4, limit_seed=seed), has_classes=True)
+        return [sorted(record["text"] for record in part) for part in parts]
+
+    rows = records()
+    shuffled = random.Random(1).sample(rows, len(rows))
+    assert texts(rows, 0) == texts(shuffled, 0) != texts(rows, 1)
+
+
+def test_a_text_without_and_with_a_class_is_a_conflict():
+    rows = [("one", []), ("One ", ["a"]), ("two", []), ("two", []), ("three", ["b", "a"]), ("three", ["a"])]
+    records = [{"text": text, "label": label} for text, label in rows] + [{"text": "two"}]
+    found = conflicts_of(records, LabelSets(text="text"))
+    assert found == [("one", ["no class", "a"]), ("three", ["a, b", "a"])]
 
 
 def test_equal_texts_are_on_one_side():
