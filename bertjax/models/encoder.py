@@ -20,7 +20,7 @@ from bertjax.models.layers import Dense, normalization
 from bertjax.models.random import split
 from bertjax.models.remat import POLICIES, save_all_but_gathered
 from bertjax.models.streams import Streams
-from bertjax.models.visibility import Queries, Visibility, at_columns
+from bertjax.models.visibility import Queries, Visibility
 
 
 class Encoded(NamedTuple):
@@ -127,8 +127,7 @@ class Encoder(nn.Module):
           read_BK: int, positions whose hidden states are returned; all by default.
           rank_BT: int, XLNet's order: states at `read_BK` are the query stream's, nothing is pooled; see `Streams`.
           memory_BT: bool, tokens whose states pass no gradient on; only with `rank_BT`.
-          answers_BK: int, MPNet's predicted tokens, at `read_BK`, where `tokens_BT` has what replaces them; negative in
-            empty places. `rank_BT` is then as in `CompensatedStreams`.
+          answers_BK: int, MPNet's predicted tokens, which others replace at `read_BK`; see `CompensatedStreams`.
           key: dropout key, or keys [B], one per row; None disables dropout.
 
         Raises:
@@ -150,18 +149,19 @@ class Encoder(nn.Module):
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
         two_streams = rank_BT is not None and key is not None
         embedding_key, query_key = split(cast(jax.Array, embedding_key), 2) if two_streams else (embedding_key, None)
-        hidden_BTD = self.embeddings(tokens_BT, positions_BT, segments_BT, embedding_key, examples_BT)
-        hidden_BTD = self.projection(hidden_BTD) if self.config.has_projection else hidden_BTD
         places = positions_BT, segments_BT
+        hidden_BTD = self._embed(tokens_BT, *places, embedding_key, examples_BT)
         positions = block.positions(self.config, *places) if self.shared is None else self.shared(*places)
         tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
-        if answers_BK is not None:
-            inputs = answers_BK, positions_BT, segments_BT, query_key, examples_BT
-            hidden_BTD, tokens = self._with_answers(hidden_BTD, tokens, cast(jax.Array, read_BK), rank_BT, *inputs)
-            return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if rank_BT is not None:
-            streams = Streams(cast(jax.Array, read_BK), rank_BT, memory_BT)
-            hidden_BTD = streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
+            read_BK = cast(jax.Array, read_BK)
+            if answers_BK is None:
+                streams = Streams(read_BK, rank_BT, memory_BT)
+                hidden_BTD = streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
+            else:
+                streams = CompensatedStreams(read_BK, rank_BT, answers_BK >= 0)
+                hidden_BTD = streams.begin(hidden_BTD, self._embed, answers_BK, *places, query_key, examples_BT)
+                tokens = _Tokens(streams.visibility(texts_BT), tokens.positions.with_keys(read_BK))
             tokens = tokens._replace(streams=streams)
             return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if read_BK is None:
@@ -174,18 +174,10 @@ class Encoder(nn.Module):
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
         return Encoded(hidden, self.pool(block.summaries(summary_BMD, texts_BT)))
 
-    def _with_answers(
-        self, hidden_BTD, tokens, read_BK, rank_BT, answers_BK, positions_BT, segments_BT, key, examples_BT
-    ):
-        """Return the first states and the inputs of the layers, with the predicted tokens after the row."""
-        places = (at_columns(values_BT, read_BK) for values_BT in (positions_BT, segments_BT, examples_BT))
-        positions_BK, segments_BK, examples_BK = places
-        answers_BKD = self.embeddings(jnp.maximum(answers_BK, 0), positions_BK, segments_BK, key, examples_BK)
-        answers_BKD = self.projection(answers_BKD) if self.config.has_projection else answers_BKD
-        streams = CompensatedStreams(read_BK, rank_BT, answers_BK >= 0)
-        visibility = streams.visibility(tokens.visibility.examples_BT)
-        tokens = _Tokens(visibility, tokens.positions.with_keys(read_BK), streams)
-        return streams.begin(hidden_BTD, answers_BKD), tokens
+    def _embed(self, *inputs: jax.Array | None) -> jax.Array:
+        """Return the states before the first layer, from what `embeddings` reads."""
+        embedded = self.embeddings(*inputs)
+        return self.projection(embedded) if self.config.has_projection else embedded
 
     def pool(self, summary_BND: jax.Array) -> jax.Array | None:
         """Return what `Encoded.pooled_BND` has for the examples' summaries."""
@@ -210,11 +202,8 @@ class Encoder(nn.Module):
             )
         if answers_BK is not None and (rank_BT is None or read_BK is None or not self.config.block.has_compensation):
             raise ValueError("answers_BK needs read_BK, rank_BT and model.block.kind=mpnet; pass and set all")
-        has_streams = self.config.block.has_query_stream or answers_BK is not None
-        if rank_BT is not None and (read_BK is None or not has_streams):
-            raise ValueError(
-                "rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet; pass and set both"
-            )
+        if rank_BT is not None and answers_BK is None and (read_BK is None or not self.config.block.has_query_stream):
+            raise ValueError("rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet; set both")
         if rank_BT is not None and (direction := self.config.direction) != BIDIRECTIONAL:
             raise ValueError(f"rank_BT is an order of its own, and direction={direction} another; leave out one")
         if memory_BT is not None and rank_BT is None:

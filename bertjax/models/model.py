@@ -49,11 +49,7 @@ class HeadSpec:
 
 
 class Generator(nn.Module):
-    """A second encoder (ELECTRA; Clark et al., 2020, section 3.2).
-
-    Attributes:
-      embeddings: the first encoder's, which it shares; None for its own.
-    """
+    """A second encoder (ELECTRA; Clark et al., 2020, section 3.2), with the embeddings of the first one or its own."""
 
     config: EncoderConfig
     embeddings: nn.Module | None
