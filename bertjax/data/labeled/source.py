@@ -302,7 +302,8 @@ class LabeledSource:
             unused = max(1, spec.max_row_examples // group) * group - rows_RN.shape[1]
             rows_RN = np.pad(rows_RN, ((0, 0), (0, unused)), constant_values=-1)
         tokens = int(lengths.sum())
-        counts = Counts(*rows_RN.shape, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
+        rows, slots = rows_RN.shape
+        counts = Counts(rows, slots, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
         settings = {name: v for name, v in dataclasses.asdict(self.format).items() if name not in _NOT_HASHED}
         identity = [self.fingerprint, settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
         fingerprint = hashlib.sha256(json.dumps([*identity, _PACKING_VERSION], sort_keys=True).encode()).hexdigest()

@@ -23,7 +23,7 @@ def named(files: Workdir, config: Config) -> Config:
     for name, task in config.tasks.items():
         train, heldout = (files.split(name, split) for split in SPLITS)
         if isinstance(task.examples, LabeledFormat) and task.examples.is_divided and storage.exists(heldout):
-            files: dict[str, Any] = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
-            files |= {"folds": 0, "fold": None}
-            tasks[name] = dataclasses.replace(task, examples=dataclasses.replace(task.examples, **files))
+            settings: dict[str, Any] = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
+            examples = dataclasses.replace(task.examples, **settings, folds=0, fold=None)
+            tasks[name] = dataclasses.replace(task, examples=examples)
     return dataclasses.replace(config, tasks=tasks)
