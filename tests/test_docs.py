@@ -129,8 +129,12 @@ def test_shown_code_imports_what_exists():
 
 
 def test_shown_settings_are_a_configuration():
-    page = (ROOT / "docs" / "guides" / "pretraining.md").read_text()
-    blocks = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "config." in code]
+    pages = [
+        (ROOT / "docs" / "guides" / f"{name}.md").read_text() for name in ("pretraining", "schedules", "optimizers")
+    ]
+    blocks = [
+        code for page in pages for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "config." in code
+    ]
     configs = [ml_collections.ConfigDict() for _ in blocks]
     for code, config in zip(blocks, configs, strict=True):
         exec(code, {"config": config})

@@ -24,7 +24,7 @@ from bertjax.training.program import Program
 from tests.interop import models
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "huggingface.md"
+PAGE = ROOT / "docs" / "guides" / "onnx.md"
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")

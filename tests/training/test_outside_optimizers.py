@@ -26,7 +26,7 @@ from bertjax.training.state import grow
 from tests import runs
 from tests.training.test_optimizer import CONFIG, LAYERS, bert_params, close, gradients_of, moved, stacked_params, train
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "pretraining.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "optimizers.md"
 PLAIN = OptimizerConfig(weight_decay=0.0, clip_norm=0.0)
 OUTSIDE = dataclasses.replace(PLAIN, kind="optax.contrib:muon", arguments={"consistent_rms": 0.2, "ns_steps": 4})
 
