@@ -100,7 +100,8 @@ def markdown(lines: list[Line]) -> str:
     }
     rows = [f"| seed | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     values = {line["seed"]: [value(line) for value in columns.values()] for line in lines}
-    values["mean"] = np.mean(list(values.values()), axis=0).tolist()
+    if len(values) > 1:
+        values["mean"] = np.mean(list(values.values()), axis=0).tolist()
     rows += [f"| {seed} | {' | '.join(f'{each:.4g}' for each in row)} |" for seed, row in values.items()]
     return "\n".join(rows)
 

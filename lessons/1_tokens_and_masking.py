@@ -20,7 +20,7 @@ import os
 
 if os.path.isdir("bertjax/lessons"):  # Colab and Kaggle: the repository is the folder `bertjax` beside this notebook
     os.chdir("bertjax/lessons")
-    os.system("pip install -q ..")
+    assert os.system("pip install -q ..") == 0, "bertjax was not installed: run !pip install .. and read why"
 
 # %%
 import lesson
@@ -33,8 +33,8 @@ from bertjax.data.config import TokenizerConfig
 # %% [markdown]
 # ## The text
 #
-# `embedded:en` comes with bertjax: fairy tales, Sherlock Holmes, Darwin and the Federalist Papers. Every tenth document
-# is kept aside. The vocabulary is made from the others.
+# `embedded:en` comes with bertjax: Grimm's tales, Sherlock Holmes, Darwin, Walden, Du Bois and the Federalist Papers.
+# Every tenth document is kept aside. The vocabulary is made from the others.
 
 # %%
 documents = [document.text for document in sources.documents("embedded:en", "text")]

@@ -20,7 +20,7 @@ import os
 
 if os.path.isdir("bertjax/lessons"):  # Colab and Kaggle: the repository is the folder `bertjax` beside this notebook
     os.chdir("bertjax/lessons")
-    os.system("pip install -q ..")
+    assert os.system("pip install -q ..") == 0, "bertjax was not installed: run !pip install .. and read why"
 
 # %%
 import jax
@@ -53,7 +53,7 @@ for D in (4, 64, 1024):
     print(f"D = {D:>4}: the largest of 10 weights is {largest[0]:.2f} without the division, {largest[1]:.2f} with it")
 
 # %% [markdown]
-# A weight of 1.00 leaves nothing for the other tokens, and its gradient is near 0: the head cannot learn any more.
+# A weight near 1 leaves nothing for the other tokens, and its gradient is near 0: the head cannot learn any more.
 #
 # ### Exercise 1: one head
 #

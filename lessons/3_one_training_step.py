@@ -20,7 +20,7 @@ import os
 
 if os.path.isdir("bertjax/lessons"):  # Colab and Kaggle: the repository is the folder `bertjax` beside this notebook
     os.chdir("bertjax/lessons")
-    os.system("pip install -q ..")
+    assert os.system("pip install -q ..") == 0, "bertjax was not installed: run !pip install .. and read why"
 
 # %%
 import jax
@@ -165,7 +165,8 @@ for step in range(1, 4):
     batch = feed.batch(np.arange((step - 1) * rows, step * rows))
     *mine, my_loss = train_step(*mine, step, batch, 1e-3)
     *theirs, their_loss = nano_step(*theirs, step, batch, 1e-3, vocab_size)
-    apart = max(float(jnp.abs(a - b).max()) for a, b in zip(jax.tree.leaves(mine[0]), jax.tree.leaves(theirs[0])))
+    pairs = zip(jax.tree.leaves(mine[0]), jax.tree.leaves(theirs[0]))
+    apart = np.max([jnp.abs(a - b).max() for a, b in pairs])  # nan if any is
     print(f"step {step}: your loss {my_loss:.5f}, nano.py {their_loss:.5f}, parameters at most {apart:.0e} apart")
 
 # %% [markdown]

@@ -19,7 +19,7 @@ import os
 
 if os.path.isdir("bertjax/lessons"):  # Colab and Kaggle: the repository is the folder `bertjax` beside this notebook
     os.chdir("bertjax/lessons")
-    os.system("pip install -q ..")
+    assert os.system("pip install -q ..") == 0, "bertjax was not installed: run !pip install .. and read why"
 
 # %%
 import jax
@@ -45,7 +45,8 @@ print({name: round(value, 3) for name, value in model.numbers["eval"].items() if
 # ## Sentences that it has never seen
 #
 # The corpus is stored as numbers: all tokens one after another, and where sentences and documents start. The documents
-# of `heldout` were kept out of the training.
+# of `heldout` were kept out of the training. The tokenizer is not WordPiece but a unigram model: `▁` marks a piece
+# that starts a word, and pieces inside a word have no mark.
 
 # %%
 store = lesson.prepared()
@@ -74,7 +75,7 @@ def wrong_sentences(documents, document, place, draw):
     """Return two sentences that do not follow sentence `place` of a document: (of another document, of the same one).
 
     Args:
-      documents: the documents, each a list of sentences; at least two documents of at least four sentences each.
+      documents: at least two documents, each a list of at least four sentences, each a list of tokens.
       document: index of the document of A.
       place: index of A in its document; it is not the last sentence.
       draw: `draw.integers(n)` returns a random integer from 0 to n - 1.

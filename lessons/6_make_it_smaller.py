@@ -17,7 +17,7 @@ import os
 
 if os.path.isdir("bertjax/lessons"):  # Colab and Kaggle: the repository is the folder `bertjax` beside this notebook
     os.chdir("bertjax/lessons")
-    os.system("pip install -q ..")
+    assert os.system("pip install -q ..") == 0, "bertjax was not installed: run !pip install .. and read why"
 
 # %%
 import dataclasses

@@ -18,7 +18,7 @@ def test_pieces_inside_a_word_have_the_mark(wordpiece):
 
 
 def test_a_word_that_does_not_fit_is_unknown(wordpiece):
-    for word in ("unx", "xa", "bb"):
+    for word in ("unx", "xa", "bb", "unab"):
         cut = wordpiece(word, PIECES)
         assert cut == ["[UNK]"], f"{word} became {cut}: if one place has no piece, the whole word is one [UNK]"
 
@@ -34,6 +34,7 @@ def masked(mask_tokens):
     before_T = tokens_T.copy()
     shown_T, is_chosen_T = mask_tokens(tokens_T, is_special_T, MASK, VOCAB, np.random.default_rng(2))
     assert (tokens_T == before_T).all(), "tokens_T was changed: the labels are lost. Work on a copy"
+    assert np.asarray(is_chosen_T).dtype == bool, "the second array says True or False for each token, bool [T]"
     assert np.shape(shown_T) == np.shape(is_chosen_T) == (COUNT,), "return two arrays of shape [T]"
     return tokens_T, is_special_T, np.asarray(shown_T), np.asarray(is_chosen_T)
 

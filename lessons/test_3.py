@@ -28,7 +28,8 @@ def test_empty_places_do_not_count(cross_entropy):
 def test_large_logits_are_exact(cross_entropy):
     loss = float(cross_entropy(LOGITS + 1000, LABELS, WEIGHTS))
     assert np.isfinite(loss), "logits near 1,000 give infinity or nan: exp overflows. Use jax.nn.log_softmax"
-    assert np.isclose(loss, PICKED[:3].mean(), rtol=1e-3), "a constant that is added to all logits changes the loss"
+    before = float(cross_entropy(LOGITS, LABELS, WEIGHTS))
+    assert np.isclose(loss, before, rtol=1e-3), "a constant that is added to all logits changes the loss"
     wrong = float(cross_entropy(jnp.array([[0.0, 200.0]]), jnp.array([0]), jnp.ones(1)))
     assert np.isclose(wrong, 200, rtol=1e-3), f"-log p of a token with p = exp(-200) is 200, not {wrong}: p became 0"
 
@@ -74,6 +75,12 @@ def test_the_first_step_has_the_length_of_the_learning_rate(adamw):
     assert not close(moved, biased), "the averages start at 0: divide them by 1 - beta^step"
     assert close(moved, RATE), f"each number should move by {RATE}, and moves by {np.round(moved, 4)}"
     assert close(mean, (1 - nano.BETA1) * GRADIENTS[0]), "return the averages without the correction: it is used once"
+    assert (jnp.sign(PARAM - param) == jnp.sign(GRADIENTS[0])).all(), "the sign is wrong: subtract the step"
+    still, _, _ = adamw(PARAM, jnp.zeros(4), jnp.zeros(4), jnp.zeros(4), 1, RATE, 0.0)
+    assert close(still, PARAM), "a number without a gradient must not move, nor become nan: epsilon is missing"
+    tiny = nano.EPSILON * jnp.ones(4)
+    half, _, _ = adamw(PARAM, tiny, jnp.zeros(4), jnp.zeros(4), 1, RATE, 0.0)
+    assert close(half, PARAM - RATE / 2), "epsilon is added to the root, not inside it"
     assert close(square, (1 - nano.BETA2) * GRADIENTS[0] ** 2), "`square` is the average of the squared gradients"
 
 

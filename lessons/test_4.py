@@ -1,28 +1,39 @@
 """Grade lesson 4: `pytest lessons/test_4.py`."""
 
+import copy
+
 import numpy as np
 
-DOCUMENTS = [[f"{document}.{place}" for place in range(4 + document)] for document in range(3)]
+# A sentence is a list of tokens: as many as its place in the document + 1, all alike.
+DOCUMENTS = [[[f"{document}.{place}"] * (place + 1) for place in range(4 + document)] for document in range(3)]
 
 
 def drawn(wrong_sentences, document, place):
     draw = np.random.default_rng(0)
-    pairs = [wrong_sentences(DOCUMENTS, document, place, draw) for _ in range(300)]
+    documents = copy.deepcopy(DOCUMENTS)
+    pairs = []
+    for _ in range(300):
+        pairs.append([sentence[0] for sentence in wrong_sentences(documents, document, place, draw)])
+        assert documents == DOCUMENTS, "documents was changed: the next call needs it. Work on a copy"
     return [set(sentences) for sentences in zip(*pairs)]
+
+
+def names(document):
+    return [sentence[0] for sentence in DOCUMENTS[document]]
 
 
 def test_the_first_is_of_another_document(wrong_sentences):
     for document in range(3):
         others, _ = drawn(wrong_sentences, document, 1)
-        assert not others & set(DOCUMENTS[document]), "the first sentence may be from the same document: exclude it"
-        everything = {sentence for index in range(3) if index != document for sentence in DOCUMENTS[index]}
+        assert not others & set(names(document)), "the first sentence may be from the same document: exclude it"
+        everything = {sentence for index in range(3) if index != document for sentence in names(index)}
         assert others == everything, f"in 300 draws {sorted(everything - others)} never came: draw from all others"
 
 
 def test_the_second_does_not_follow(wrong_sentences):
     for document, place in ((0, 0), (1, 2), (2, 4)):
         _, same = drawn(wrong_sentences, document, place)
-        sentences = DOCUMENTS[document]
+        sentences = names(document)
         assert same <= set(sentences), "the second sentence is not from the same document"
         assert sentences[place + 1] not in same, "the second sentence may be the true next one: then it is not wrong"
         assert sentences[place] not in same, "the second sentence may be A itself"

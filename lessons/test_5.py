@@ -59,3 +59,5 @@ def test_the_baseline_knows_the_training_labels_only(probe):
     assert not np.isclose(constant, 0.8), "the constant answer is taken from the test labels, which nobody knows yet"
     assert not np.isclose(constant, 0.7), "the accuracy of the constant answer is that on the test labels"
     assert np.isclose(constant, 0.2), f"always 1 is right for 2 of 10 test labels, not {constant:.0%}"
+    _, constant = probe(states[:10], 1 - train, states[10:], test)
+    assert np.isclose(constant, 0.8), "the constant answer is the more frequent label of the training data, 0 or 1"

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import shutil
 import statistics
 
 import pytest
@@ -135,15 +136,36 @@ def test_a_stopped_command_continues_with_its_fold(finished, command, tmp_path):
     assert answers(workdir) == answers(finished[0]), "as if nothing had stopped it"
 
 
-def test_another_file_is_not_mixed_with_finished_folds(finished, command, capsys):
+def test_another_file_is_not_mixed_with_finished_folds(finished, command, tmp_path, capsys):
+    """It is refused before the next fold trains."""
     flags, path = command
     content = path.read_text()
+    shutil.copytree(finished[0] / "fold=0", tmp_path / "fold=0")
     try:
         path.write_text(content.replace(",no\n", ",yes\n", 1))
-        assert runs.call(*flags, f"--workdir={finished[0]}") == 2
+        assert runs.call(*flags, f"--workdir={tmp_path}") == 2
     finally:
         path.write_text(content)
-    assert "messages.csv is not the file that" in capsys.readouterr().err
+    assert f"messages.csv is not the file that {tmp_path}/fold=0 was trained on" in capsys.readouterr().err
+    assert not (tmp_path / "fold=1").exists()
+
+
+def test_a_single_run_is_not_put_into_the_folder_of_folds(finished, command, capsys):
+    assert runs.call(*command[0], f"{EXAMPLES}.folds=0", f"--workdir={finished[0]}") == 2
+    assert "holds the runs of folds; use another --workdir" in capsys.readouterr().err
+
+
+def test_the_next_command_keeps_the_settings_and_takes_another_file(finished, command):
+    config = config_file.load("finetune/classify:smoke", [each.removeprefix("--config.") for each in command[0][1:]])
+    spread = json.loads((finished[0] / "folds.json").read_text())
+    spread |= {"suspects": 3, "baseline": {name: 0.0 for name in spread["baseline"]}}
+    *_, last = folds.lines_of(finished[0], config, spread, ["train", *command[0], "--workdir", str(finished[0])])
+    words = last.split()
+    assert words[-2:] == [f"{EXAMPLES}.train=CORRECTED_FILE", "--workdir=OTHER_WORKDIR"]
+    assert str(finished[0]) not in words and last.count(".train=") == 1
+    spread["baseline"] = {name: 1.0 for name in spread["baseline"]}
+    lines = folds.lines_of(finished[0], config, spread, ["train"])
+    assert any("not above that of the most frequent class" in line for line in lines)
 
 
 def test_folds_are_not_put_into_another_run(finished, command, capsys):

@@ -32,6 +32,8 @@ MISCONCEPTIONS = [
     (2, "one_head", "/ jnp.sqrt(queries_TD.shape[-1])", "", "not divided by the root"),
     (2, "one_head", "axis=-1)", "axis=0)", "columns sum to 1"),
     (2, "one_head", "-1e30", "0.0", "A score of 0 is not a weight of 0"),
+    (3, "adamw", " + nano.EPSILON", "", "epsilon is missing"),
+    (5, "probe", "np.mean(train_labels_N)", "1.0", "0 or 1"),
     (3, "cross_entropy", "/ weights_K.sum()", "/ len(weights_K)", "not by K"),
     (3, "cross_entropy", "jax.nn.log_softmax(logits_KV, axis=-1)", "jnp.log(jax.nn.softmax(logits_KV))", "p became 0"),
     (3, "logits_gradient", "right_KV) *", "right_KV) * -1 *", "uphill"),

@@ -174,6 +174,8 @@ def main(argv: list[str] | None = None) -> int:
     platform.configure("cpu")  # the compiler needs no device, and a local one may belong to a training run
     if args.search:
         return _run_search(config, args)
+    for topology in args.topology:
+        topologies.parse(topology)  # before minutes are spent on another one
     fits = True
     for topology in args.topology:
         forecasts = run(config, topology, args.stage)

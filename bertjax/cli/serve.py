@@ -22,7 +22,7 @@ _LIMITS = {
 def check_installed() -> None:
     """Raise UserError if a package of the server is missing."""
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        raise UserError(f"serve needs the packages {', '.join(missing)}; pip install 'bertjax[serve]' brings them")
+        raise UserError(f"serve needs the packages {', '.join(missing)}; pip install '.[serve]' brings them")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -169,6 +169,7 @@ def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summ
     configs, root = folds.configs_of(config), Workdir.at(workdir).root
     if processes.from_writer(lambda: storage.exists(Workdir(root).config), "has-run"):
         raise UserError(f"workdir {root} holds a run without folds; use another --workdir, or set examples.folds=0")
+    processes.from_writer(lambda: folds.check_file(root, config), "file-of-folds")
     summary, figures = _run_each(configs, workdir, options)
     if not summary.finished:
         return summary, {}
@@ -340,6 +341,8 @@ def main(argv: list[str] | None = None) -> int:
             return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
         if folds.are_open(config):
             return _report(*run_folds(config, workdir, **options), config, argv)
+        if processes.from_writer(lambda: storage.exists(Workdir.at(workdir).root / "fold=0"), "has-folds"):
+            raise UserError(f"workdir {workdir} holds the runs of folds; use another --workdir, or set examples.folds")
         return _report(run(config, workdir, **options), None, config, argv)
 
 

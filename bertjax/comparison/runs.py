@@ -130,6 +130,8 @@ def open_runs(path: str) -> tuple[Run, ...]:
         seeds = [folder for folder in workdir.root.glob("seed=*") if Workdir(folder).config.exists()]
         # By length first, so that seed=10 follows seed=9.
         runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
+    if not runs and (workdir.root / "fold=0").exists():
+        raise UserError(f"{path!r} holds the runs of folds; name some, such as {path}/fold=0")
     if not runs:
         raise UserError(
             f"{path!r} is not a run: it has neither config.json nor folders seed=N with one; name a workdir, or the "

@@ -194,6 +194,7 @@ def refused(capsys):
     "flags, complaints",
     [
         (["--topology=v5e:3x3"], ["--topology=v5e:3x3 does not exist", "16x16"]),
+        (["--topology=v5e:2x2", "--topology=v5e:3x3"], ["--topology=v5e:3x3 does not exist"]),
         (
             ["--topology=v5e:2x2", "--config.stages.0.epochs=3"],
             ["stages.0.epochs depends on the data, which compile does not read", "--config.stages.0.steps=N"],

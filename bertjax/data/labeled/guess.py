@@ -47,9 +47,16 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
     if text == AUTO:
         text = _only("text", [name for name in free if name != label and _is_text(values[name])], values, path)
     is_numbered = any(name.isdecimal() and name not in names for name in (text, label))
+    is_class = label in values and _is_class(label, values[label]) and not json_objects.holds_objects(path)
     # A first line such as `text,spam` names the columns, although `spam` is one of the classes.
-    is_example = label in values and _is_class(label, values[label]) and _WORDS.search(text) is not None
-    if is_numbered or (is_example and not json_objects.holds_objects(path)):
+    has_one_word = _WORDS.search(text) is None
+    if is_class and has_one_word and not is_numbered:
+        say(
+            f"{path}: its first line, {text!r} and {label!r}, is taken for the names of columns; if it is an example, "
+            f"set examples.text={names.index(text)} and examples.label={names.index(label)}",
+            file=sys.stderr,
+        )
+    if is_numbered or (is_class and not has_one_word):
         text, label = (str(names.index(name)) if name in values else name for name in (text, label))
         say(f"{path}: its first line is an example and not the names of columns", file=sys.stderr)
     say(f"{path}: the column of the text is {text!r}{f', that of the label {label!r}' * bool(label)}", file=sys.stderr)

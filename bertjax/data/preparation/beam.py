@@ -57,7 +57,7 @@ class Beam:
             # Only to fail early: the pipeline makes its own runner from the flags.
             runners.create_runner(self.runner)
         except ImportError as error:
-            package = "apache-beam[gcp]" if "dataflow" in self.runner.lower() else "bertjax[beam]"
+            package = "apache-beam[gcp]" if "dataflow" in self.runner.lower() else ".[beam]"
             raise UserError(
                 f"--runner={self.runner} needs Apache Beam ({reason(error)}); pip install '{package}'"
             ) from error

@@ -16,7 +16,7 @@ from etils import epath
 from rich.console import Console
 
 from bertjax.config.config import Config
-from bertjax.data.labeled.base import WHERE, LabeledFormat, Record
+from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat, Record
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.runtime import storage
 from bertjax.runtime.command_line import command
@@ -109,24 +109,47 @@ def _spread(scores: Sequence[dict[str, float | None]]) -> dict[str, dict[str, An
 
 def _predictions(root: epath.Path, config: Config) -> list[Record]:
     """Return the record of each line of the training file with its prediction, `line` and `fold`, in file order."""
-    task, found = config.task, []
+    found = []
     source = cast(LabeledSource, labeled_files(config, tokenizer_of(config)))
     for fold, records in enumerate(source.by_fold):
         predicted: dict[str, list[Record]] = defaultdict(list)
         for record in read_jsonl(Workdir(root / f"fold={fold}").predictions / "heldout.jsonl"):
             predicted[_key(record, records[0])].append(record)
         # A model's answers to equal texts are equal, so their order is of no importance.
-        if sorted(_key(record, record) for record in records) != sorted(
-            key for key, of_key in predicted.items() for _ in of_key
-        ):
-            raise UserError(
-                f"{task.examples.train} is not the file that {root}/fold={fold} was trained on; restore it, or use "
-                "another --workdir for the new one"
-            )
+        _check_same(records, [record for of_key in predicted.values() for record in of_key], root, config, fold)
         for record in records:
             line = int(record[WHERE].rpartition(":")[2])
             found.append((line, {"line": line} | predicted[_key(record, record)].pop() | {"fold": fold}))
     return [record for _, record in sorted(found, key=lambda pair: pair[0])]
+
+
+def check_file(root: epath.Path, config: Config) -> None:
+    """Raise UserError if the training file is not the one that a fold was started with: before the next one trains."""
+    started = {
+        fold: paths
+        for fold in range(config.task.examples.folds)
+        if all(
+            map(storage.exists, paths := [Workdir(root / f"fold={fold}").split(config.task_name, s) for s in SPLITS])
+        )
+    }
+    if not started:
+        return
+    by_fold = cast(LabeledSource, labeled_files(config, tokenizer_of(config))).by_fold
+    for fold, (train, heldout) in started.items():
+        others = [record for index, records in enumerate(by_fold) if index != fold for record in records]
+        _check_same(others, read_jsonl(train), root, config, fold)
+        _check_same(by_fold[fold], read_jsonl(heldout), root, config, fold)
+
+
+def _check_same(
+    records: Sequence[Record], recorded: Sequence[Record], root: epath.Path, config: Config, fold: int
+) -> None:
+    """Raise UserError if the records of one side of a fold are not those that its run has recorded."""
+    if sorted(_key(record, record) for record in records) != sorted(_key(record, records[0]) for record in recorded):
+        raise UserError(
+            f"{config.task.examples.train} is not the file that {root}/fold={fold} was trained on; restore it, or use "
+            "another --workdir for the new one"
+        )
 
 
 def _key(record: Record, like: Record) -> str:
@@ -158,9 +181,18 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
     commands = [command("report", str(root))]
     if not storage.is_remote(root):  # models are read from a disk
         commands.append(command("predict", *members, "--file=FILE"))
-    if spread["suspects"]:
+    metric = spread["metric"]
+    if (majority := report.majority_of(metric, spread["baseline"])) and (
+        spread["metrics"][metric]["mean"] <= float(majority)
+    ):
+        lines.append(f"warning   {metric} is not above that of the most frequent class: what seems wrong says nothing")
+    elif spread["suspects"]:
         examples = f"--config.tasks.{config.task_name}.examples"
-        kept = [each for each in train if not each.startswith((f"{examples}.folds=", "--workdir"))]
+        # The value of a flag may be the next argument.
+        flags = [each for each, before in zip(train, ("", *train), strict=False) if before != "--workdir"]
+        kept = [
+            each for each in flags if not each.startswith((f"{examples}.folds=", f"{examples}.train=", "--workdir"))
+        ]
         commands.append(command(*kept, f"{examples}.train=CORRECTED_FILE", "--workdir=OTHER_WORKDIR"))
     lines.append(f"figures   {root}/{SUMMARY}")
     return lines + [f"{'' if index else 'next':<10}{each}" for index, each in enumerate(commands)]

@@ -6,7 +6,7 @@ The probabilities must come from a model that was not trained on these labels.
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from bertjax.data.labeled.base import Record
 from bertjax.training.run.tables import csv_cells
 
 
-def suspects_of(probabilities_MC: np.ndarray, labels_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def suspects_of(
+    probabilities_MC: np.ndarray, labels_M: np.ndarray, unknown: Collection[int] = ()
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the examples whose labels are probably wrong, and the classes that they probably have.
 
     The threshold of a class is the mean probability of the class over the examples with this label. An example is
@@ -25,6 +27,7 @@ def suspects_of(probabilities_MC: np.ndarray, labels_M: np.ndarray) -> tuple[np.
     Args:
       probabilities_MC: class probabilities of examples that the model was not trained on.
       labels_M: labels, int.
+      unknown: classes without a threshold, which no example is said to have.
 
     Returns:
       (indices of the suspects, int64 [S], the most suspect first; their probable classes, int64 [S]).
@@ -35,6 +38,7 @@ def suspects_of(probabilities_MC: np.ndarray, labels_M: np.ndarray) -> tuple[np.
     sums_C = np.bincount(labels_M, weights=of_label_M, minlength=count)
     # A class without examples has no threshold that an example could reach.
     thresholds_C = np.divide(sums_C, number_C, out=np.full(count, np.inf), where=number_C > 0)
+    thresholds_C[list(unknown)] = np.inf
     is_confident_MC = probabilities_MC >= thresholds_C
     probable_M = np.where(is_confident_MC, probabilities_MC, -1.0).argmax(axis=1)
     # If the label is as probable as any class, as with equal probabilities, nothing speaks against it.
@@ -48,8 +52,12 @@ def suspects_of(probabilities_MC: np.ndarray, labels_M: np.ndarray) -> tuple[np.
 def suspect_records(records: Sequence[Record], label: str) -> list[Record]:
     """Return the suspect records among predictions with probabilities, the most suspect first.
 
+    A class that only one fold has was never seen by the model that predicts its records. Its threshold would be near 0,
+    and nearly every record would reach it, so it has none.
+
     Args:
-      records: records with `probabilities`, {class: probability}, as `predict` and evaluations return them.
+      records: records with `probabilities`, {class: probability}, as `predict` and evaluations return them, and with
+        `fold` if several models predicted them.
       label: the field of the label.
 
     Returns:
@@ -62,8 +70,16 @@ def suspect_records(records: Sequence[Record], label: str) -> list[Record]:
     return [
         {name: value for name, value in records[index].items() if name != "probabilities"}
         | {"suggested": classes[probable], "label_probability": float(probabilities_MC[index, labels_M[index]])}
-        for index, probable in zip(*suspects_of(probabilities_MC, labels_M), strict=True)
+        for index, probable in zip(*suspects_of(probabilities_MC, labels_M, _unseen(records, labels_M)), strict=True)
     ]
+
+
+def _unseen(records: Sequence[Record], labels_M: np.ndarray) -> list[int]:
+    """Return the classes all of whose records are in one of several folds."""
+    if "fold" not in records[0]:
+        return []
+    folds_M = np.array([record["fold"] for record in records])
+    return [each for each in np.unique(labels_M).tolist() if len(np.unique(folds_M[labels_M == each])) == 1]
 
 
 def arrays_of(records: Sequence[Record], label: str) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ def test_apache_beam_that_is_not_installed_is_one_line(monkeypatch, capsys):
     assert exit_code_of(lambda: command.main(["--config=configs/tiny.py", "--runner=FnApiRunner"])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: --runner=FnApiRunner needs Apache Beam (") and error.count("\n") == 1
-    assert error.endswith("; pip install 'bertjax[beam]'\n")
+    assert error.endswith("; pip install '.[beam]'\n")
 
 
 def test_flags_of_beam_need_a_runner_of_beam(capsys):

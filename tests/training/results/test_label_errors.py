@@ -45,6 +45,20 @@ def test_equal_probabilities_and_no_records():
     assert label_errors.suspect_records([], "label") == []
 
 
+def test_a_class_of_one_fold_is_never_suggested():
+    """The model that predicts its only record has not seen the class, so that nearly every record reaches it."""
+    names = ["a", "b", "rare"]
+    rows = [("a", [0.6, 0.38, 0.02]), ("b", [0.38, 0.6, 0.02])] * 20
+    rows += [("a", [0.48, 0.5, 0.02]), ("rare", [0.5, 0.4995, 0.0005])]
+    records = [
+        {"text": "", "label": label, "probabilities": dict(zip(names, p)), "fold": index % 3}
+        for index, (label, p) in enumerate(rows)
+    ]
+    assert [each["label"] for each in label_errors.suspect_records(records, "label")] == []
+    one_model = [{name: value for name, value in record.items() if name != "fold"} for record in records]
+    assert {each["suggested"] for each in label_errors.suspect_records(one_model, "label")} == {"rare"}
+
+
 def test_records_and_their_file():
     probabilities_MC, labels_M, _ = made()
     records = [
