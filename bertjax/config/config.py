@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from bertjax.config import row_lengths, typed
+from bertjax.config import generators, row_lengths, typed
 from bertjax.config.task import Task
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import FILTERS
@@ -189,6 +189,7 @@ class Config:
             raise UserError(
                 f"stages.N.tasks has {unknown[0]!r}, which is not in tasks; choose among {', '.join(self.tasks)}"
             )
+        generators.check(self.tasks, [self.model_at(index).layers for index in range(len(self.stages))])
         if all(stage.tasks for stage in self.stages) and (idle := [name for name in self.tasks if name not in named]):
             raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
 

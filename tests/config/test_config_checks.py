@@ -30,6 +30,7 @@ def test_chosen_layers_need_a_source():
 
 
 LOCAL = {"layers": 6, "block": {"kind": "modern", "window": 8, "global_every": 2}, "embeddings": {"positions": "none"}}
+ELECTRA = {"objective": {"kind": "electra", "generator_depth": 0.5}, "examples": {"kind": "full_sentences"}}
 MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples": {"kind": "labeled_text"}}}
 
 
@@ -64,6 +65,11 @@ MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples"
             {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 2}, {}]},
             "tasks.a.objective reads a mix of all layers, which has a weight for each, and stages.0.layers=2 starts "
             "with fewer than model.layers=4; set tasks.a.objective.reads=last",
+        ),
+        (
+            {"model": {"layers": 6}, "tasks": {"e": ELECTRA}, "stages": [{"layers": 3}, {}]},
+            "tasks.e.objective.generator_depth=0.5 gives the generator 2 layers for stages.0.layers=3 and 3 for the 6 "
+            "layers of stages.1, which are no copies of the 2; set stages.0.layers=6, or tasks.e.objective.generator_",
         ),
     ],
 )
@@ -106,10 +112,23 @@ def test_rotary_bases_that_a_stage_cannot_have(model, stages, message):
         {"model": LOCAL, "stages": [{}, {}]},
         {"model": {"layers": 8, "sharing": "attention"}, "stages": [{"layers": 4}, {}]},
         {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 4}, {}]},
+        {"model": {"layers": 8}, "tasks": {"e": ELECTRA}, "stages": [{"layers": 2}, {"layers": 4}, {}]},
     ],
 )
 def test_layers_that_keep_what_they_compute(settings):
     assert from_dict(settings)
+
+
+def test_words_with_a_gradient_for_one_task_only_are_for_one_task_only():
+    mlm = {"objective": {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}
+    disentangled = ELECTRA | {"objective": ELECTRA["objective"] | {"embedding_sharing": "gradient_disentangled"}}
+    message = (
+        "tasks.e.objective.embedding_sharing=gradient_disentangled lets only this task train words, and tasks.mlm "
+        "reads them too; set it to all, or leave tasks.mlm out"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
+        from_dict({"tasks": {"mlm": mlm, "e": disentangled}})
+    assert from_dict({"tasks": {"mlm": mlm, "e": ELECTRA}}) and from_dict({"tasks": {"e": disentangled}})
 
 
 def test_bits_of_layers_need_the_same_layers_in_all_stages():

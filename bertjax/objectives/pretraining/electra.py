@@ -105,9 +105,13 @@ class Electra(MaskedLM):
                 f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
                 f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
             ) from error
-        scaled = scaled.replace({"layers": max(1, round(config.layers * self.generator_depth))})
+        scaled = scaled.replace({"layers": self.generator_layers(config.layers)})
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
+
+    def generator_layers(self, layers: int) -> int:
+        """Return the generator's number of layers for an encoder's."""
+        return max(1, round(layers * self.generator_depth))
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(masked_lm_head(config), on_generator=True), "rtd": HeadSpec(DetectionHead)}
