@@ -26,7 +26,7 @@ ALLOWED = {
     "objectives": "runtime config.registry data models config.export",
     "training.schedules": "runtime config.registry",
     "training.schedule_kinds": "runtime training.schedules",
-    "training.param_paths": "runtime",
+    "training.param_paths": "runtime models",
     "training.config": "runtime models training.param_paths",
     "training.optim": "runtime config.user_code config.registry training.schedules training.param_paths "
     "training.config",

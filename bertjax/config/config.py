@@ -47,7 +47,7 @@ INIT_FROM = "init_from"
 CONFIG_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTERS, EMBEDDINGS, BLOCKS)
 
 # LoRA freezes these parameters by default: the encoder without its pooler, and decoders that are not tied to it.
-_FROZEN_BY_LORA = rf"^((generator|delta)/)?encoder/(?!pooler/)|{DECODER}"
+_FROZEN_BY_LORA = rf"^(generator/)?encoder/(?!pooler/)|{DECODER}"
 
 # Locations of data, and how many processes prepare it. Runs compare data by content, through the store's fingerprint.
 _PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")

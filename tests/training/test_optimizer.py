@@ -235,6 +235,22 @@ def test_frozen_parameters_have_no_moments_and_stay_bit_for_bit(kind):
     assert len(moments) == 8 and not any("embeddings" in path or "norm/bias" in path for path in moments)
 
 
+def test_patterns_for_a_table_apply_to_both_summands_of_it():
+    """Of gradient-disentangled embeddings, `delta/encoder/embeddings/word` is the second summand."""
+    params = stacked_params()
+    params["delta"] = {"encoder": {"embeddings": {"word": jnp.ones((4, 2))}}}
+    frozen = make_optimizer(dataclasses.replace(CONFIG, frozen=("^encoder/",)))
+    after = train(frozen, params)[-1]
+    np.testing.assert_array_equal(after["delta"]["encoder"]["embeddings"]["word"], 1.0)
+    multiplier = Multiplier("^encoder/embeddings/word$", factor=0.5)
+    plain, half = (
+        train(make_optimizer(config), params)[0]["delta"]["encoder"]["embeddings"]["word"] - 1.0
+        for config in (CONFIG, dataclasses.replace(CONFIG, multipliers=(multiplier,)))
+    )
+    assert np.abs(plain).min() > 0
+    np.testing.assert_allclose(half, 0.5 * plain, rtol=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["adamw", "lamb"])
 def test_other_parameters_train_as_if_frozen_ones_did_not_exist(kind):
     params = stacked_params()
@@ -346,6 +362,17 @@ def test_layer_decay_of_shared_layers_is_that_of_the_last_one():
     falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], updates["encoder"]["layers"])
     np.testing.assert_allclose(falls["own"]["kernel"], [0.5**4, 0.5**3, 0.5**2, 0.5], rtol=1e-3)
     np.testing.assert_allclose(falls["shared"]["kernel"], [0.5**3, 0.5], rtol=1e-3)
+
+
+def test_layer_decay_of_a_generators_top_layer_is_that_of_the_top_layer():
+    """Its depth need not divide the encoder's: a half of 5 layers is 2."""
+    layers = {name: {"layers": {"kernel": jnp.ones((rows, 2, 2))}} for name, rows in (("own", 5), ("half", 2))}
+    params = {"encoder": layers["own"], "generator": {"encoder": layers["half"]}}
+    rule = by_depth(0.5)
+    ours, _ = rule.update(params, rule.init(params), params)
+    np.testing.assert_allclose(ours["encoder"]["layers"]["kernel"][:, 0, 0], 0.5 ** np.arange(5, 0, -1), rtol=1e-6)
+    generator = ours["generator"]["encoder"]["layers"]["kernel"][:, 0, 0]
+    np.testing.assert_allclose(generator, [0.5**4, 0.5], rtol=1e-6)
 
 
 @pytest.mark.parametrize("frozen", ["^encoder/", "^encoder/layers/"])
