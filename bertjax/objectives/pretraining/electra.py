@@ -105,7 +105,14 @@ class Electra(MaskedLM):
                 f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
                 f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
             ) from error
-        scaled = scaled.replace({"layers": self.generator_layers(config.layers)})
+        try:
+            scaled = scaled.replace({"layers": self.generator_layers(config.layers)})
+        except UserError as error:
+            problem, _, _ = str(error).partition(";")
+            raise UserError(
+                f"objective.generator_depth={self.generator_depth:g} gives a generator that cannot exist ({problem}); "
+                f"set objective.generator_depth={_possible_depth(scaled, self.generator_layers(config.layers)):g}"
+            ) from error
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
 
@@ -192,6 +199,15 @@ def _possible_share(config: EncoderConfig, share: float) -> float:
         with contextlib.suppress(UserError):
             _scaled(config, possible)
             return possible
+    return 1.0
+
+
+def _possible_depth(config: EncoderConfig, layers: int) -> float:
+    """Return the share of layers of an existing generator that is nearest to `layers`; 1 always exists."""
+    for possible in sorted(range(1, config.layers), key=lambda x: abs(x - layers)):
+        with contextlib.suppress(UserError):
+            config.replace({"layers": possible})
+            return possible / config.layers
     return 1.0
 
 

@@ -157,6 +157,15 @@ def test_a_generator_wider_than_the_discriminator_is_an_error():
         Electra(generator_depth=0)
 
 
+def test_a_depth_that_cannot_exist_is_refused_with_one_that_can():
+    encoder = dataclasses.replace(batches.ENCODER, layers=8, sharing="all", sharing_groups=4)
+    problem = "model.sharing_groups=4 does not divide model.layers=3"
+    with pytest.raises(UserError, match="^objective.generator_depth=0.4 .*" + problem) as caught:
+        Electra(generator_share=0.5, generator_depth=0.4).generator(encoder)
+    assert str(caught.value).endswith("; set objective.generator_depth=0.5")
+    assert Electra(generator_share=0.5, generator_depth=0.5).generator(encoder).layers == 4
+
+
 @pytest.mark.parametrize(
     ("changes", "share", "problem", "possible"),
     [
