@@ -118,6 +118,13 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         source["encoder"].pop("pooler", None)
     if disentangled_embeddings.ROOT in program.abstract_state["params"]:
         source = disentangled_embeddings.part(source)
+    elif own := _embeddings_of_generator(source) if "generator" in program.abstract_state["params"] else []:
+        log.warning(
+            "init_from=%s has a generator with embeddings of its own, and this run's generator reads the encoder's: "
+            "left out %s",
+            name,
+            ", ".join(own),
+        )
     theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
     # Exports have no LoRA factors or pruning scores: these keep their initial values.
     ours = {path: shape for path, shape in ours.items() if not is_factor(path) and not is_score(path)}
@@ -184,6 +191,11 @@ def _with_first_layers(source: dict, params: dict) -> dict:
     own = params.get("heads", {})
     lacking = [term for term in own.keys() - heads.keys() if first and {*first, "classifier"} == own[term].keys()]
     return source | {"heads": heads | dict.fromkeys(lacking, first)} if lacking else source
+
+
+def _embeddings_of_generator(params: dict) -> list[str]:
+    """Return the paths of the generator's own embeddings, which gradient-disentangled sharing trains."""
+    return [path for path, _ in _leaves(params) if path.startswith("generator/encoder/embeddings/")]
 
 
 def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:

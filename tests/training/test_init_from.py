@@ -6,16 +6,18 @@ import shutil
 import types
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from bertjax.cli import convert
 from bertjax.config import config_file, export
-from bertjax.config.config import from_dict
+from bertjax.config.config import from_dict, to_dict
 from bertjax.models import int8
 from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.pretraining.electra import EMBEDDING_SHARING
 from bertjax.runtime.errors import UserError
 from bertjax.training import init_from
 from bertjax.training.program import Program
@@ -148,6 +150,36 @@ def test_a_head_of_modernbert_starts_with_the_first_layer_of_its_mlm_head(tmp_pa
         np.testing.assert_array_equal(
             source.params[f"heads/classification/{leaf}"], made.params["heads"]["mlm"][outer][inner]
         )
+
+
+def test_a_generator_starts_with_the_embeddings_that_it_read(tmp_path, caplog):
+    """Shared tables become two equal ones. Of two that differ, only the encoder's can become a shared one."""
+    tokens = models.trained()
+
+    def program(sharing: str, start: str = "") -> Program:
+        task = {"objective": {"kind": "electra", "embedding_sharing": sharing, "generator_share": 0.5}}
+        settings = {"model": models.SIZES, "tasks": {"e": task | {"examples": {"kind": "full_sentences"}}}}
+        return Program(from_dict(settings | {"stages": [{"seq_len": 20}], "init_from": start}), tokens.vocab_size)
+
+    sharings = {name: program(name) for name in EMBEDDING_SHARING}
+    for name, made in sharings.items():
+        params = jax.tree.map(np.asarray, made.to_model_params(batches.filled(made.param_shapes), 0))
+        export.write(tmp_path / name, export.Export(to_dict(made.config), made.encoder, params, tokens, {}))
+    read = {
+        (start, end): init_from.read(program(end, str(tmp_path / start)), tokens).params
+        for start in sharings
+        for end in sharings
+    }
+    for (_, end), params in read.items():
+        assert params.keys() == {path for path, _ in init_from._leaves(sharings[end].param_shapes)}
+    params = read["all", "gradient_disentangled"]
+    for table in ("position", "segment", "norm/scale", "norm/bias"):
+        path = f"encoder/embeddings/{table}"
+        np.testing.assert_array_equal(params[f"generator/{path}"], params[path])
+    own = ", ".join(f"generator/encoder/embeddings/{leaf}" for leaf in ("norm/bias", "norm/scale", "position"))
+    [message] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert message.startswith(f"init_from={tmp_path / 'gradient_disentangled'} has a generator with embeddings of its")
+    assert f"reads the encoder's: left out {own}" in message
 
 
 @pytest.mark.parametrize(
