@@ -69,8 +69,15 @@ class PermutedMaskedLM(MaskedLM):
         return tuple(part._replace(queries=True, answers=True) for part in super().flops_parts(config))
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        """Return what masked language modeling has, and `rank_BT`, int32: 0, or the place of a predicted token."""
+        """Return what masked language modeling has, and `rank_BT`, int32: 0, or the place of a predicted token.
+
+        Chosen tokens beyond the capacity K have 0 too: their symbols stay in the row. Places may so have gaps.
+        """
         masked = mask(examples, draw, self.masking)
-        places = order(examples.ragged, draw, masked.chosen)
         features = self.masked_features(examples, masked.tokens, masked.chosen)
-        return features | {"rank_BT": examples.tokens_to_rows(places)}
+        places_BT = examples.tokens_to_rows(order(examples.ragged, draw, masked.chosen))
+        # With a place, a symbol is hidden from later predictions, which then must see the token as one of the K.
+        rank_BT, (rows, used) = np.zeros_like(places_BT), np.nonzero(features["mlm_weights_BK"])
+        columns = features["mlm_positions_BK"][rows, used]
+        rank_BT[rows, columns] = places_BT[rows, columns]
+        return features | {"rank_BT": rank_BT}

@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.data.masking import TokenMasking
 from bertjax.models.blocks.mpnet import MPNetBlock
+from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permuted_mlm import PermutedMaskedLM
@@ -54,6 +55,27 @@ def test_orders_change_with_the_epoch_and_are_repeatable():
     first, again, later = (features(PermutedMaskedLM(), epoch=epoch)["rank_BT"] for epoch in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert (first != later).any(axis=1).all()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tight(TokenMasking):
+    """Has eight places for predictions per row, however many it chooses."""
+
+    def capacity(self, seq_len, row_examples):
+        return 8
+
+
+def test_every_query_sees_each_position_once_also_beyond_the_capacity():
+    batch = features(PermutedMaskedLM(masking=Tight(rate=0.4)))
+    assert (batch["mlm_dropped_B"] > 0).all()
+    columns_BK = batch["mlm_positions_BK"]
+    streams = CompensatedStreams(columns_BK, batch["rank_BT"], batch["mlm_weights_BK"] > 0)
+    queries = streams.queries(np.zeros((4, 64 + 2 * 8, 1)), is_last=True)
+    visible = np.asarray(streams.visibility(batch["examples_BT"]).mask_BQT(queries.columns_BQ, queries.rank_BQ))
+    for row, used in zip(*np.nonzero(batch["mlm_weights_BK"])):
+        content = np.concatenate([np.arange(64), columns_BK[row]])
+        seen = np.sort(content[visible[row, used]])
+        np.testing.assert_array_equal(seen, np.arange(LENGTHS[row]), err_msg=f"{row} {used}")
 
 
 def logits_of(objective, params, batch):
