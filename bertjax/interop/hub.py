@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 PREFIX = "hf:"
 _NAME = re.compile(rf"{PREFIX}((?:[\w.-]+/)?[\w.-]+)(?:@([\w./-]+))?")
-# Converted models, each for one commit of its repository.
+# Converted models, each for one commit of its repository and one format of exports.
 _CONVERTED = "~/.cache/bertjax/models"
 # Configuration, tokenizer and weights; not the copies for other frameworks that many repositories have.
 _FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
@@ -104,14 +104,15 @@ def _causes(error: BaseException | None) -> list[BaseException]:
 
 
 def converted(text: str) -> Path:
-    """Return an export folder of a model of the Hub, converted once for each commit.
+    """Return an export folder of a model of the Hub, converted once for each commit and format of exports.
 
     Raises:
       UserError: as for `downloaded` and `huggingface.read`.
     """
     files = downloaded(text)
-    # The cache of the library names a snapshot by its commit.
-    folder = f"{Name.parse(text).repository.replace('/', '--')}@{files.name}"
+    # The cache of the library names a snapshot by its commit. A version of bertjax with another format converts again,
+    # instead of refusing the folder.
+    folder = f"{Name.parse(text).repository.replace('/', '--')}@{files.name}.v{export.FORMAT_VERSION}"
     target = Path(_CONVERTED).expanduser() / folder
     if not target.is_dir():
         model, notes = huggingface.read(files)

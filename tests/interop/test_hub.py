@@ -41,10 +41,17 @@ def test_a_cached_model_is_converted_without_a_network(cached, undisturbed, tmp_
     jax.tree.map(np.testing.assert_array_equal, export.read(tmp_path / "model").params, ours.params)
     saved = SavedModel(f"hf:me/tiny@{COMMIT}")
     assert saved.is_export and saved.model == SavedModel(tmp_path / "model").model
-    assert saved.folder == tmp_path / ".cache" / "bertjax" / "models" / f"me--tiny@{COMMIT}"
+    assert saved.folder == tmp_path / ".cache" / "bertjax" / "models" / f"me--tiny@{COMMIT}.v{export.FORMAT_VERSION}"
     written = (saved.folder / export.MANIFEST).stat().st_mtime_ns
     assert bertjax.load("hf:me/tiny@v1").module.config.layers == ours.encoder.layers
     assert (saved.folder / export.MANIFEST).stat().st_mtime_ns == written, "converted once"
+
+
+def test_a_version_with_another_format_of_exports_converts_again(cached, monkeypatch):
+    with monkeypatch.context() as later:
+        later.setattr(export, "FORMAT_VERSION", export.FORMAT_VERSION + 1)
+        hub.converted("hf:me/tiny@v1")
+    assert SavedModel("hf:me/tiny@v1").export.encoder, "not refused as a folder of a later version"
 
 
 @pytest.mark.slow
