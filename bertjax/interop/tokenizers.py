@@ -233,6 +233,10 @@ def _described(folder: Path, kind: str, config: dict, settings: dict) -> tuple[d
             "BERT's; use a checkpoint with a tokenizer.json"
         )
     normalizer |= _normalization(settings)
+    # Unlike `wordpiece.from_vocab`, the fast classes of transformers do not compose characters (NFC) first. If accents
+    # are stripped, which decomposes, that has no effect, and stays: the fingerprints of such tokenizers are in use.
+    if not normalizer["strip_accents"]:
+        description["normalizer"] = normalizer
     return description, [] if "do_lower_case" in settings else _note_on_case(pieces)
 
 

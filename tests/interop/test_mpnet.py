@@ -183,12 +183,12 @@ def pieces_of_mpnet() -> list[str]:
 
 
 TEXTS = [
-    *published.lines(40), "", "Ünïcode ÉCOLE naïve", "日本語 and 한국어", "a [MASK] or <mask> b",
-    "<s> x </s> [SEP] <pad>", "[UNK] ☃ \u00a0tab\tnew\nline", "don't-stop, it's 3.14!",
+    *published.lines(40), "", "Ünïcode ÉCOLE naïve", "e\u0301 E\u0301", "日本語 and 한국어",
+    "a [MASK] or <mask> b", "<s> x </s> [SEP] <pad>", "[UNK] ☃ \u00a0tab\tnew\nline", "don't-stop, it's 3.14!",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("has_json, case", [(True, None), (True, False), (False, None)])
+@pytest.mark.parametrize("has_json, case", [(True, None), (True, False), (False, None), (False, False)])
 def test_tokens_are_those_of_transformers_both_ways(tmp_path, has_json, case):
     folder = tmp_path / "theirs"
     folder.mkdir()
