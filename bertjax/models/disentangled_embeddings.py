@@ -45,19 +45,16 @@ def merge(params: dict) -> dict:
 def part(params: dict) -> dict:
     """Return trained params from those of an exported model: the inverse of `merge`, up to rounding.
 
-    A model whose generator has no words of its own, or that has no generator, gets an E_delta of 0. A generator without
-    embeddings of its own read the encoder's, and starts with a copy of their other tables.
+    E_delta is 0 unless the generator has words of its own. If it shares all embeddings, it gets a copy of each table.
     """
     encoder, generator = params["encoder"], params.get("generator", {}).get("encoder", {})
-    word_VE = encoder["embeddings"]["word"]
-    own = generator.get("embeddings", {})
-    shared_VE = own.get("word", word_VE)
+    tables, own = encoder["embeddings"], generator.get("embeddings", {})
+    shared_VE = own.get("word", tables["word"])
     if generator:
-        others = {name: leaf for name, leaf in encoder["embeddings"].items() if name != "word"}
-        params = params | {"generator": {"encoder": generator | {"embeddings": others | own}}}
+        params = params | {"generator": {"encoder": generator | {"embeddings": tables | own}}}
     return params | {
         "encoder": _with_word(encoder, shared_VE),
-        ROOT: {"encoder": {"embeddings": {"word": word_VE - shared_VE}}},
+        ROOT: {"encoder": {"embeddings": {"word": tables["word"] - shared_VE}}},
     }
 
 

@@ -7,10 +7,8 @@ from typing import Any, cast
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.models import disentangled_embeddings
+from bertjax.models.disentangled_embeddings import ROOT
 from bertjax.runtime.errors import UserError
-
-_DELTA = f"{disentangled_embeddings.ROOT}/"
 
 
 def path_of(key_path: tuple) -> str:
@@ -34,18 +32,9 @@ def matches(pattern: str) -> Callable[[str], bool]:
     return lambda path: compiled.search(path) is not None
 
 
-def is_match(pattern: str, path: str) -> bool:
-    """Return whether a regular expression of the user matches somewhere in a path.
-
-    A path `delta/PATH` also matches if PATH does: the two parameters are summands of one table of the model, so what
-    freezes or scales the table applies to both.
-    """
-    return any(re.search(pattern, name) for name in {path, path.removeprefix(_DELTA)})
-
-
 def matches_any(patterns: Iterable[str], path: str) -> bool:
-    """Return whether any regular expression matches a path, see `is_match`."""
-    return any(is_match(pattern, path) for pattern in patterns)
+    """Return whether any regular expression matches in a path; or in PATH, for its second summand `delta/PATH`."""
+    return any(re.search(pattern, name) for pattern in patterns for name in {path, path.removeprefix(f"{ROOT}/")})
 
 
 def check_pattern(name: str, pattern: str) -> None:

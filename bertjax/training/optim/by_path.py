@@ -12,7 +12,7 @@ import optax
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.optim.config import Multiplier
-from bertjax.training.param_paths import is_match, map_with_path, matches, path_of
+from bertjax.training.param_paths import map_with_path, matches, matches_any, path_of
 
 # Only encoders stack their layers: a head may have submodules that are called so.
 IS_STACKED = matches(r"(^|/)encoder/layers/")
@@ -28,8 +28,7 @@ def by_depth(decay: float, offset: int = 1) -> optax.GradientTransformation:
     """Scale updates by decay^(L + offset - depth): depth 0 for embeddings, 1 to L for layers; heads are not scaled.
 
     A decoder with a table of its own has depth 0, as one that is tied to the word embeddings. L is the size of the
-    stack. Parameters that several layers share have the depth of the last one. The layers of a shallower generator are
-    spread over the depths up to L.
+    stack. Parameters that several layers share have the depth of the last one; fewer layers are spread up to L.
     """
 
     def update(updates: dict, state: optax.EmptyState, params: dict) -> tuple[dict, optax.EmptyState]:
@@ -53,7 +52,7 @@ def by_multiplier(multipliers: Sequence[Multiplier], what: str = "parameter") ->
     """Scale updates by the first multiplier with a matching path; `what` it must match, for the message."""
 
     def factor_of(path: str, ndim: int) -> jax.Array | float:
-        multiplier = next((entry for entry in multipliers if is_match(entry.path, path)), Multiplier())
+        multiplier = next((entry for entry in multipliers if matches_any([entry.path], path)), Multiplier())
         if not multiplier.by_layer:
             return multiplier.factor
         return multiplier.factor * jnp.array(multiplier.by_layer).reshape(-1, *[1] * (ndim - 1))
@@ -101,7 +100,7 @@ def find_paths(name: str, pattern: str, params: dict, what: str = "parameter") -
       UserError: no path matches.
     """
     paths = list(leaves_of(params))
-    if matching := [path for path in paths if is_match(pattern, path)]:
+    if matching := [path for path in paths if matches_any([pattern], path)]:
         return matching
     # cutoff=0.0: name some paths even if none is similar.
     near = difflib.get_close_matches(pattern, paths, n=3, cutoff=0.0)
