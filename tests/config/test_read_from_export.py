@@ -42,7 +42,7 @@ data.filters.*.shortest_mean_word data.filters.*.stop_words data.filters.*.text_
 data.heldout_share data.splitter
 model.activation model.activation_bits model.attention_dropout model.block.biases
 model.block.bottlenecked model.block.buckets model.block.decoder_bias model.block.decoder_width
-model.block.farthest model.block.feedforwards model.block.max_distance
+model.block.feedforwards model.block.max_distance
 model.block.fixed_heads model.block.gated model.block.global_every
 model.block.inner_width model.block.key_value_heads model.block.kind model.block.local_rotary_base
 model.block.normalization model.block.pairs model.block.pooler model.block.rotary_base model.block.window

@@ -24,7 +24,7 @@ from tests import batches
 # Buckets widen from distance 2 on, and end at 6.
 CONFIG = dataclasses.replace(
     PRESETS["mpnet_base"], vocab_size=60, layers=3, width=16, heads=2, feedforward=24, max_positions=16,
-    block=MPNetBlock(buckets=8, farthest=6),
+    block=MPNetBlock(buckets=8, max_distance=6),
 )  # fmt: skip
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 # Two examples of 7 and 6 tokens. [MASK] is 5; the predicted tokens are 30 and more.
@@ -237,7 +237,10 @@ def test_predicted_tokens_need_their_order_and_an_encoder_that_reads_them():
     [
         ({"block": MPNetBlock(buckets=6)}, "model.block.buckets=6 must be a multiple of 4: half of them"),
         ({"block": MPNetBlock(buckets=0)}, "model.block.buckets=0 must be a multiple of 4"),
-        ({"block": MPNetBlock(farthest=8)}, "model.block.farthest=8 must exceed 8, the distances with a bucket"),
+        (
+            {"block": MPNetBlock(max_distance=8)},
+            "model.block.max_distance=8 must exceed 8, the distances with a bucket",
+        ),
         ({"embeddings": BertEmbeddings(positions="none")}, "model.block.kind=mpnet reads token order only from the"),
         ({"width": 15}, "model.width=15 is not divisible by model.heads=2"),
     ],

@@ -26,12 +26,12 @@ class MPNetBlock(Block):
 
     Attributes:
       buckets: number of buckets, for both sides together.
-      farthest: distance from which on all distances share the last bucket of their side.
+      max_distance: distance from which on all distances share the last bucket of their side.
     """
 
     kind: str = dataclasses.field(init=False, default="mpnet")
     buckets: int = 32
-    farthest: int = 128
+    max_distance: int = 128
 
     has_shared_heads = True
     has_compensation = True
@@ -44,10 +44,10 @@ class MPNetBlock(Block):
                 f"model.block.buckets={self.buckets} must be a multiple of 4: half of them are for each side, and half "
                 "of those for one distance each; 32 is usual"
             )
-        if self.farthest <= self.buckets // 4:
+        if self.max_distance <= self.buckets // 4:
             raise UserError(
-                f"model.block.farthest={self.farthest} must exceed {self.buckets // 4}, the distances with a bucket of "
-                f"their own of model.block.buckets={self.buckets}"
+                f"model.block.max_distance={self.max_distance} must exceed {self.buckets // 4}, the distances with a "
+                f"bucket of their own of model.block.buckets={self.buckets}"
             )
 
     def layer(self, config):
@@ -108,22 +108,22 @@ class BucketBias(nn.Module):
         init = nn.initializers.truncated_normal(config.init_stddev)
         table_NH = jnp.asarray(self.param("bias", init, (block.buckets, config.heads)), jnp.float32)
         # Row r is for the distance T - r, as in `relative_shift`, which makes a matrix of them without a gather.
-        buckets_R = bucket_of(tokens - np.arange(2 * tokens), block.buckets, block.farthest)
+        buckets_R = bucket_of(tokens - np.arange(2 * tokens), block.buckets, block.max_distance)
         bias_HR = table_NH[buckets_R].T
         products_1HTR = jnp.broadcast_to(bias_HR[None, :, None], (1, config.heads, tokens, 2 * tokens))
         return DistanceBias(relative_shift(products_1HTR, None, tokens)[0])
 
 
-def bucket_of(distances: np.ndarray, buckets: int, farthest: int) -> np.ndarray:
+def bucket_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.ndarray:
     """Return the bucket of each distance, query minus key.
 
     The first half of the buckets is for keys before the query, the second for keys after it. In each, the first half is
-    for one distance each. The others widen logarithmically up to the distance `farthest`.
+    for one distance each. The others widen logarithmically up to the distance `max_distance`.
     """
     side, exact = buckets // 2, buckets // 4
     lengths = np.abs(distances)
     # In float32, as in the published code: at 2^n in float64 the quotient may be on the other side of a whole number.
     ratios = np.log(np.maximum(lengths, exact).astype(np.float32) / np.float32(exact))
-    steps = ratios / np.float32(math.log(farthest / exact)) * np.float32(side - exact)
+    steps = ratios / np.float32(math.log(max_distance / exact)) * np.float32(side - exact)
     wide = np.minimum(exact + steps.astype(np.int64), side - 1)
     return np.where(distances < 0, side, 0) + np.where(lengths < exact, lengths, wide)

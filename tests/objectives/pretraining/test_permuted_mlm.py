@@ -20,7 +20,7 @@ from tests import batches, ragged
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)
 ENCODER = dataclasses.replace(
     PRESETS["mpnet_base"], vocab_size=507, layers=2, width=16, heads=2, feedforward=24, max_positions=64,
-    dropout=0.0, attention_dropout=0.0, block=MPNetBlock(buckets=8, farthest=20),
+    dropout=0.0, attention_dropout=0.0, block=MPNetBlock(buckets=8, max_distance=20),
 )  # fmt: skip
 
 
