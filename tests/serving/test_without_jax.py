@@ -216,7 +216,7 @@ def test_a_text_that_ends_as_an_onnx_file_is_a_text_of_the_run(tmp_path):
 
 def test_a_missing_server_package_is_named(monkeypatch):
     monkeypatch.setattr(serve, "_PACKAGES", ("json", "not_there"))
-    with pytest.raises(Exception, match=re.escape("serve needs the packages not_there; pip install 'bertjax[serve]'")):
+    with pytest.raises(Exception, match=re.escape("serve needs the packages not_there; pip install '.[serve]'")):
         serve.main(["model.onnx"])
 
 
