@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from bertjax.config import generators, row_lengths, typed
+from bertjax.config import row_lengths, typed
 from bertjax.config.task import Task
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import FILTERS
@@ -161,6 +161,12 @@ class Config:
                     f"objective.kind={task.kind} compares all its examples with each other; set "
                     "runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
                 )
+            others = [other for other in self.tasks if other != name]
+            if (setting := task.objective.traits.trains_words_alone) and others:
+                raise UserError(
+                    f"tasks.{name}.objective.{setting} lets only this task train words, and tasks.{others[0]} reads "
+                    f"them too; change it, or leave tasks.{others[0]} out"
+                )
             if getattr(unwrapped(task.objective), "reads", "") == MIX and self.model_at(0).layers != self.model.layers:
                 raise UserError(
                     f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
@@ -189,7 +195,6 @@ class Config:
             raise UserError(
                 f"stages.N.tasks has {unknown[0]!r}, which is not in tasks; choose among {', '.join(self.tasks)}"
             )
-        generators.check(self.tasks, [self.model_at(index).layers for index in range(len(self.stages))])
         if all(stage.tasks for stage in self.stages) and (idle := [name for name in self.tasks if name not in named]):
             raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
 

@@ -1,7 +1,7 @@
 """DeBERTa-v3 in transformers: `DebertaV2Model`, `DebertaV2ForMaskedLM` and `DebertaV2Config`.
 
 (transformers 4.57 and 5.24, models/deberta_v2/modeling_deberta_v2.py and configuration_deberta_v2.py.) The published
-DeBERTa-v2 has a convolution besides, and the first DeBERTa other projections of distances; both are refused.
+DeBERTa-v2 also has a convolution, and the first DeBERTa projects distances in another way. Both are refused.
 
 transformers has two heads for masked tokens. Folders are written with the published one (`lm_predictions`, setting
 `legacy=false`). The other one (`cls`), which the class has by default, computes the same function and is read as well.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import (
     albert,
@@ -60,6 +61,13 @@ def of_config(config: Mapping[str, Any]) -> Family:
             return family
     known = ", ".join(family.model_type for family in (*FAMILIES, *READ_ONLY))
     raise UserError(f"config.json has model_type={kind!r}; bertjax converts {known}")
+
+
+def with_published_ids(export: Export) -> Export:
+    """Return a model with the ids of symbols that the classes of its family take for granted."""
+    for family in FAMILIES:
+        export = family.with_published_ids(export)
+    return export
 
 
 def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
 from bertjax.interop.task_heads import ON_TOKENS, TaskHead
@@ -221,6 +222,10 @@ class Family:
             f"and transformers' {self.title} takes the end of each text for padding; use a tokenizer with a symbol for "
             "padding only"
         )
+
+    def with_published_ids(self, export: Export) -> Export:
+        """Return the model with the ids of symbols that the family's classes take for granted."""
+        return export
 
     def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """Return the architecture in a `config.json`; missing keys have the defaults of transformers.

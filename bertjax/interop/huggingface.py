@@ -19,7 +19,6 @@ from bertjax.interop import (
     eurobert,
     families,
     foreign_settings,
-    mpnet,
     names,
     sentence_transformers,
     task_heads,
@@ -93,7 +92,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     folder = Path(folder)
     check_kinds(export.encoder.architecture())
     # 1. Make it a model that transformers can compute, with notes on what changes.
-    export = mpnet.with_padding_as_published(export)
+    export = families.with_published_ids(export)
     tokenizer = export.tokenizer
     export, temperature_notes = task_heads.with_temperature(export)
     export, left_out_notes = _with_whole_attention(export)

@@ -8,7 +8,6 @@ counted over tokens that are not padding. Here the padding is always id 1 and th
 import dataclasses
 import json
 
-from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer, tokenizer_json
 from bertjax.data.tokenizer.layout import layout_of, template
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
@@ -47,6 +46,30 @@ class _MPNet(Family):
             "exchanged for export"
         )
 
+    def with_published_ids(self, export):
+        """Return an MPNet with its padding at id 1: two ids are exchanged, in the tokenizer and in all tables.
+
+        Tokenizers that bertjax trains have their padding at id 0. Other models are returned as they are, and MPNets
+        whose tokenizer is another kind than WordPiece and BPE of bytes, which `tokenizer_complaint` refuses.
+        """
+        is_mpnet = export.encoder.block.kind == self.defaults.block.kind
+        if not is_mpnet or not _can_exchange(export.tokenizer) or (own := export.tokenizer.pad_id) == _PAD_ID:
+            return export
+        tokenizer, pair = export.tokenizer, {own: _PAD_ID, _PAD_ID: own}
+        description = dict(tokenizer.description)
+        vocab = {piece: pair.get(number, number) for piece, number in description["model"]["vocab"].items()}
+        added = [token | {"id": pair.get(token["id"], token["id"])} for token in description.get("added_tokens") or []]
+        description["model"] = description["model"] | {"vocab": dict(sorted(vocab.items(), key=lambda entry: entry[1]))}
+        description["added_tokens"] = sorted(added, key=lambda token: token["id"])
+        if layout := layout_of(description.get("post_processor")):
+            cls, sep = ((piece, vocab[piece]) for piece in (layout.cls, layout.sep))
+            description["post_processor"] = template(cls, sep, layout.segment, layout.cls_last, layout.separators)
+        content = json.dumps(description, ensure_ascii=False).encode()
+        return export._replace(
+            tokenizer=tokenizer_json.from_json(content, "the tokenizer"),
+            params=vocabulary.exchanged(export.params, own, _PAD_ID),
+        )
+
     def to_ours(self, encoder, flat, pad_id):
         if pad_id != _PAD_ID:
             raise UserError(
@@ -54,31 +77,6 @@ class _MPNet(Family):
                 f"tokens but {_PAD_ID}; get the files of one model"
             )
         return encoder, flat
-
-
-def with_padding_as_published(export: Export) -> Export:
-    """Return an MPNet with its padding at id 1: two ids are exchanged, in the tokenizer and in all tables.
-
-    Tokenizers that bertjax trains have their padding at id 0. Other models are returned as they are, and MPNets whose
-    tokenizer is another kind than WordPiece and BPE of bytes, which `tokenizer_complaint` refuses.
-    """
-    is_mpnet = export.encoder.block.kind == FAMILY.defaults.block.kind
-    if not is_mpnet or not _can_exchange(export.tokenizer) or (own := export.tokenizer.pad_id) == _PAD_ID:
-        return export
-    tokenizer, pair = export.tokenizer, {own: _PAD_ID, _PAD_ID: own}
-    description = dict(tokenizer.description)
-    vocab = {piece: pair.get(number, number) for piece, number in description["model"]["vocab"].items()}
-    added = [token | {"id": pair.get(token["id"], token["id"])} for token in description.get("added_tokens") or []]
-    description["model"] = description["model"] | {"vocab": dict(sorted(vocab.items(), key=lambda entry: entry[1]))}
-    description["added_tokens"] = sorted(added, key=lambda token: token["id"])
-    if layout := layout_of(description.get("post_processor")):
-        cls, sep = ((piece, vocab[piece]) for piece in (layout.cls, layout.sep))
-        description["post_processor"] = template(cls, sep, layout.segment, layout.cls_last, layout.separators)
-    content = json.dumps(description, ensure_ascii=False).encode()
-    return export._replace(
-        tokenizer=tokenizer_json.from_json(content, "the tokenizer"),
-        params=vocabulary.exchanged(export.params, own, _PAD_ID),
-    )
 
 
 def _can_exchange(tokenizer: Tokenizer) -> bool:

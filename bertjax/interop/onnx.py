@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config.export import Export
-from bertjax.interop import huggingface, mpnet, onnx_metadata, task_heads
+from bertjax.interop import families, huggingface, onnx_metadata, task_heads
 from bertjax.interop.onnx_rows import inputs_of, rows
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.interop.tokenizers import load_json
@@ -57,7 +57,7 @@ def write(path: Path, export: Export) -> list[str]:
             f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
             "models only; convert it to a folder of transformers"
         )
-    export, notes = task_heads.with_temperature(mpnet.with_padding_as_published(export))
+    export, notes = task_heads.with_temperature(families.with_published_ids(export))
     reading = reading_of(export)
     # Beside the target, so that the file can be moved into place in one step.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:

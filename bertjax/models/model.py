@@ -93,10 +93,7 @@ class Model(nn.Module):
         batch: Arrays,
         key: jax.Array | None = None,
         read: jax.Array | None = None,
-        *,
-        rank_BT: jax.Array | None = None,
-        memory_BT: jax.Array | None = None,
-        answers_BK: jax.Array | None = None,
+        **streams: Any,
     ) -> Encoded:
         """Run the encoder on a batch.
 
@@ -104,14 +101,12 @@ class Model(nn.Module):
           batch: arrays that every objective's batch has, see `_inputs_of`.
           key: dropout key; None disables dropout.
           read: int [B, K], positions whose hidden states are returned (the pooled [CLS] always is); None for all.
-          rank_BT, memory_BT, answers_BK: prediction order, memory for XLNet and predicted tokens for MPNet, see
-            `Encoder`.
+          streams: `rank_BT`, `memory_BT` and `answers_BK` of XLNet and MPNet, see `Encoder`.
         """
-        # XLNet's query stream (rank_BT) exists only at the positions that are read, so it cannot compute all.
-        if self.computes_all and read is not None and rank_BT is None:
+        # A query stream exists only at the positions that are read, so it cannot compute all.
+        if self.computes_all and read is not None and not streams:
             encoded = self.encoder(**_inputs_of(batch), key=key)
             return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read[..., None], axis=1))
-        streams = {"rank_BT": rank_BT, "memory_BT": memory_BT, "answers_BK": answers_BK}
         return self.encoder(**_inputs_of(batch), read_BK=read, **streams, key=key)
 
     def encode_by_generator(

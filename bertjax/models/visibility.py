@@ -29,7 +29,7 @@ class Visibility(NamedTuple):
       window: int or int32 [], number of visible tokens to either side; None for no limit.
       rank_BT: int, rank of each token: only equal or lower ranks are visible (XLNet's order, or the columns in a
         left-to-right model); None for no order.
-      end_BT: int, rank from which on a token is no longer visible (MPNet's symbols for predicted tokens); None for
+      end_BT: int, rank at which a token stops being visible (MPNet's symbols for predicted tokens); None for
         none. Only with `rank_BT`.
     """
 

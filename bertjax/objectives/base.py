@@ -43,6 +43,7 @@ class Traits:
       tuned_settings: settings that an evaluation chooses if they are None; it reports them as metrics.
       untuned: {tuned setting: number that predictions use if it is None}; predictions do without the others.
       needs_global_batch: whether terms compare examples across the batch, so that micro-batches would change them.
+      trains_words_alone: the setting that keeps steps of other tasks from training words; empty if there is none.
       needs_dropout: whether terms compare two views of a text that differ only by dropout.
       group: number of neighboring slots in a row that hold related examples; N is a multiple of it.
       sharding_rules: (path regex, spec) for parameters outside `encoder`; heads without a rule are replicated.
@@ -53,6 +54,7 @@ class Traits:
     tuned_settings: tuple[str, ...] = ()
     untuned: Mapping[str, float] = dataclasses.field(default_factory=dict)
     needs_global_batch: bool = False
+    trains_words_alone: str = ""
     needs_dropout: bool = False
     group: int = 1
     sharding_rules: Sequence[tuple[str, PartitionSpec]] = ()

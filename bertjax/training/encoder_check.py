@@ -1,6 +1,8 @@
-"""Trace a user's layer and embeddings on abstract shapes, so that their errors show before a corpus is prepared."""
+"""Check layers, embeddings and their growth on abstract shapes, so that errors show before a corpus is prepared."""
 
 import inspect
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,10 +13,29 @@ from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.training.objective_check import user_errors
+from bertjax.training.param_paths import paths_of
 
 _ROWS, _TOKENS, _QUERIES = 2, 8, 3
 # What the encoder calls a layer with.
 _ARGUMENTS = ("hidden_BTD", "visibility", "key", "queries", "positions", "number")
+
+
+def check_growth(stages: Sequence[dict]) -> None:
+    """Raise UserError if stacks of layers cannot be repeated until they are as deep as in the next stage.
+
+    A second encoder may grow by another factor than the first, such as ELECTRA's generator with a share of its layers.
+
+    Args:
+      stages: shapes of the params in each stage.
+    """
+    for index, (before, after) in enumerate(itertools.pairwise(stages), 1):
+        for path, leaf, target in zip(paths_of(before), jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+            if leaf.shape != target.shape and target.shape[0] % leaf.shape[0]:
+                raise UserError(
+                    f"stages.{index} needs {target.shape[0]} layers of {path.partition('/layers/')[0]} after "
+                    f"{leaf.shape[0]}, and new layers are copies of all; choose other stages.N.layers, or another "
+                    "depth of this second encoder"
+                )
 
 
 def check_encoder(config: EncoderConfig) -> None:

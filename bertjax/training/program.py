@@ -26,6 +26,7 @@ from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
+from bertjax.training.encoder_check import check_growth
 from bertjax.training.lora import add_factors
 from bertjax.training.loss import Loss
 from bertjax.training.model_params import ModelParams
@@ -243,7 +244,7 @@ class Program:
         return jax.jit(self.to_model_params, out_shardings=shardings(shapes, self.layout.rules, self.mesh))
 
     def check(self) -> None:
-        """Raise UserError unless user code can be traced, stages leave parameters, and devices divide sharded axes."""
+        """Raise UserError unless user code can be traced, stages grow and train, and devices divide sharded axes."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
             masking = getattr(getattr(task.objective, "masking", None), "kind", "")
@@ -257,6 +258,7 @@ class Program:
                 check_batch(f"stages.{index}.batch", stage.batch, self.mesh)  # padding rows must not reach the slots
             shardings(self.at(index).abstract_state, self.layout.rules, self.mesh)
             self.task.freezing_at(index)
+        check_growth([self.at(index).abstract_state["params"] for index in range(len(self.config.stages))])
         if self.config.optimizer.is_outside:
             state = self.abstract_state
             jax.eval_shape(self.optimizer.update, state["params"], state["opt_state"], state["params"])

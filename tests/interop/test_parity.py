@@ -227,7 +227,7 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, kind, architectu
     model, loading_info = getattr(transformers, auto).from_pretrained(tmp_path / "theirs", output_loading_info=True)
     assert type(model).__name__ == architecture
     assert not any(loading_info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"))
-    inputs = batch(tokens, made.encoder.embeddings.segments)
+    inputs = batch(made.tokenizer, made.encoder.embeddings.segments)
     mask_BT, actual = inputs["attention_mask"], ours(tmp_path / "ours", inputs)
     assert max(largest_difference(actual, theirs(model.eval(), inputs), mask_BT).values()) < TOLERANCE
     if families.of_config({"model_type": kind}).has_flax:

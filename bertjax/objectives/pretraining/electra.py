@@ -28,7 +28,7 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.models.random import split
 from bertjax.models.sampling import sample
 from bertjax.models.tracing import with_possible_attention
-from bertjax.objectives.base import Arrays, Traits, joined
+from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
@@ -60,7 +60,6 @@ class Electra(MaskedLM):
     embedding_sharing: str = "all"
     rtd_coefficient: float = 50.0
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
-    traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, text_term="generator")
     baselines = MaskedLM.baselines  # for the generator, which predicts masked tokens
 
     def __post_init__(self):
@@ -82,6 +81,13 @@ class Electra(MaskedLM):
                 f"objective.embedding_sharing={self.embedding_sharing!r} is unknown; choose one of "
                 f"{', '.join(EMBEDDING_SHARING)}"
             )
+
+    @property
+    def traits(self):
+        # All encoders of a run read stop_gradient(E) + delta. Only this task's generator trains E, and delta is not a
+        # parameter of the models of other tasks, so their steps leave it as it is.
+        alone = f"embedding_sharing={DISENTANGLED}" if self._is_disentangled else ""
+        return dataclasses.replace(MaskedLM.traits, text_term="generator", trains_words_alone=alone)
 
     def loss_weights(self, terms, step):
         return {"rtd": self.rtd_coefficient}
@@ -105,20 +111,17 @@ class Electra(MaskedLM):
                 f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
                 f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
             ) from error
+        layers = max(1, round(config.layers * self.generator_depth))
         try:
-            scaled = scaled.replace({"layers": self.generator_layers(config.layers)})
+            scaled = scaled.replace({"layers": layers})
         except UserError as error:
             problem, _, _ = str(error).partition(";")
             raise UserError(
                 f"objective.generator_depth={self.generator_depth:g} gives a generator that cannot exist ({problem}); "
-                f"set objective.generator_depth={_possible_depth(scaled, self.generator_layers(config.layers)):g}"
+                f"set objective.generator_depth={_possible_depth(scaled, layers):g}"
             ) from error
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
-
-    def generator_layers(self, layers: int) -> int:
-        """Return the generator's number of layers for an encoder's."""
-        return max(1, round(layers * self.generator_depth))
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(masked_lm_head(config), on_generator=True), "rtd": HeadSpec(DetectionHead)}

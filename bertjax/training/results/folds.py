@@ -49,7 +49,7 @@ def configs_of(config: Config) -> dict[str, Config]:
         )
     count, heldout = config.task.examples.folds, config.task.examples.heldout
     configs = {f"fold={fold}": _with_examples(config, fold=fold) for fold in range(count)}
-    # Without a file there are no records left to score it on.
+    # It is trained on every record of the training file, so only a held-out file can score it.
     if heldout and not isinstance(heldout, float):
         configs[ALL] = _with_examples(config, folds=0)
     return configs

@@ -27,7 +27,7 @@ def suspects_of(
     Args:
       probabilities_MC: class probabilities of examples that the model was not trained on.
       labels_M: labels, int.
-      unknown: classes without a threshold, which no example is said to have.
+      unknown: classes that are never suggested.
 
     Returns:
       (indices of the suspects, int64 [S], the most suspect first; their probable classes, int64 [S]).

@@ -1,5 +1,6 @@
 """Replaced token detection: what counts as replaced, and which gradients reach what."""
 
+import contextlib
 import dataclasses
 import functools
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
+from bertjax.config.config import from_dict
 from bertjax.data.masking import TokenMasking
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock
@@ -18,8 +20,10 @@ from bertjax.objectives.pretraining.electra import Electra, replace
 from bertjax.runtime.errors import UserError
 from bertjax.training.loss import normalized
 from bertjax.training.model_params import ModelParams
+from bertjax.training.program import Program
 from tests import batches, ragged
 
+FAST = {"warmup_steps": 0}
 OBJECTIVE = Electra(generator_share=0.5)
 GDES = Electra(generator_share=0.5, embedding_sharing="gradient_disentangled")
 
@@ -32,6 +36,17 @@ def test_a_sample_that_is_the_original_is_not_a_replacement():
     rows, places = np.nonzero(real_BK)
     columns = batch["mlm_positions_BK"][rows, places]
     np.testing.assert_array_equal(kept["tokens_BT"][rows, columns], batch["mlm_labels_BK"][real_BK])
+
+
+@pytest.mark.parametrize("depths, after", [((2, 4, 8), ""), ((3, 6), "3 layers of generator/encoder after 2")])
+def test_a_generator_that_cannot_grow_with_the_encoder_is_refused_at_the_start(depths, after):
+    """Half of 3 and of 6 layers are 2 and 3, and new layers are copies of all layers."""
+    task = {"objective": {"kind": "electra", "generator_depth": 0.5}, "examples": {"kind": "full_sentences"}}
+    stages = [{"steps": 1, "seq_len": 8, "batch": 2, "layers": depth} for depth in depths]
+    model = {"preset": "google_tiny", "layers": depths[-1]}
+    program = Program(from_dict({"model": model, "tasks": {"e": task}, "stages": stages, "optimizer": FAST}), 50)
+    with pytest.raises(UserError, match=f"stages.1 needs {after}, and new") if after else contextlib.nullcontext():
+        program.check()
 
 
 def test_only_predicted_positions_are_replaced():
