@@ -146,6 +146,14 @@ ABLATIONS: dict[str, Row] = {
     # Clark et al. (2020), figure 3; what its table 5 needs beyond settings is in docs/decisions_first.md.
     "electra-generator-quarter": _electra(0.25)._replace(rate_of="electra"),
     "electra-generator-whole": _electra(1.0)._replace(rate_of="electra"),
+    "electra-after-mlm": Row(
+        {
+            "mlm": task("mlm", _PAIRS),
+            "electra": task("electra", _PAIRS, {"mask": 1.0, "random": 0.0}, generator_share=1.0, generator_depth=0.5),
+        },
+        stages=({"tasks": ["mlm"]}, {"tasks": ["electra"]}),
+        rate_of="electra",
+    ),
 }
 
 

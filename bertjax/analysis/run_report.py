@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.analysis import class_sections, drawing, fold_sections, run_data
+from bertjax.analysis import class_sections, drawing, fold_sections, run_data, smaller_models
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.defaults import changes_of
@@ -57,6 +57,7 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
         _summary(run, status),
         _curves(run, _config_name(starts)),
         *class_sections.sections_of(workdir, record),
+        *smaller_models.sections_of(workdir),
         _guesses(read_jsonl(workdir.samples)),
         run_data.section_of(workdir, record),
         _speed(run, status),

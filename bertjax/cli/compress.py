@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.analysis import smaller_models
 from bertjax.cli import bench, evaluate
 from bertjax.config import export
 from bertjax.config.config import Config
@@ -361,6 +362,13 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints; stdout is for the summary only
         summary = run(args.model, args.target, cuts, bool(args.quantize), args.score, args.trust_code)
     say(_text(summary))
+    made = command("compress", *(sys.argv[2:] if argv is None else argv))
+    facts = summary.parameters, summary.bytes, summary.scores, summary.milliseconds
+    try:
+        if smaller_models.record(args.model, made, *facts):
+            say(f"{'page':<12}  {command('report', args.model)} lists it beside what else was tried")
+    except storage.StorageError as error:  # a run that only others may write; the model is there
+        say(f"{'page':<12}  the run's page will not list it: {printable(str(error))}")
     return 0
 
 

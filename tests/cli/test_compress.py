@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
 import pytest
 
 import bertjax
-from bertjax.cli import compress, convert, evaluate
+from bertjax.analysis import smaller_models
+from bertjax.cli import compress, convert, evaluate, report
 from bertjax.cli.compress import Cuts
 from bertjax.config import config_file, export
 from bertjax.config.config import from_dict
@@ -17,6 +19,7 @@ from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.importance import Importance
 from bertjax.runtime import command_line
+from bertjax.training.run.workdir import Workdir
 from tests.interop import models
 
 TEXTS = ["ab ad ce afe cafe", "decade faced", "a"]
@@ -272,3 +275,29 @@ def test_shared_layers_are_cut_in_width(tmp_path):
     summary = compress.run(tmp_path / "albert", tmp_path / "small", Cuts(heads=1, mlp=7, importance=path))
     assert (summary.encoders[1].heads, summary.encoders[1].feedforward) == (1, 7)
     assert np.isfinite(hidden(tmp_path / "small")).all()
+
+
+def test_the_page_of_a_run_lists_what_was_made_of_it(undisturbed, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    assert not smaller_models.sections_of(Workdir.at(run))
+    for source, flags in ((run, ["--layers=0"]), (run / "export", ["--quantize=int8"])):
+        assert compress.main([str(source), f"--to={tmp_path / flags[0][2:]}", *flags]) == 0
+        assert f"bertjax report {source}" in capsys.readouterr().out
+    (run / smaller_models.FILE).rename(tmp_path / "kept")
+    (run / smaller_models.FILE).mkdir()  # what cannot be written costs no model
+    assert compress.main([str(run), f"--to={tmp_path / 'other'}", "--quantize=int8"]) == 0
+    assert "will not list it" in capsys.readouterr().out
+    (run / smaller_models.FILE).rmdir()
+    (tmp_path / "kept").rename(run / smaller_models.FILE)
+    [section] = smaller_models.sections_of(Workdir.at(run))
+    cut, quantized = section.blocks[0].rows
+    assert cut[0].endswith(f"bertjax compress {run} --to={tmp_path / 'layers=0'} --layers=0")
+    assert "(100.0%)" not in cut[1] and "(100.0%)" in quantized[1] and "not scored" in cut
+    page = report.run(run, tmp_path / "page.html").read_text()
+    assert "Smaller models" in page and "--quantize=int8" in page
+
+
+def test_a_model_of_no_run_has_no_list(source, tmp_path, capsys):
+    assert compress.main([str(source), f"--to={tmp_path / 'small'}", "--quantize=int8"]) == 0
+    assert "bertjax report" not in capsys.readouterr().out and not list(source.glob("smaller*"))

@@ -1,0 +1,72 @@
+"""The smaller models that were made from a run: a line of RUN/smaller.jsonl for each, and their table on its page."""
+
+import os
+from typing import Any
+
+from bertjax.analysis.page.page import Section, Table
+from bertjax.config import export
+from bertjax.config.opening import split_name
+from bertjax.runtime import storage
+from bertjax.training.run.workdir import Workdir, append_jsonl, read_jsonl
+
+FILE = "smaller.jsonl"
+_KEYS = ("command", "parameters", "bytes", "scores", "milliseconds")
+
+
+def record(
+    source: str | os.PathLike,
+    command: str,
+    parameters: tuple[int, int],
+    sizes: tuple[int, int],
+    scores: dict[str, tuple[float, float]],
+    milliseconds: tuple[float, float] | None,
+) -> bool:
+    """Add a line to the run that a model belongs to; return whether there is one.
+
+    Args:
+      source: the model that was made smaller: RUN, RUN@STEP, or its export RUN/export.
+      command: the command that did it.
+      parameters: number of parameters before and after.
+      sizes: bytes of the weights before and after.
+      scores: {metric: (before, after)}; empty if nothing was scored.
+      milliseconds: median time of a text before and after; None if it was not measured.
+
+    Raises:
+      StorageError: the run cannot be written.
+    """
+    files = Workdir.at(split_name(source)[0])
+    if storage.exists(files.root / export.MANIFEST):
+        files = Workdir(files.root.parent)
+    if not storage.exists(files.checkpoints):
+        return False
+    append_jsonl(files.root / FILE, dict(zip(_KEYS, (command, parameters, sizes, scores, milliseconds))))
+    return True
+
+
+def sections_of(workdir: Workdir) -> list[Section]:
+    """Return the section about a run's smaller models, if any were made.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    lines = read_jsonl(workdir.root / FILE, *_KEYS)
+    if not lines:
+        return []
+    headings = ("command", "parameters", "bytes", "scores", "ms a text")
+    caption = (
+        "Each row is a command that made the model smaller, with values before and after. Scores are those of the file "
+        "that --score names. Times of different rows may be from different machines."
+    )
+    return [Section("smaller", "Smaller models", blocks=(Table(caption, headings, tuple(map(_row, lines))),))]
+
+
+def _row(line: dict[str, Any]) -> tuple[str, ...]:
+    counts = [f"{before:,} → {after:,} ({after / before:.1%})" for before, after in (line["parameters"], line["bytes"])]
+    scores = [f"{name} {before:.4f} → {after:.4f}" for name, (before, after) in line["scores"].items()]
+    times = line["milliseconds"]
+    return (
+        line["command"],
+        *counts,
+        ", ".join(scores) or "not scored",
+        f"{times[0]:.2f} → {times[1]:.2f}" if times else "not measured",
+    )
