@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from benchmarks import family_config, family_finetuning, family_probe, resumable
-from benchmarks.family_config import ABLATIONS, NAMES, RATES, STUDENT, TEACHER
+from benchmarks.family_config import ABLATIONS, NAMES, RATES, ROWS, STUDENT, TEACHER
 from bertjax.config.config import Config, Task, from_dict
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -63,10 +63,18 @@ def cells(ablations: bool = False, names: str = "") -> list[Cell]:
         plan = [Cell(row, ABLATION, SEEDS[0]) for row in ABLATIONS]
     else:
         rows = [TEACHER, *(row for row in NAMES if row != TEACHER)]
-        plan = [cell for row in rows for cell in (*(Cell(row, RATE, 0, rate) for rate in RATES), Cell(row, SEED, 0))]
+        plan = []
+        for row in rows:
+            rates = RATES if _rate_row(row) == row else ()
+            plan += [*(Cell(row, RATE, SEEDS[0], rate) for rate in rates), Cell(row, SEED, SEEDS[0])]
         plan += [Cell(row, SEED, seed) for seed in SEEDS[1:] for row in rows]
     chosen = resumable.chosen(names, dict.fromkeys(cell.row for cell in plan), "--rows")
     return [cell for cell in plan if cell.row in chosen]
+
+
+def _rate_row(row: str) -> str:
+    """Return the row whose cells `rate` choose the learning rate of a row; the student is not in the tables of rows."""
+    return row if row == STUDENT else (ROWS | ABLATIONS)[row].rate_of or row
 
 
 def flops_of(row: str, steps: int) -> float:
@@ -163,8 +171,7 @@ class Progress:
         """Return the learning rate of a cell; None until all cells that choose it are finished."""
         if cell.rate is not None:
             return cell.rate
-        row = ABLATIONS[cell.row].rate_of if cell.kind == ABLATION else cell.row
-        lines = [self.find(Cell(row, RATE, 0, rate)) for rate in RATES]
+        lines = [self.find(Cell(_rate_row(cell.row), RATE, 0, rate)) for rate in RATES]
         if None in lines:
             return None
         return min(lines, key=lambda line: line["own_loss"])["rate"]
