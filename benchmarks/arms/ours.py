@@ -10,8 +10,12 @@ import numpy as np
 
 from benchmarks.arms import without, worker
 from benchmarks.arms.setting import Setting
-from bertjax.config.config import Config
+from bertjax.config.config import Config, Task
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.presets import PRESETS
+from bertjax.objectives.base import Objective
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime import platform
 from bertjax.training.config import RuntimeConfig, Stage
 from bertjax.training.optim.config import OptimizerConfig
@@ -21,6 +25,9 @@ from bertjax.training.step import train_chunk
 
 def encoder(setting: Setting, unroll: bool) -> EncoderConfig:
     """Return the encoder configuration of a setting."""
+    execution = Execution(unroll=unroll)
+    if setting.preset:
+        return PRESETS[setting.preset].replace({"vocab_size": setting.vocab_size, "execution": execution})
     return EncoderConfig(
         vocab_size=setting.vocab_size,
         layers=setting.layers,
@@ -30,8 +37,13 @@ def encoder(setting: Setting, unroll: bool) -> EncoderConfig:
         max_positions=setting.max_positions,
         dropout=setting.dropout,
         attention_dropout=setting.attention_dropout,
-        execution=Execution(unroll=unroll),
+        execution=execution,
     )
+
+
+def objective(setting: Setting) -> Objective:
+    """Return what a setting trains."""
+    return MaskedLM() if setting.preset else BERT()
 
 
 def batch(setting: Setting) -> dict[str, np.ndarray]:
@@ -62,6 +74,7 @@ def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Cal
     """Return a function that trains one step on the setting's batch and returns the loss."""
     config = Config(
         model=encoder(setting, unroll),
+        tasks={"task": Task(objective(setting))},
         # The schedule is so long that the learning rate stays at the setting's value.
         optimizer=OptimizerConfig(
             learning_rate=setting.learning_rate,
@@ -81,7 +94,7 @@ def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Cal
         nonlocal state
         state, metrics = run_chunk(state, None, chunk)
         jax.block_until_ready(state)
-        return float(metrics["mlm_loss"][0] + metrics["nsp_loss"][0])
+        return float(sum(metrics[name][0] for name in ("mlm_loss", "nsp_loss") if name in metrics))
 
     return step
 

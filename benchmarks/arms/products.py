@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from benchmarks.arms import ours, worker
 from benchmarks.arms.setting import Setting
-from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime import platform
 from bertjax.training.flops import StepFlops
 
@@ -25,7 +24,8 @@ _PRODUCTS = 16
 def flops_of(setting: Setting) -> float:
     """Return the operations of a step by the formula that training counts with."""
     batches = {name: array[None] for name, array in ours.batch(setting).items()}
-    return StepFlops(BERT().flops_parts(ours.encoder(setting, unroll=True))).executed(batches)
+    parts = ours.objective(setting).flops_parts(ours.encoder(setting, unroll=True))
+    return StepFlops(parts).executed(batches)
 
 
 def build(setting: Setting) -> Callable[[], float]:

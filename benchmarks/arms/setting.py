@@ -10,9 +10,12 @@ _FIRST_WORD = 7
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """BERT with both heads, trained by AdamW on full rows; the defaults are bertjax's preset `tiny`.
+    """An encoder trained by AdamW on full rows: BERT with both heads, or a preset of bertjax with masked tokens alone.
+
+    The defaults are bertjax's preset `tiny`.
 
     Attributes:
+      preset: an architecture in `bertjax.models.presets`, whose sizes the other fields repeat; empty for BERT.
       layers: L.
       width: D.
       heads: H.
@@ -30,6 +33,7 @@ class Setting:
       clip_norm: of the gradient, global.
     """
 
+    preset: str = ""
     layers: int = 3
     width: int = 256
     heads: int = 4
