@@ -53,7 +53,7 @@ _COPIES = {
 }
 _COPIES |= {path: _GENERATED / f"lesson_{path.stem}.md" for path in (ROOT / "lessons").glob("[0-9]_*.py")}
 # Links to other files lead out of the site.
-_SHOWN = (".md", ".ipynb", ".png", ".svg")
+_SHOWN = (".md", ".ipynb", ".png", ".svg", ".csv")
 _REPOSITORY = os.environ.get("BERTJAX_REPOSITORY", "")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _DEFINITION = re.compile(r"^\[(\w+)\]: (\S+)$", re.MULTILINE)

@@ -1,6 +1,6 @@
-"""Write the figures of the concept pages."""
+"""Write the figures of the pages."""
 
 from docs.diagrams import figures, path_of
 
-for name, canvas in figures().items():
-    path_of(name).write_text(canvas.svg())
+for page, canvas in figures().items():
+    path_of(page).write_text(canvas.svg())

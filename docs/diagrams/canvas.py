@@ -32,13 +32,14 @@ def _colors(palette: dict[str, tuple[str, str]], dark: bool) -> str:
     return (
         f"{boxes} {full} text {{ fill: {_INK[dark]}; }} .soft {{ fill: {_SOFT[dark]}; }} "
         f".line, .outline {{ fill: none; stroke: {_LINE[dark]}; }} .tip {{ fill: {_LINE[dark]}; }} "
-        f".held {{ fill: {_SOFT[dark]}; }} "
+        f".held {{ fill: {_SOFT[dark]}; }} .grid {{ stroke: {palette['page'][1]}; }} "
         f"{lines}"
     )
 
 
 STYLE = (
-    "rect, circle, path { stroke-width: 1.3; } .dashed { stroke-dasharray: 5 4; } .cut { stroke-width: 3; } "
+    "rect, circle, path { stroke-width: 1.3; } .dashed { stroke-dasharray: 5 4; } "
+    ".thick { stroke-width: 2; } .cut { stroke-width: 3; } "
     "text { font: 13.5px Helvetica, Arial, sans-serif; } text.head { font-size: 15px; font-weight: bold; } "
     "text.soft { font-size: 12.5px; } text.code { font: 12.5px Menlo, Consolas, monospace; } "
     f"{_colors(_LIGHT, False)} @media (prefers-color-scheme: dark) {{ {_colors(_DARK, True)} }}"
@@ -59,7 +60,9 @@ class Canvas:
 
     def text(self, x: float, y: float, text: str, style: str = "", anchor: str = "start") -> None:
         """Write a line of text whose baseline is at `y`."""
-        self._parts.append(f'<text x="{x:g}" y="{y:g}"{_style(style)}{_anchor(anchor)}>{escape(text, False)}</text>')
+        self._parts.append(
+            f'<text x="{x:.5g}" y="{y:.5g}"{_style(style)}{_anchor(anchor)}>{escape(text, False)}</text>'
+        )
 
     def box(
         self, x: float, y: float, width: float, height: float, style: str, text: str = "", text_style: str = ""
@@ -74,9 +77,13 @@ class Canvas:
 
     def line(self, *points: tuple[float, float], arrow: bool = False, style: str = "") -> None:
         """Draw a line through points, with a tip at its end if it is an arrow."""
-        path = " L".join(f"{x:g} {y:g}" for x, y in points)
+        path = " L".join(f"{x:.5g} {y:.5g}" for x, y in points)
         marker = ' marker-end="url(#tip)"' if arrow else ""
         self._parts.append(f'<path d="M{path}"{_style(f"line {style}".strip())}{marker}/>')
+
+    def dot(self, x: float, y: float, style: str) -> None:
+        """Draw a small circle."""
+        self._parts.append(f'<circle cx="{x:.5g}" cy="{y:.5g}" r="3.6"{_style(style)}/>')
 
     def svg(self) -> str:
         """Return the file."""
