@@ -35,7 +35,7 @@ def test_the_page_says_in_words_what_the_figure_shows(page, drawn):
 def test_everything_is_inside_of_the_figure(page, drawn):
     figure = ET.fromstring(drawn[page].svg())
     rectangles = figure.findall(".//{*}rect")
-    assert len(rectangles) > 5
+    assert len(rectangles) + len(figure.findall(".//{*}circle")) > 5
     for each in rectangles:
         x, y, width, height = (float(each.get(key)) for key in ("x", "y", "width", "height"))
         assert 0 <= x <= x + width <= WIDTH and 0 <= y <= y + height <= drawn[page].height
