@@ -3,6 +3,7 @@
     taskset -c 0 python -m benchmarks.compression --model=HF_FOLDER --data=DATA --corpus=FILE
     python -m benchmarks.compression --dry-run
     python -m benchmarks.compression --markdown
+    python -m benchmarks.compression --csv > docs/results/compression.csv
 
 The teacher is an encoder of transformers without a masked-LM head, trained as a masked LM on the corpus for some steps
 and then fine-tuned with seed 0. `benchmarks/compression_rows.py` has the commands of every row. A cell is a row with a
@@ -27,7 +28,7 @@ from benchmarks import resumable
 from benchmarks.commands import REPOSITORY, call, json_of
 from benchmarks.compression_commands import adapting
 from benchmarks.compression_rows import ROWS
-from benchmarks.compression_table import markdown
+from benchmarks.compression_table import markdown, table
 from benchmarks.compression_tasks import TASKS, Place, Task
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
@@ -223,10 +224,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tasks", default="", help=f"among {', '.join(TASKS)} (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands of all cells of seed 0")
     parser.add_argument("--markdown", action="store_true", help="print the table of the finished cells")
+    parser.add_argument("--csv", action="store_true", help="print the same table as CSV")
     args = parser.parse_args(argv)
     plan = cells(args.rows, args.tasks)
     if args.markdown:
         print(markdown(finished(args.results)))
+    elif args.csv:
+        print(table(finished(args.results)), end="")
     elif args.dry_run:
         print(_commands(plan, args))
     else:

@@ -1,40 +1,113 @@
 """The table of `benchmarks.compression`, from its lines."""
 
+import csv
+import dataclasses
+import io
 import statistics
+from collections.abc import Sequence
 
 from benchmarks.compression_rows import ROWS
 from benchmarks.compression_tasks import TASKS
 from benchmarks.resumable import Line
 
+_COLUMNS = ("task", "row", "source", "run", "metric", "seeds", "mean", "lowest", "highest", "of teacher", "without")
 
-def markdown(lines: list[Line]) -> str:
-    """Return a table of scores for each task, a line for each row and run; rows without lines are absent."""
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The scores of one row of a task in one run.
+
+    Attributes:
+      name: key in `ROWS`.
+      scores: one for each seed.
+      of_teacher: mean score as a share of the teacher's in the same run; None without a teacher.
+      without: scores of the same student without the method, in the same run; empty if it has none.
+    """
+
+    task: str
+    name: str
+    run: int
+    scores: list[float]
+    of_teacher: float | None
+    without: list[float]
+
+    @property
+    def source(self) -> str:
+        """Return the paper of the method, or what the row is."""
+        return ROWS[self.name].source
+
+    @property
+    def metric(self) -> str:
+        return TASKS[self.task].metric
+
+
+def rows_of(lines: Sequence[Line]) -> list[Row]:
+    """Return the rows of all tasks, in the order of `ROWS`. Rows without lines are absent."""
     latest = {(line["task"], line["row"], line["run"], line["seed"]): line for line in lines}
-    tasks: dict[str, dict[tuple[str, int], list[Line]]] = {}
-    for (task, row, run, _), line in sorted(latest.items()):
-        tasks.setdefault(task, {}).setdefault((row, run), []).append(line)
-    return "\n".join(_scores(task, rows) for task, rows in tasks.items())
+    scores: dict[tuple[str, str, int], list[float]] = {}
+    teachers: dict[tuple[str, int], float] = {}
+    for (task, row, run, seed), line in sorted(latest.items()):
+        score = line["eval"][TASKS[task].metric]
+        scores.setdefault((task, row, run), []).append(score)
+        if (row, seed) == ("teacher", 0):  # every student of a run has its teacher of seed 0
+            teachers[task, run] = score
+    order = list(ROWS)
+    return [
+        Row(
+            task,
+            name,
+            run,
+            own,
+            statistics.fmean(own) / teachers[task, run] if (task, run) in teachers else None,
+            scores.get((task, ROWS[name].without, run), []),
+        )
+        for (task, name, run), own in sorted(
+            scores.items(), key=lambda item: (item[0][0], order.index(item[0][1]), item[0][2])
+        )
+    ]
 
 
-def _scores(task: str, rows: dict[tuple[str, int], list[Line]]) -> str:
-    """Return the table of a task. A student is compared with the teacher and the baseline of its own run."""
-    majority = next(iter(rows.values()))[0]["baseline"].get("majority_accuracy")
-    name = task if majority is None else f"{task} (majority {100 * majority:.1f})"
-    metric = TASKS[task].metric
-    scores = {key: [line["eval"][metric] for line in lines] for key, lines in rows.items()}
-    # Every student of a run has its teacher of seed 0.
-    teachers = {
-        run: line["eval"][metric]
-        for (row, run), lines in rows.items()
-        for line in lines
-        if (row, line["seed"]) == ("teacher", 0)
-    }
-    cells = []
-    for row, run in sorted(scores, key=lambda key: (list(ROWS).index(key[0]), key[1])):
-        own, without = scores[row, run], scores.get((ROWS[row].without, run))
-        share = f"{statistics.fmean(own) / teachers[run]:.1%}" if run in teachers else ""
-        cells.append([f"`{row}`", ROWS[row].source, str(run), spread(own), share, spread(without) if without else ""])
-    return of_rows([name, "source", "run", metric, "of the teacher", "without the method"], cells)
+def majorities(lines: Sequence[Line]) -> dict[str, float]:
+    """Return {task: accuracy of the most frequent class}, for tasks that have one."""
+    found = {line["task"]: line["baseline"].get("majority_accuracy") for line in lines}
+    return {task: majority for task, majority in found.items() if majority is not None}
+
+
+def markdown(lines: Sequence[Line]) -> str:
+    """Return a table of scores for each task, a line for each row and run."""
+    rows, majority = rows_of(lines), majorities(lines)
+    tables = []
+    for task in dict.fromkeys(row.task for row in rows):
+        name = f"{task} (majority {100 * majority[task]:.1f})" if task in majority else task
+        cells = [
+            [
+                f"`{row.name}`",
+                row.source,
+                str(row.run),
+                spread(row.scores),
+                "" if row.of_teacher is None else f"{row.of_teacher:.1%}",
+                spread(row.without) if row.without else "",
+            ]
+            for row in rows
+            if row.task == task
+        ]
+        columns = [name, "source", "run", TASKS[task].metric, "of the teacher", "without the method"]
+        tables.append(of_rows(columns, cells))
+    return "\n".join(tables)
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return all rows as CSV. Scores are in percent."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for row in rows_of(lines):
+        values = [100 * score for score in row.scores]
+        numbers = [f"{value:.1f}" for value in (statistics.fmean(values), min(values), max(values))]
+        share = "" if row.of_teacher is None else f"{100 * row.of_teacher:.1f}"
+        without = f"{100 * statistics.fmean(row.without):.1f}" if row.without else ""
+        writer.writerow([row.task, row.name, row.source, row.run, row.metric, len(values), *numbers, share, without])
+    return text.getvalue()
 
 
 def of_rows(columns: list[str], cells: list[list[str]]) -> str:

@@ -52,6 +52,8 @@ _COPIES = {
     ROOT / "lessons" / "README.md": _GENERATED / "lessons.md",
 }
 _COPIES |= {path: _GENERATED / f"lesson_{path.stem}.md" for path in (ROOT / "lessons").glob("[0-9]_*.py")}
+# Links to other files lead out of the site.
+_SHOWN = (".md", ".ipynb", ".png", ".svg", ".csv")
 _REPOSITORY = os.environ.get("BERTJAX_REPOSITORY", "")
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 _DEFINITION = re.compile(r"^\[(\w+)\]: (\S+)$", re.MULTILINE)
@@ -67,7 +69,11 @@ def _target(source: Path, page: Path, link: str) -> str:
     path = (source.parent / name).resolve()
     path = _COPIES.get(path, path)
     # The text beside a notebook is not a page.
-    if path.is_relative_to(HERE) and path.suffix in (".md", ".ipynb", ".png") and not path.match("notebooks/*.md"):
+    if (
+        path.is_relative_to(HERE)
+        and path.suffix in (".md", ".ipynb", ".png", ".svg")
+        and not path.match("notebooks/*.md")
+    ):
         return os.path.relpath(path, page.parent) + hash_ + anchor
     return f"{_REPOSITORY}/blob/main/{path.relative_to(ROOT)}" if _REPOSITORY else ""
 

@@ -29,7 +29,7 @@ COMMAND = re.compile(r"python -m bertjax(?:\.train| (?:train|prepare|compile)) [
 COMMANDS = sorted(
     {match[0] for page in WITH_COMMANDS for match in COMMAND.finditer(page.read_text().replace("\\\n", " "))}
 )
-TOUR = ROOT / "docs" / "start.md"
+TOUR = tuple(ROOT / "docs" / name for name in ("start.md", "start_step.md"))
 CODE = re.compile(r"```.*?```", re.DOTALL)
 # A block of a page that is a file of the reader's own package.
 MODULE = re.compile(r"```python\n# (mylab/\w+\.py)\n(.*?)```", re.DOTALL)
@@ -175,7 +175,9 @@ def test_the_tour_prints_what_it_shows(monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
     scope: dict = {}
-    blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", TOUR.read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", "".join(page.read_text() for page in TOUR), re.DOTALL
+    )
     assert len(blocks) > 12
     for code, expected in blocks:
         printed = io.StringIO()
@@ -186,8 +188,9 @@ def test_the_tour_prints_what_it_shows(monkeypatch, tmp_path):
 
 def test_the_list_of_files_to_read_is_counted():
     """The default training step is at most 13 files and 1,900 lines."""
-    rows = re.findall(r"^\| \[`[^`]+`\]\(\.\./(bertjax/[^)]+)\) \| (\d+) \|", TOUR.read_text(), re.MULTILINE)
+    page = TOUR[-1].read_text()
+    rows = re.findall(r"^\| \[`[^`]+`\]\(\.\./(bertjax/[^)]+)\) \| (\d+) \|", page, re.MULTILINE)
     counted = {path: len((ROOT / path).read_text().splitlines()) for path, _ in rows}
     assert {path: int(lines) for path, lines in rows} == counted
-    assert f"{len(rows)} files with {sum(counted.values()):,} lines" in TOUR.read_text()
+    assert f"{len(rows)} files with {sum(counted.values()):,} lines" in page
     assert len(rows) <= 13 and sum(counted.values()) <= 1900
