@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -27,12 +28,17 @@ _OTHER_FILES = 4 * BACKLOG + 64
 _QUIET_SECONDS = 10.0
 
 
-def protocol_of(limits: Limits) -> type[H11Protocol]:
+def protocol_of(limits: Limits, on_refused: Callable[[int], object]) -> type[H11Protocol]:
     """Return uvicorn's HTTP protocol within limits of connections and seconds.
 
     A connection beyond the limit is answered with 503 before anything is read. Others are cut off if, within
     `limits.seconds`, a header that has begun, or the rest of a body whose answer is sent, does not end, or the client
     does not take an answer. `limits.body_of` does the same for a body that is read.
+
+    Args:
+      limits: the limits.
+      on_refused: called with the status of each answer that the application does not see: 503 as above, and 400 for
+        what is not HTTP/1.1.
     """
 
     class Protocol(H11Protocol):
@@ -93,6 +99,7 @@ def protocol_of(limits: Limits) -> type[H11Protocol]:
 
         def _refuse(self, status: int, message: str) -> None:
             """Answer and close, whatever has been read."""
+            on_refused(status)
             body = json_text({"error": message}).encode() + b"\n"
             headers = [
                 ("content-type", "application/json"),

@@ -27,7 +27,7 @@ from bertjax.runtime.errors import UserError, cut_text, json_text, reason
 from bertjax.serving.batcher import Batcher, Full
 from bertjax.serving.connections import BACKLOG, Complaints, protocol_of
 from bertjax.serving.limits import Limits, Refused, body_of, texts_of
-from bertjax.serving.model import OnnxModel
+from bertjax.serving.model import OnnxModel, Text
 
 # Time for requests that are being answered when the process is asked to stop.
 _STOP_SECONDS = 30
@@ -52,6 +52,10 @@ class Metrics:
         self.batch = Histogram("bertjax_batch_texts", "Texts of a batch.", registry=self.registry, buckets=_SIZES)
         self.waiting = Gauge("bertjax_waiting_texts", "Texts in the queue.", registry=self.registry)
 
+    def count(self, status: int) -> None:
+        """Count an answer."""
+        self.requests.labels(status).inc()
+
 
 def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> Starlette:
     """Return the ASGI application.
@@ -70,7 +74,8 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with Batcher(model.answers, workers, most_texts, limits.waiting, metrics.batch.observe) as batcher:
+        compute, on_batch = model.answers, metrics.batch.observe
+        async with Batcher(compute, workers, most_texts, limits.waiting, _length_of, on_batch) as batcher:
             asyncio.get_running_loop().set_exception_handler(Complaints())
             app.state.batcher = batcher
             metrics.waiting.set_function(lambda: batcher.waiting)
@@ -120,6 +125,7 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # no addresses but these
+    app.state.metrics = metrics
     return app
 
 
@@ -149,8 +155,13 @@ async def while_connected(receive: Callable[[], Awaitable[Any]], work: Coroutine
             task.cancel()
 
 
+def _length_of(text: Text) -> int:
+    """Return the bytes of a text, or of both texts of a pair."""
+    return len((text if isinstance(text, str) else "".join(text)).encode())
+
+
 def _json(metrics: Metrics, status: int, value: Any, headers: Mapping[str, str] | None = None) -> Response:
-    metrics.requests.labels(status).inc()
+    metrics.count(status)
     return Response(json_text(value) + "\n", status, headers, media_type="application/json")
 
 
@@ -183,17 +194,18 @@ def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
     """Serve until SIGTERM or SIGINT, then answer what has been asked.
 
     Args:
-      app: the application.
+      app: the application, from `app_of`.
       bound: see `bind`.
       limits: limits of connections.
     """
     config = uvicorn.Config(
         app,
-        http=protocol_of(limits),
+        http=protocol_of(limits, app.state.metrics.count),
         ws="none",
         lifespan="on",
         log_level="error",  # a line for each malformed request would let clients fill the disk
         access_log=False,
+        proxy_headers=False,  # the address of a client is not used
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=int(max(1, limits.seconds)),

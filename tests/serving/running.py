@@ -40,8 +40,11 @@ class Server:
         return json.loads(text)["predictions"]
 
     def metric(self, name: str) -> float:
-        _, text = self.ask(None, "/metrics")
-        return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)[1])
+        """Return a metric; 0 for a status that was not answered yet."""
+        status, text = self.ask(None, "/metrics")
+        assert status == 200, text
+        match = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+        return float(match[1]) if match or "{status=" not in name else 0.0
 
     def raw(self, *parts: bytes) -> bytes:
         """Send bytes on a connection of their own; return everything that comes until the server closes it."""

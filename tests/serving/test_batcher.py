@@ -1,4 +1,4 @@
-"""Batches of concurrent requests: what waits is computed together, in order, and one failure stays in its batch."""
+"""Batches of concurrent requests: what fits together is computed together, and one failure stays in its batch."""
 
 import asyncio
 import threading
@@ -30,6 +30,11 @@ class Gate:
         return [2 * number for number in numbers]
 
 
+def one(number: int) -> int:
+    """A length that all numbers share."""
+    return 1
+
+
 async def busy(batcher: Batcher, gate: Gate, number: int) -> asyncio.Task:
     """Submit a number and return once a worker computes it."""
     task = asyncio.create_task(batcher.submit([number]))
@@ -40,7 +45,7 @@ async def busy(batcher: Batcher, gate: Gate, number: int) -> asyncio.Task:
 def test_texts_that_wait_are_computed_together_in_order():
     async def run() -> None:
         gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=4, most_waiting=100) as batcher:
+        async with Batcher(gate, workers=1, most_texts=4, most_waiting=100, length_of=one) as batcher:
             first = await busy(batcher, gate, 1)
             others = [asyncio.create_task(batcher.submit(numbers)) for numbers in ([2, 3], [4], [5, 6, 7])]
             await asyncio.sleep(0)  # each task submits
@@ -53,10 +58,42 @@ def test_texts_that_wait_are_computed_together_in_order():
     asyncio.run(run())
 
 
+def test_texts_of_about_the_same_length_share_a_batch_and_long_ones_do_not():
+    """The text that has waited longest is always computed next."""
+    lengths = {1: 50, 2: 50, 3: 10, 4: 60, 5: 200, 6: 70, 7: 12, 8: 210, 9: 61}
+
+    async def run() -> None:
+        gate = Gate(is_open=False)
+        async with Batcher(gate, workers=1, most_texts=4, most_waiting=100, length_of=lengths.get) as batcher:
+            first = await busy(batcher, gate, 1)
+            others = asyncio.create_task(batcher.submit([2, 3, 4, 5, 6, 7, 8, 9]))
+            await asyncio.sleep(0)
+            gate.open()
+            assert await first == [2]
+            assert await others == [4, 6, 8, 10, 12, 14, 16, 18]  # in the order of the request
+        # 60 and 61 are within a factor of 1.25 of 50, and 70 is not; 200 and 210 are too long for one batch.
+        assert gate.batches == [[1], [2, 4, 9], [3, 7], [5], [6], [8]]
+
+    asyncio.run(run())
+
+
+def test_idle_workers_share_what_waits():
+    """Two clients that ask at the same time are computed at the same time, not one after the other on one core."""
+
+    async def run() -> None:
+        gate = Gate()
+        async with Batcher(gate, workers=2, most_texts=8, most_waiting=8, length_of=one) as batcher:
+            for _ in range(3):
+                assert await asyncio.gather(batcher.submit([1]), batcher.submit([2])) == [[2], [4]]
+        assert sorted(gate.batches) == [[1]] * 3 + [[2]] * 3
+
+    asyncio.run(run())
+
+
 def test_a_lone_request_does_not_wait_for_others():
     async def run() -> None:
         gate = Gate()
-        async with Batcher(gate, workers=2, most_texts=8, most_waiting=8) as batcher:
+        async with Batcher(gate, workers=2, most_texts=8, most_waiting=8, length_of=one) as batcher:
             assert await batcher.submit([3]) == [6]
         assert gate.batches == [[3]]
 
@@ -66,7 +103,7 @@ def test_a_lone_request_does_not_wait_for_others():
 def test_a_full_queue_refuses_the_whole_request():
     async def run() -> None:
         gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=4, most_waiting=2) as batcher:
+        async with Batcher(gate, workers=1, most_texts=4, most_waiting=2, length_of=one) as batcher:
             first = await busy(batcher, gate, 1)
             waiting = asyncio.create_task(batcher.submit([2]))
             await asyncio.sleep(0)
@@ -82,7 +119,7 @@ def test_a_full_queue_refuses_the_whole_request():
 def test_a_failure_reaches_the_requests_of_its_batch_only():
     async def run() -> None:
         gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=2, most_waiting=10) as batcher:
+        async with Batcher(gate, workers=1, most_texts=2, most_waiting=10, length_of=one) as batcher:
             first = await busy(batcher, gate, 1)
             long, short, next_one = (asyncio.create_task(batcher.submit(n)) for n in ([2, -1, 3], [4], [5]))
             await asyncio.sleep(0)
@@ -99,7 +136,7 @@ def test_a_failure_reaches_the_requests_of_its_batch_only():
 def test_a_request_whose_client_has_left_is_not_computed():
     async def run() -> None:
         gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=2, most_waiting=10) as batcher:
+        async with Batcher(gate, workers=1, most_texts=2, most_waiting=10, length_of=one) as batcher:
             first = await busy(batcher, gate, 1)
             left, stays = (asyncio.create_task(batcher.submit(n)) for n in ([2, 3], [4]))
             await asyncio.sleep(0)
@@ -116,7 +153,7 @@ def test_a_request_whose_client_has_left_is_not_computed():
 def test_batches_of_several_workers_run_at_the_same_time():
     async def run() -> None:
         gate = Gate(is_open=False)
-        async with Batcher(gate, workers=2, most_texts=1, most_waiting=10) as batcher:
+        async with Batcher(gate, workers=2, most_texts=1, most_waiting=10, length_of=one) as batcher:
             task = asyncio.create_task(batcher.submit([1, 2]))
             for _ in range(2):  # both have started before either has ended
                 await asyncio.to_thread(gate.started.acquire)

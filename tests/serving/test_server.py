@@ -22,7 +22,7 @@ from bertjax.serving.server import while_connected  # noqa: E402
 from tests.serving import files  # noqa: E402
 from tests.serving.files import slow  # noqa: E402
 from tests.serving.running import Server, received  # noqa: E402
-from tests.waiting import LIMIT_SECONDS  # noqa: E402
+from tests.waiting import LIMIT_SECONDS, wait_until  # noqa: E402
 
 TEXTS = ["abd ace", "bbe", "abd " * 60]
 # The growth of memory that any number of requests may cause, far below what they would need all at once.
@@ -152,6 +152,7 @@ def test_a_full_queue_is_429(made, tmp_path):
     server.stop()
 
 
+REFUSED = 'bertjax_requests_total{status="400"}'
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n"
 
 
@@ -206,6 +207,7 @@ def test_a_client_that_does_not_read_is_cut_off(quick):
 @slow
 def test_requests_that_are_not_http_get_one_answer_and_no_log(quick):
     chunked = HEALTH + b"Transfer-Encoding: chunked\r\n\r\n"
+    before = quick.metric(REFUSED)
     with socket.create_connection(("127.0.0.1", quick.port), LIMIT_SECONDS) as connection:
         connection.sendall(chunked)
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
@@ -215,6 +217,7 @@ def test_requests_that_are_not_http_get_one_answer_and_no_log(quick):
         head, body = quick.raw(raw).split(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n"), raw
         assert json.loads(body) == {"error": "the request is not HTTP/1.1"}
+    assert quick.metric(REFUSED) - before == 3  # the first was answered with 200 before it broke
 
 
 @slow
@@ -226,6 +229,9 @@ def test_connections_are_limited(quick):
         head, body = quick.raw().split(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert json.loads(body) == {"error": "4 connections are open; try again later"}
+    # A connection that was just closed may count for a moment: this request may be refused as well.
+    wait_until(lambda: quick.ask(None, "/health")[0] == 200)
+    assert quick.metric('bertjax_requests_total{status="503"}') >= 1
 
 
 @slow
