@@ -145,8 +145,8 @@ class Batcher:
         """Take the text that has waited longest, and others of about its length; drop those of ended requests."""
         # A request may have ended, and `submit` has not yet removed its texts.
         queue = [waiting for waiting in self._queue if not waiting.request.done.done()]
-        # Idle workers share what waits. Otherwise one would compute the texts of two clients while the other idles. Both
-        # clients would get their answers at the same time, ask again at the same time, and share a batch for ever.
+        # Idle workers share what waits. Otherwise one computes the texts of two clients while the other idles. Both
+        # clients then get their answers at the same time, ask again at the same time, and share a batch for ever.
         most = min(self._most_texts, -(-len(queue) // self._idle))
         batch = _together(queue, most)
         taken = {(id(waiting.request), waiting.place) for waiting in batch}
