@@ -1,7 +1,8 @@
 """Apply a jitted function to examples of any length, in a few shapes that are compiled once.
 
 Examples, or groups of examples, are sorted into buckets with doubling lengths. All batches in a bucket have one shape.
-Results are returned in the order of the examples.
+A group that comes alone is padded to a finer length: it is a question that somebody waits for, and on a CPU its time
+grows with the padding. Results are returned in the order of the examples.
 """
 
 import dataclasses
@@ -19,6 +20,8 @@ from bertjax.objectives.outputs import Output, regroup
 SHORTEST = 32
 # Positions per full batch. Larger batches are hardly faster on a CPU; one BERT-base activation takes 24 MiB.
 POSITIONS = 1 << 13
+# Smallest length of a group that comes alone, and smallest step between two such lengths.
+_STEP = 8
 
 Features = Callable[[PlacedExamples], dict[str, np.ndarray]]
 
@@ -47,13 +50,13 @@ def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
     """Sort groups into buckets; each group goes to the shortest bucket that holds it.
 
     A bucket with less than a full batch gets fewer rows, a power of two: one sentence must not cost as much as
-    hundreds.
+    hundreds. A group that comes alone gets the length of `_length_alone`.
 
     Args:
       lengths: tokens per group, int [M], at most `longest`.
       longest: T of the last bucket.
     """
-    seq_lens = [SHORTEST]
+    seq_lens = [_length_alone(int(lengths[0])) if len(lengths) == 1 else SHORTEST]
     while seq_lens[-1] < longest:
         seq_lens.append(2 * seq_lens[-1])
     # The last bucket ends at the model's limit, which need not be a power of two.
@@ -64,6 +67,16 @@ def sort(lengths: np.ndarray, longest: int) -> list[Bucket]:
         rows = min(1 << (len(members) - 1).bit_length(), max(1, POSITIONS // seq_lens[bucket]))
         buckets.append(Bucket(seq_lens[bucket], rows, members))
     return buckets
+
+
+def _length_alone(length: int) -> int:
+    """Return the T of a group that comes alone: 8, 16, 24, 32, and then two for each doubling (48, 64, 96, 128, ...).
+
+    At most a third of a row is padding beyond 16 tokens, and T up to 512 has 12 values, so that a process that answers
+    one text at a time soon has compiled all of them.
+    """
+    step = max(_STEP, (1 << (length - 1).bit_length()) // 4)
+    return -(-length // step) * step
 
 
 def run(

@@ -22,7 +22,8 @@ def test_every_example_is_in_the_shortest_bucket_that_holds_it(lengths, longest)
     for bucket in sorted_buckets:
         inside = lengths[bucket.members]
         assert inside.max() <= bucket.seq_len
-        assert bucket.seq_len == buckets.SHORTEST or 2 * inside.min() > min(bucket.seq_len, 2 * inside.min() - 1)
+        shorter = [1 << power for power in range(3 if len(lengths) == 1 else 5, 10) if 1 << power < bucket.seq_len]
+        assert inside.min() > max(shorter, default=0)
         assert bucket.rows & (bucket.rows - 1) == 0 or bucket.rows == buckets.POSITIONS // bucket.seq_len
         assert [len(members) for members in bucket.batches()][:-1] == [bucket.rows] * (
             -(-len(bucket.members) // bucket.rows) - 1
@@ -38,6 +39,17 @@ def test_lengths_of_buckets_double_up_to_the_longest():
         (65, 100),
     ]
     assert [bucket.seq_len for bucket in buckets.sort(np.array([20]), longest=20)] == [20]
+
+
+def test_a_text_that_comes_alone_has_little_padding_and_few_shapes():
+    shapes = {}
+    for length in range(2, 513):
+        [bucket] = buckets.sort(np.array([length]), longest=512)
+        assert bucket.rows == 1 and length <= bucket.seq_len <= max(16, 1.5 * length)
+        shapes.setdefault(bucket.seq_len, length)
+    assert list(shapes) == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+    assert [bucket.seq_len for bucket in buckets.sort(np.array([2, 2]), longest=512)] == [buckets.SHORTEST]
+    assert [bucket.seq_len for bucket in buckets.sort(np.array([130]), longest=150)] == [150]
 
 
 class InMemory:

@@ -115,6 +115,18 @@ def test_a_pipeline_is_compiled_once(model):
     assert predictor.pipeline(predictor_module.Fill, top=2) is not predictor.pipeline(predictor_module.Fill, top=3)
 
 
+def test_single_texts_share_few_short_shapes_and_none_is_compiled_twice(model):
+    """A text of a few words is computed in 8 or 16 positions, not in the 32 of a file."""
+    predictor = Predictor(model)
+    function = predictor._functions[predictor.pipeline(predictor_module.Embed, normalize=False, layers=())]
+    texts = [" ".join(WORDS[:words]) for words in (1, 2, 1)]
+    lengths = [len(model.tokenizer.encode([text])[0]) + 2 for text in texts]
+    assert lengths[0] <= 8 < lengths[1] <= 16
+    for text, compiled in zip(texts, (1, 2, 2), strict=True):
+        predictor.embed([text])
+        assert function._cache_size() == compiled
+
+
 def test_masks_beyond_the_end_of_a_long_text_are_not_refilled(predictor):
     pipeline = predictor.pipeline(Refill, top=2, augmentation=Augmentation())
     request = predictor.request(pipeline, [{"text": f"{WORDS[0]} " * LONGEST + "[MASK]", "number": 0}])
