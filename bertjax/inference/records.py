@@ -86,12 +86,22 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
         rows = tables.read(full, fields, quoted, all_columns=True)
         for record in rows:  # all fields are written with the prediction
             check_surrogates(json.dumps(record, ensure_ascii=False), record[WHERE])
+        _check_no_blanks(rows, fields)
         return [_checked(record, record[WHERE], fields) for record in rows]
     lines = (line for _, line in numbered_lines(epath.Path(full)))
     # JSON lines have other suffixes as well, such as .ndjson. Their braces are no text for a model.
     if json_objects.holds_objects(full):
         return read_objects(lines, path, fields)
     return read_lines(lines, path, single_field(fields))
+
+
+def _check_no_blanks(rows: Sequence[Record], fields: Sequence[str]) -> None:
+    """Raise UserError that counts the rows with a blank text: spreadsheets have many of them, and seldom one."""
+    blank = [(row[WHERE], field) for row in rows for field in fields if not str(row.get(field, "-")).strip()]
+    if blank:
+        (where, field), *others = blank
+        more = f", and {len(others):,} more cells" if others else ""
+        raise UserError(f"{where}: {field!r} is blank{more}; fill them, or delete these rows, of {len(rows):,} in all")
 
 
 def single_field(fields: Sequence[str]) -> str:

@@ -30,9 +30,37 @@ def baselines_of(description: Description, labels: np.ndarray) -> dict[str, floa
     return {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
 
 
-def _of_classes(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> dict[str, float]:
+def scores_by_class(description: Description, values: np.ndarray, labels_M: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return {class: {`precision`, `recall`, `f1`, `support`: number of records}}; a ratio 0 / 0 is 0.
+
+    Args:
+      description: a classifier.
+      values: probabilities [M, C].
+      labels_M: class numbers.
+    """
+    confusion_CC = _confusion(labels_M, values.argmax(axis=-1), len(description.labels))
+    right_C, of_label_C, of_guess_C = confusion_CC.diagonal(), confusion_CC.sum(axis=1), confusion_CC.sum(axis=0)
+    columns = {
+        "precision": right_C / np.maximum(of_guess_C, 1),
+        "recall": right_C / np.maximum(of_label_C, 1),
+        "f1": _f1(right_C, of_label_C + of_guess_C),
+    }
+    return {
+        label: {name: float(column_C[number]) for name, column_C in columns.items()}
+        | {"support": int(of_label_C[number])}
+        for number, label in enumerate(description.labels)
+    }
+
+
+def _confusion(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> np.ndarray:
+    """Return the number of records by label (row) and answer (column), float64 [C, C]."""
     confusion_CC = np.zeros((classes, classes))
     np.add.at(confusion_CC, (labels_M, guesses_M), 1.0)  # `+= 1` would count equal pairs only once
+    return confusion_CC
+
+
+def _of_classes(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> dict[str, float]:
+    confusion_CC = _confusion(labels_M, guesses_M, classes)
     f1_C = _f1(confusion_CC.diagonal(), confusion_CC.sum(axis=0) + confusion_CC.sum(axis=1))
     return {
         "accuracy": float(confusion_CC.trace() / len(labels_M)),

@@ -10,7 +10,7 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.serving.answers import answers_of, values_of
 from bertjax.serving.description import Description
-from bertjax.serving.scores import baselines_of, scores_of
+from bertjax.serving.scores import baselines_of, scores_by_class, scores_of
 
 LABELS = ("a", "b", "c")
 
@@ -73,6 +73,10 @@ def test_scores_of_classes_are_those_of_scikit_learn(classes):
     assert scores["f1"] == pytest.approx(metrics.f1_score(labels, guesses, **how))
     assert scores["matthews"] == pytest.approx(metrics.matthews_corrcoef(labels, guesses))
     assert baselines_of(description, labels) == {"majority_accuracy": np.bincount(labels).max() / 60}
+    columns = metrics.precision_recall_fscore_support(labels, guesses)
+    for number, by_class in enumerate(scores_by_class(description, values, labels).values()):
+        assert list(by_class) == ["precision", "recall", "f1", "support"]
+        assert list(by_class.values()) == pytest.approx([column[number] for column in columns])
 
 
 def test_scores_of_one_class_only_are_numbers():
