@@ -175,7 +175,7 @@ def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):
 
 def test_blank_cells_of_a_table_are_counted(folder, tmp_path, capsys):
     (tmp_path / "cells.csv").write_text("text,number\na [MASK],1\n,2\nb [MASK],3\n  ,4\n")
-    complaint = "cells.csv:3: 'text' is blank, and 1 more cells; fill them, or delete these rows, of 4 in all"
+    complaint = "cells.csv:3: 'text' is blank (2 of 4 rows have a blank text); fill the cells, or delete these rows"
     _refused(capsys, complaint, folder, f"--file={tmp_path / 'cells.csv'}")
 
 
