@@ -97,9 +97,10 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
 
 def _check_no_blanks(rows: Sequence[Record], fields: Sequence[str]) -> None:
     """Raise UserError that counts the rows with a blank text: spreadsheets have many of them, and seldom one."""
-    blank = {row[WHERE]: field for row in rows for field in fields if not str(row.get(field, "-")).strip()}
-    for where, field in blank.items():
-        counts = f"{len(blank):,} of {len(rows):,} rows have a blank text"
+    blank = [(row[WHERE], field) for row in rows for field in fields if not str(row.get(field, "-")).strip()]
+    if blank:
+        (where, field), count = blank[0], len({place for place, _ in blank})
+        counts = f"{count:,} of {len(rows):,} rows have a blank text"
         raise UserError(f"{where}: {field!r} is blank ({counts}); fill the cells, or delete these rows")
 
 
