@@ -133,7 +133,7 @@ def score(
     evaluation = Evaluator(program, Feeds(program.config, store))(params)
     figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
     if per_class:
-        sets = classes.scored_sets(program.config, evaluation)
+        sets = classes.scored_sets(_with_columns(program.config, columns), evaluation)
         if not sets:
             raise UserError(
                 f"--per-class has no effect on {name}, which does not predict one class for each record; leave it out"
@@ -150,6 +150,14 @@ def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
         values = {field: of_weights[field] for field in task.objective.traits.tuned_settings if field in of_weights}
         tasks[name] = dataclasses.replace(task, objective=dataclasses.replace(task.objective, **values))
     return dataclasses.replace(config, tasks=tasks)
+
+
+def _with_columns(config: Config, columns: Mapping[str, str | int]) -> Config:
+    """Return the configuration with the columns of the scored file, under which its records have their labels."""
+    if not columns:  # only a model of one task takes them
+        return config
+    task = dataclasses.replace(config.task, examples=config.task.examples.with_columns(columns))
+    return dataclasses.replace(config, tasks={config.task_name: task})
 
 
 def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
