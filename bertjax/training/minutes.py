@@ -106,7 +106,7 @@ def with_steps(session: Session, config: Config, minutes: float) -> Config:
     """
     path = session.files.minutes
     if session.before is None:
-        # The starts of a run that was refused or killed before its first record may have left a file, which is replaced.
+        # A start that was refused or killed before its first record may have left a file, which is replaced.
         measured = _measure(check_start(session, config, longer=False), minutes)
         processes.on_writer(lambda: write_json(path, measured), "write-minutes")
     else:

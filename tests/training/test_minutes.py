@@ -74,7 +74,10 @@ def test_another_time_than_that_of_the_run_is_refused(flags, measured_run, undis
         ("--sweep=seed=1,2", "--minutes=5 cannot be combined with --sweep"),
         ("--longer", "--minutes=5 cannot be combined with --longer"),
         ("--config.init_state=True --config.init_from=runs/a@4", "--minutes=5 cannot be combined with init_state"),
-        ("--config.stages=[{'steps':7,'seq_len':32},{'steps':9,'seq_len':32}]", "sets the steps of one stage, and this run has 2"),
+        (
+            "--config.stages=[{'steps':7,'seq_len':32},{'steps':9,'seq_len':32}]",
+            "sets the steps of one stage, and this run has 2",
+        ),
     ],
 )
 def test_what_else_sets_the_steps_is_refused(refused, contradiction, message):
@@ -100,7 +103,9 @@ def test_the_rate_ends_with_the_measured_steps(flags, tmp_path, capsys):
         assert record[half]["stages"][0]["steps"] == steps
         assert record[half]["optimizer"]["warmup_steps"] == round(5 * steps / 100)
     assert json.loads((workdir / "summary.json").read_text())["steps"] == steps
-    rates = [line["train/learning_rate"] for line in runs.records(workdir / "metrics.jsonl") if "train/learning_rate" in line]
+    rates = [
+        line["train/learning_rate"] for line in runs.records(workdir / "metrics.jsonl") if "train/learning_rate" in line
+    ]
     assert len(rates) == steps and max(rates) > 1e-3
     np.testing.assert_allclose(rates[-1], 2e-3 / (steps - round(5 * steps / 100)), rtol=1e-3)  # linear to 0
 
