@@ -350,7 +350,7 @@ def test_the_small_variant_is_the_recipe_made_small(name):
 
 @pytest.mark.parametrize("name", LAPTOPS)
 def test_the_variant_for_a_laptop_is_one_stage_of_the_recipe(name):
-    """Of the same tasks and kinds, on text that comes with bertjax, with steps that a CPU makes in less than a second."""
+    """Of the same tasks and kinds, on text that comes with bertjax, with steps of less than a second on a CPU."""
     recipe, small = load(f"{CONFIGS / name}.py"), load(f"{CONFIGS / name}.py:laptop")
     assert small.tasks == recipe.tasks and small.data.tokenizer.kind == recipe.data.tokenizer.kind
     assert small.data.corpus.startswith("embedded:") and small.model.block.kind == recipe.model.block.kind
