@@ -17,7 +17,7 @@ docs/guides/your_language.md has the reasons and says which of them to change fo
 | variant | what |
 |---|---|
 | `korean.py:laptop` | 3 layers of width 256, 128 tokens, on the embedded Korean corpus or yours: minutes on a CPU |
-| `korean.py:v5e-8` | the recipe on 8 chips of 16 GiB: the whole batch at once, no activation is computed twice |
+| `korean.py:v5e-8` | the recipe on 8 chips of TPU v5e, as `bert_base.py:v5e-8`: no activation is computed twice |
 | `korean.py:smoke` | a very small model at both lengths on the embedded Korean corpus in under a minute |
 """
 
