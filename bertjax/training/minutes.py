@@ -122,7 +122,7 @@ def _read(session: Session, minutes: float) -> dict[str, Any]:
             f"workdir {session.files.root} holds a run that was started without --minutes; leave --minutes={minutes:g} "
             "out, or use another --workdir"
         )
-    measured = read_json(path, "minutes", "steps", "warmup_steps", "share")
+    measured = read_json(path, "minutes", "steps", "recipe_steps", "recipe_warmup_steps")
     if measured["minutes"] != minutes:
         raise UserError(
             f"workdir {session.files.root} holds a run of --minutes={measured['minutes']:g}, which are "
@@ -153,19 +153,21 @@ def _measure(start: Start, minutes: float) -> dict[str, Any]:
         + "; compilation, the last evaluation and the export come on top",
         flush=True,
     )
-    share = steps / cast(int, stage.steps)
-    warmup = round(share * config.optimizer.warmup_steps)
-    return {"minutes": minutes, "steps": steps, "warmup_steps": warmup, "share": share, "speed": vars(speed)}
+    recipe = {"recipe_steps": stage.steps, "recipe_warmup_steps": config.optimizer.warmup_steps}
+    return {"minutes": minutes, "steps": steps, **recipe, "speed": vars(speed)}
 
 
 def _with(config: Config, measured: dict[str, Any]) -> Config:
     """Return a configuration with measured steps, and with warm-up and decay of the same share."""
-    stage = dataclasses.replace(config.stages[0], steps=measured["steps"], epochs=0.0, flops=0.0, min_steps=0)
+    steps, of = measured["steps"], measured["recipe_steps"]
+    stage = dataclasses.replace(config.stages[0], steps=steps, epochs=0.0, flops=0.0, min_steps=0)
     optimizer = config.optimizer
     if not optimizer.warmup_share:
-        optimizer = dataclasses.replace(optimizer, warmup_steps=measured["warmup_steps"], warmup_tokens=0.0)
+        # Rounded down, as the decay below: together they must not be longer than the run.
+        warmup = steps * measured["recipe_warmup_steps"] // of
+        optimizer = dataclasses.replace(optimizer, warmup_steps=warmup, warmup_tokens=0.0)
     lengths = {
-        name: max(1, round(measured["share"] * length))
+        name: max(1, steps * length // of)
         for name in _SCHEDULE_STEPS
         if (length := getattr(optimizer.schedule, name, 0))
     }

@@ -42,7 +42,7 @@ def test_more_time_never_gives_fewer_steps():
 def measured_run(undisturbed, tmp_path):
     """A copy of a run of 100 steps that was started with --minutes=2, according to its workdir."""
     shutil.copytree(undisturbed, workdir := tmp_path / "measured")
-    measured = {"minutes": 2.0, "steps": 100, "warmup_steps": 5, "share": 1.0}
+    measured = {"minutes": 2.0, "steps": 100, "recipe_steps": 100, "recipe_warmup_steps": 5}
     (workdir / "minutes.json").write_text(json.dumps(measured))
     return workdir
 
@@ -101,13 +101,13 @@ def test_the_rate_ends_with_the_measured_steps(flags, tmp_path, capsys):
     assert f"minutes: {steps:,} steps of " in printed and steps >= 2
     for half in ("config", "settings"):
         assert record[half]["stages"][0]["steps"] == steps
-        assert record[half]["optimizer"]["warmup_steps"] == round(5 * steps / 100)
+        assert record[half]["optimizer"]["warmup_steps"] == 5 * steps // 100
     assert json.loads((workdir / "summary.json").read_text())["steps"] == steps
     rates = [
         line["train/learning_rate"] for line in runs.records(workdir / "metrics.jsonl") if "train/learning_rate" in line
     ]
     assert len(rates) == steps and max(rates) > 1e-3
-    np.testing.assert_allclose(rates[-1], 2e-3 / (steps - round(5 * steps / 100)), rtol=1e-3)  # linear to 0
+    np.testing.assert_allclose(rates[-1], 2e-3 / (steps - 5 * steps // 100), rtol=1e-3)  # linear to 0
 
 
 class Resumed:
@@ -118,7 +118,7 @@ class Resumed:
 
 
 def test_warm_up_and_decay_keep_their_share(tmp_path):
-    measured = {"minutes": 1.0, "steps": 500, "warmup_steps": 15, "share": 0.05}
+    measured = {"minutes": 1.0, "steps": 500, "recipe_steps": 10_000, "recipe_warmup_steps": 309}
     (tmp_path / "minutes.json").write_text(json.dumps(measured))
     overrides = ["optimizer.warmup_tokens=1e6", "optimizer.schedule={'kind': 'wsd', 'decay_steps': 2000}"]
     config = with_steps(Resumed(tmp_path), load(str(runs.CONFIG), [*overrides, "stages.0.epochs=3"]), 1.0)
