@@ -59,7 +59,8 @@ check_config() {
   if (refuse_changes) 2>"$scratch/error"; then point ok commit "${COMMIT:0:12} ($REF)"; else
     point FAILED commit "$(last_error)"
   fi
-  if in_checkout bertjax.train --config="$CONFIG" ${ARGS[@]+"${ARGS[@]}"} --settings=seed >/dev/null 2>"$scratch/error"; then
+  if in_checkout bertjax.train --config="$CONFIG" ${ARGS[@]+"${ARGS[@]}"} --settings=seed \
+    >/dev/null 2>"$scratch/error"; then
     point ok config "$CONFIG, with ${#ARGS[@]} arguments"
   else
     point FAILED config "$(last_error); correct CONFIG or ARGS"
@@ -93,7 +94,8 @@ check_project() {
     --format='value(config.name)' 2>"$scratch/error") ]]; then
     point ok API tpu.googleapis.com
   else
-    point FAILED API "tpu.googleapis.com is not enabled; run: gcloud services enable tpu.googleapis.com --project=$PROJECT"
+    point FAILED API \
+      "tpu.googleapis.com is not enabled; run: gcloud services enable tpu.googleapis.com --project=$PROJECT"
   fi
   ask type "see: gcloud compute tpus accelerator-types list --zone=$ZONE --project=$PROJECT" \
     tpu "$QUICK" accelerator-types describe "$ACCELERATOR_TYPE" --format='value(type)' || true
@@ -112,13 +114,15 @@ check_bucket() {
   local bucket=${WORKDIR#gs://} region=${ZONE%-*} place
   bucket=gs://${bucket%%/*}
   if ! cloud storage ls "$bucket" >/dev/null 2>"$scratch/error"; then
-    point FAILED bucket "$(last_error); correct WORKDIR, or make it: gcloud storage buckets create $bucket --location=$region"
+    point FAILED bucket \
+      "$(last_error); correct WORKDIR, or make it: gcloud storage buckets create $bucket --location=$region"
     return 0
   fi
-  place=$(cloud storage buckets describe "$bucket" --format='value(location)' 2>/dev/null | tr '[:upper:]' '[:lower:]') || true
+  place=$(cloud storage buckets describe "$bucket" --format='value(location)' 2>/dev/null |
+    tr '[:upper:]' '[:lower:]') || true
   case ${place:-unknown} in
     "$region") point ok bucket "$bucket, in $region" ;;
-    unknown) point warning bucket "$bucket can be listed, and its region cannot be read; data from another than $region costs" ;;
+    unknown) point warning bucket "$bucket can be listed, and its region cannot be read; outside $region data costs" ;;
     *) point warning bucket "$bucket is in $place and the TPU in $region; what crosses regions costs" ;;
   esac
 }
@@ -131,7 +135,7 @@ check_corpora() {
     case $corpus in
       gs://*) ask corpus "correct $argument in ARGS" cloud storage ls "$corpus" || true ;;
       embedded:* | hf:* | tfds:* | s3://*) point skipped corpus "$corpus is read by the workers" ;;
-      *) point FAILED corpus "$corpus is on this machine only; copy it: gcloud storage cp --recursive $corpus gs://BUCKET/" ;;
+      *) point FAILED corpus "$corpus is on this machine only; run: gcloud storage cp -r $corpus gs://BUCKET/" ;;
     esac
   done
 }
