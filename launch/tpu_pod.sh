@@ -6,7 +6,8 @@
 # queued-resources create|describe|delete` and `compute tpus tpu-vm ssh|scp|describe`.
 set -euo pipefail
 
-usage="usage: tpu_pod.sh up|run|status|logs|down|babysit [FILE]
+usage="usage: tpu_pod.sh check|up|run|status|logs|down|babysit [FILE]
+  check    look at everything that needs no TPU: settings, configuration, login, project, zone, bucket, corpus
   up       request the TPU and wait until it is ready
   run      install bertjax on every worker and start the training; it continues if the connection is lost
   status   print the queued resource, the workers and the last line of the log
@@ -18,6 +19,8 @@ FILE holds the settings (default: launch/pod.env); copy launch/pod.env.example t
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=restarts.sh
 source "$here/restarts.sh"
+# shellcheck source=pod_check.sh
+source "$here/pod_check.sh"
 POLL=${POLL:-30}                  # seconds between two checks
 PATIENCE=${PATIENCE:-10}          # checks in a row that find workers silent or only partly running, before it fails
 BACKOFF=${BACKOFF:-30}            # seconds to wait after a failed attempt, doubled after each further one
@@ -362,13 +365,13 @@ babysit() {
 [[ ${1:-} != -h && ${1:-} != --help ]] || { echo "$usage"; exit 0; }
 (($# == 1 || $# == 2)) || bad_input "$usage"
 case $1 in
-  up | run | status | logs | down | babysit) ;;
+  check | up | run | status | logs | down | babysit) ;;
   *) bad_input "$1 is not a command of tpu_pod.sh; see the usage"$'\n'"$usage" ;;
 esac
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 read_settings "${2:-$here/pod.env}"
-require_login
+[[ $1 == check ]] || require_login  # one of the points
 case $1 in run | babysit) refuse_changes ;; esac
 case $1 in logs) logs ;; *) "$1" ;; esac

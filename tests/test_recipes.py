@@ -21,7 +21,7 @@ from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.schedules import learning_rate
 from bertjax.training.stages import warmup_segments
-from tests import frozen, runs
+from tests import batches, frozen, runs
 from tests.object_store import ObjectStore
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -70,6 +70,10 @@ CLASSES = {
     "mpnet": "MPNetForMaskedLM",
 }
 
+
+# Those with a variant for a laptop, and for eight chips of TPU v5e.
+LAPTOPS = ("bert_base", "korean", "modernbert")
+EIGHT_CHIPS = ("bert_base", "korean")
 
 # {recipe: {setting: published value}}; the docstring of each recipe names the sources.
 PUBLISHED = {
@@ -342,6 +346,29 @@ def test_the_small_variant_is_the_recipe_made_small(name):
         recipe.model.dropout,
         recipe.model.attention_dropout,
     )
+
+
+@pytest.mark.parametrize("name", LAPTOPS)
+def test_the_variant_for_a_laptop_is_one_stage_of_the_recipe(name):
+    """Of the same tasks and kinds, on text that comes with bertjax, with steps of less than a second on a CPU."""
+    recipe, small = load(f"{CONFIGS / name}.py"), load(f"{CONFIGS / name}.py:laptop")
+    assert small.tasks == recipe.tasks and small.data.tokenizer.kind == recipe.data.tokenizer.kind
+    assert small.data.corpus.startswith("embedded:") and small.model.block.kind == recipe.model.block.kind
+    assert small.optimizer.schedule.kind == recipe.optimizer.schedule.kind
+    (stage,) = small.stages
+    encoder = small.encoder(small.expected_vocab_size, "cpu")
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(batches.param_shapes(small.task.objective, encoder)))
+    assert 6 * parameters * stage.batch * stage.seq_len < 1e11  # FLOPs of a step, word table included
+    warmup_segments(small.stages, small.optimizer)  # raises if warm-up and decay do not fit
+    assert f"\n| `{name}.py:laptop` | " in (CONFIGS / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize("name", EIGHT_CHIPS)
+def test_the_variant_for_eight_chips_trains_the_same(name):
+    recipe, on_eight = load(f"{CONFIGS / name}.py"), load(f"{CONFIGS / name}.py:v5e-8")
+    assert dataclasses.replace(on_eight, runtime=recipe.runtime) == recipe
+    assert on_eight.runtime != recipe.runtime and all(stage.batch % 8 == 0 for stage in on_eight.stages)
+    assert f"\n| `{name}.py:v5e-8` | " in (CONFIGS / f"{name}.py").read_text()
 
 
 @pytest.mark.parametrize("name", RECIPES)

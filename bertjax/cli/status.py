@@ -17,7 +17,7 @@ from bertjax.training.run.workdir import ALL, Workdir
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserError | OSError]]:
+def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserError]]:
     """Return the status of each workdir, and of each run in a folder of seeds or folds.
 
     Returns:
@@ -29,14 +29,23 @@ def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserErro
             workdirs = _workdirs(Workdir.at(path).root)
         except (UserError, OSError) as error:
             # Continue: a monitor must see the other runs.
-            errors.append(error)
+            errors.append(_user_error(error, path))
             continue
         for workdir in workdirs:
             try:
                 statuses.append(read_status(workdir))
             except (UserError, OSError) as error:
-                errors.append(error)
+                errors.append(_user_error(error, workdir))
     return statuses, errors
+
+
+def _user_error(error: UserError | OSError, path: epath.PathLike) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    remedy = "check its rights"
+    if storage.is_remote(path):
+        remedy = "check the address and your login (for gs://: gcloud auth application-default login)"
+    return storage.user_error(error, f"{path} cannot be read", remedy)
 
 
 def _workdirs(path: epath.Path) -> list[epath.Path]:

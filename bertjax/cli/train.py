@@ -28,6 +28,7 @@ from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason, say
 from bertjax.training import loop, session, start, sweep
+from bertjax.training import minutes as time_budget
 from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.hooks.base import Run
 from bertjax.training.hooks.default import default_hooks
@@ -54,6 +55,7 @@ def run(
     workdir: str | Path,
     *,
     name: str = "",
+    minutes: float | None = None,
     longer: bool = False,
     other_versions: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
@@ -66,6 +68,7 @@ def run(
       config: the configuration.
       workdir: folder for everything that the run writes; a second call with the same workdir resumes.
       name: configuration file name, to find the reference curve.
+      minutes: set the steps so that they take about as many minutes, see `minutes.with_steps`; None keeps the steps.
       longer: allow more steps in the last stage than when the workdir was started.
       other_versions: allow other versions of JAX and other computing libraries than at the last start.
       should_stop: called between steps and between evaluation batches. Once it returns True, the state is saved and
@@ -82,7 +85,10 @@ def run(
         processes.together(function_of, config.optimizer.kind)
     with session.opened(config, workdir, longer, other_versions, on_event) as opened:
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
+        if minutes is not None:
+            config = time_budget.with_steps(opened, config, minutes)
         started = start.check_start(opened, config, longer)
+        start.print_plan(started)
         facts = describe_labeled(started)
         with opened.watchdog.state("restoring"):
             restored = restore(started)
@@ -259,6 +265,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
     command_line.add_platform_flag(parser)
     processes.add_flag(parser)
+    time_budget.add_flag(parser)
     parser.add_argument(
         "--longer",
         action="store_true",
@@ -312,10 +319,12 @@ def main(argv: list[str] | None = None) -> int:
     if argv is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)
+    time_budget.check_flags(args, overrides, config)
     if (args.seeds or args.sweep) and folds.are_open(config):
         flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
         raise UserError(f"{flag} cannot be combined with examples.folds; leave one out, or choose one examples.fold")
-    workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
+    named = overrides if args.minutes is None else [*overrides, f"minutes={args.minutes:g}"]
+    workdir = args.workdir or f"runs/{config_file.short_name(args.config, named)}"
     try:
         if args.distributed:
             processes.start(config.runtime.heartbeat_timeout)
@@ -327,13 +336,13 @@ def main(argv: list[str] | None = None) -> int:
         raise RunFailed(f"{error}; the run has trained before, so the same command may succeed again") from error
     platform.configure_logging(processes.is_writer())
     platform.keep_compiled_programs()
-    name = config_file.reference_name(args.config, overrides)
+    name = config_file.reference_name(args.config, named)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
-        options |= {"other_versions": args.other_versions, "on_event": args.on_event}
+        options |= {"other_versions": args.other_versions, "on_event": args.on_event, "minutes": args.minutes}
         if args.sweep:
             again = command("train", *(sys.argv[1:] if argv is None else argv))
             return _sweep(args, overrides, config, workdir, options, again)

@@ -71,6 +71,7 @@ def load(config_path: str, overrides: Sequence[str] = ()) -> Config:
         del mapping["model"]["preset"]
         mapping = row_lengths.fit(mapping, {assignment.partition("=")[0] for assignment in overrides})
     _take_alternatives(mapping, [assignment.partition("=")[0] for assignment in overrides])
+    _take_corpora(mapping, [assignment.partition("=")[0] for assignment in overrides])
     _check_warmup(mapping.get("optimizer"))
     _open_stages(mapping)
     return from_dict(mapping, trust_code=True)  # the user names the file
@@ -167,6 +168,20 @@ def _take_alternatives(mapping: dict[str, Any], named: list[str]) -> None:
                     raise UserError(f"{path} and {parent}.{other} exclude each other; leave one out")
                 if other != name and other in _DEPENDENT:
                     section.pop(_DEPENDENT[other], None)
+
+
+def _take_corpora(mapping: dict[str, Any], named: list[str]) -> None:
+    """Let flags for `data.sources` replace the recipe's one corpus, and a flag for `data.corpus` its sources.
+
+    If flags set both, `DataConfig` refuses them.
+    """
+    has_corpus = "data.corpus" in named
+    has_sources = any(f"{path}.".startswith("data.sources.") for path in named)
+    if has_corpus != has_sources and isinstance(data := mapping.get("data"), dict):
+        # `smoothing` weights several sources, and `text_field` is that of the one corpus.
+        for name in ("sources", "smoothing") if has_corpus else ("corpus", "text_field"):
+            if f"data.{name}" not in named:
+                data.pop(name, None)
 
 
 def _check_warmup(optimizer: Any) -> None:

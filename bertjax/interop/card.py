@@ -30,6 +30,8 @@ An encoder of the BERT family, written by bertjax. {license}{notes}
 
 {sizes}
 
+A text has at most {longest} tokens, special symbols included: `tokenizer(text, truncation=True)` cuts longer ones.
+
 ## Data
 
 {data}
@@ -124,13 +126,16 @@ class About:
                 raise UserError(f"{name} {getattr(self, name)!r} has other characters than letters, digits, - and .")
 
 
-def text(export: Export, family: Family, parts: frozenset[str], notes: list[str], about: About | None = None) -> str:
+def text(
+    export: Export, family: Family, parts: frozenset[str], longest: int, notes: list[str], about: About | None = None
+) -> str:
     """Return the model card, in Markdown with a YAML header.
 
     Args:
       export: the model.
       family: its family in transformers, which determines class and tags.
       parts: the exported parts.
+      longest: tokens of the longest text that the tokenizer lets through, special symbols included.
       notes: notes about the export, one line each.
       about: facts that the author adds.
     """
@@ -154,6 +159,7 @@ def text(export: Export, family: Family, parts: frozenset[str], notes: list[str]
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),
+        longest=longest,
         data=_data(export) + (f"\n| commit of bertjax | `{about.commit}` |" if about.commit and export.numbers else ""),
         numbers=_numbers(export.numbers),
         mask=mask,

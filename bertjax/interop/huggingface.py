@@ -130,7 +130,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     if is_embedder:
         is_normalized = sentence_transformers.is_normalized(export.settings)
         sentence_transformers.write(folder, export.encoder, is_normalized, most)
-    (folder / card.FILE).write_text(card.text(export, family, parts, notes, about), encoding="utf-8")
+    (folder / card.FILE).write_text(card.text(export, family, parts, longest, notes, about), encoding="utf-8")
     settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import faulthandler
+import logging
 import os
 import re
 import select
@@ -156,6 +157,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     # Reading a memory-mapped file from a failed disk or server raises SIGBUS, which kills the process silently.
     if not faulthandler.is_enabled():
         faulthandler.enable(cast(IO[str], sys.__stderr__))
+    # gcsfs logs every failed request with its traceback. The error that it raises then ends the command in one line.
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     try:
         code = main() or FINISHED
     except SystemExit as ended:

@@ -91,7 +91,7 @@ class Start:
 
 
 def check_start(session: Session, config: Config, longer: bool) -> Start:
-    """Open everything that a run needs, compare it with the record in the workdir, and print the plan.
+    """Open everything that a run needs, and compare it with the record in the workdir.
 
     Args:
       session: the open workdir.
@@ -125,7 +125,6 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
     run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
     resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
     record.check_processes(identity)
-    _print_plan(program, feeds)
     return Start(session, program, feeds, source, run_record, resumes, longer)
 
 
@@ -148,8 +147,9 @@ def _identity(program: Program, feeds: Feeds, source: init_from.Source | None) -
     return identity
 
 
-def _print_plan(program: Program, feeds: Feeds) -> None:
+def print_plan(start: Start) -> None:
     """Print parameters, data, stages and layout of a run."""
+    program, feeds = start.program, start.feeds
     label = functools.partial(program.config.qualified, name="")
     print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
     for (task, _), feed in feeds.train.items():

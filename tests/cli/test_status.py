@@ -16,6 +16,7 @@ from bertjax.runtime.errors import Unavailable
 from bertjax.training.run.workdir import segment
 from tests.comparison.workdirs import STEPS, record, write
 from tests.data.test_remote import Bucket
+from tests.object_store import ObjectStore
 
 RECORDS = [record(1, 6.0), record(10, 5.0, 5.5)]
 
@@ -246,6 +247,18 @@ def test_a_run_in_an_object_store(runs, monkeypatch):
     assert there.workdir == "s3://bucket/run"
     assert (there.state, there.step, there.checkpoint, there.losses) == (here.state, here.step, 8, here.losses)
     assert there.goodput == here.goodput == 0.5
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_bucket_without_rights_is_one_line(capsys, caplog, code):
+    """gcsfs logs such an answer with its traceback."""
+    with ObjectStore().running() as store, store.used_here():
+        store.fault = lambda kind, name: code
+        assert command_line.exit_code_of(lambda: status.main([f"gs://bucket-{code}/run"])) == 2
+    assert not [record for record in caplog.records if record.name.startswith("gcsfs")]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: gs://bucket-{code}/run cannot be read: ")
+    assert line.endswith("your login (for gs://: gcloud auth application-default login)")
 
 
 @pytest.mark.parametrize(

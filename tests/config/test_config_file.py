@@ -7,6 +7,7 @@ import pytest
 
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.config_file import add_flags, find, load, parse, short_name
+from bertjax.data.config import DataConfig
 from bertjax.data.formats import FORMATS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
@@ -131,6 +132,25 @@ def test_of_the_ways_to_say_how_long_a_stage_is_that_of_a_flag_is_taken(tmp_path
         (tmp_path / "a.py").write_text(f"def get_config():\n  return {{'stages': [{recipe}]}}")
         [stage] = load(str(tmp_path / "a.py"), [f"stages.0.{by_data}=5"]).stages
         assert (getattr(stage, by_data), getattr(stage, number)) == (5, None) and stage.open_settings == (by_data,)
+
+
+def test_sources_of_flags_replace_the_corpus_of_the_file_and_the_other_way_around(tmp_path):
+    (tmp_path / "a.py").write_text("def get_config():\n  return {'data': {'corpus': 'hf:a/b', 'text_field': 'body'}}")
+    sources = ["data.sources.law.corpus=law/*.jsonl", "data.sources.books.corpus=books"]
+    data = load(str(tmp_path / "a.py"), sources).data
+    assert (data.corpus, data.text_field) == (DataConfig.corpus, DataConfig.text_field)
+    assert {name: source.corpus for name, source in data.named_sources.items()} == {
+        "books": "books",
+        "law": "law/*.jsonl",
+    }
+    with pytest.raises(UserError, match="data.corpus='c' and data.sources .law, books. are both set"):
+        load(str(tmp_path / "a.py"), [*sources, "data.corpus=c"])
+    recipe = {"data": {"sources": {"a": {"corpus": "a"}, "b": {"corpus": "b"}}, "smoothing": 0.5}}
+    (tmp_path / "b.py").write_text(f"def get_config():\n  return {recipe}")
+    data = load(str(tmp_path / "b.py"), ["data.corpus=my/texts"]).data
+    assert (data.corpus, data.sources, data.smoothing) == ("my/texts", {}, 1.0)
+    data = load(str(tmp_path / "b.py"), ["data.sources.c.corpus=c"]).data
+    assert list(data.sources) == ["a", "b", "c"] and data.smoothing == 0.5
 
 
 def test_epochs_replace_steps_of_the_file(tmp_path):

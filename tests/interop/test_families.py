@@ -75,6 +75,10 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     named |= {"BertLMHeadModel": "AutoModelForCausalLM", "NeoBERTLMHead": "AutoModelForMaskedLM"}
     auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
     assert f"# {architecture}\n" in card and f"- {kind}\n" in card
+    longest = json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"]
+    assert (
+        f"\nA text has at most {longest} tokens, special symbols included: `tokenizer(text, truncation=True)`" in card
+    )
     code = ", trust_remote_code=True" if kind == "neobert" else ""
     assert re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
     assert ("from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)." in card) == bool(code)

@@ -10,6 +10,8 @@ in the folder holds the events to come, a JSON object of lists that are consumed
 - `describe`: errors that gcloud prints instead of a state ("": no error; "hang": it never answers)
 - `create`: errors of the next requests ("": no error)
 - `login`: errors of the next checks of the login ("": no error)
+- `project`, `services`, `type`, `version`, `location`: answers to what `tpu_pod.sh check` asks; one that starts with
+  ERROR is an error
 
 One state is not documented by gcloud: VM PREEMPTED stands for ACTIVE with a VM that is PREEMPTED.
 """
@@ -99,6 +101,35 @@ def create(flags: argparse.Namespace) -> None:
     resource.write(take("requests", waiting), {**vars(flags), "do": None})
 
 
+def answer(kind: str, default: str) -> None:
+    """Print the next answer of its kind, or fail with it."""
+    event = take(kind, default)
+    if event.startswith("ERROR "):
+        fail(event.removeprefix("ERROR "))
+    print(event)
+
+
+def describe_project(flags: argparse.Namespace) -> None:
+    answer("project", flags.name)
+
+
+def list_services(flags: argparse.Namespace) -> None:
+    assert flags.filter == "config.name=tpu.googleapis.com" and flags.enabled, flags
+    answer("services", "tpu.googleapis.com")
+
+
+def describe_type(flags: argparse.Namespace) -> None:
+    answer("type", flags.name)
+
+
+def describe_version(flags: argparse.Namespace) -> None:
+    answer("version", flags.name)
+
+
+def describe_bucket(flags: argparse.Namespace) -> None:
+    answer("location", "ZONE")
+
+
 def print_token(flags: argparse.Namespace) -> None:
     if error := take("login", None):
         fail(error)
@@ -172,6 +203,10 @@ def matches(pattern: str) -> list[Path]:
 
 
 def list_objects(flags: argparse.Namespace) -> None:
+    if "/" not in flags.name.removeprefix("gs://"):  # a bucket
+        if not in_bucket(flags.name).is_dir():
+            fail(f"{flags.name} not found: 404.")
+        return print("\n".join(f"{flags.name}/{path.name}" for path in sorted(in_bucket(flags.name).iterdir())))
     print("\n".join(f"gs://{path.relative_to(CLOUD / 'buckets')}" for path in matches(flags.name)))
 
 
@@ -201,6 +236,16 @@ def parser() -> argparse.ArgumentParser:
     command(storage, "cp", copy, "target", parents=[anywhere])
     command(storage, "ls", list_objects, parents=[anywhere])
     command(storage, "cat", cat, parents=[anywhere])
+    buckets = storage.add_parser("buckets").add_subparsers(required=True)
+    command(buckets, "describe", describe_bucket, "--format", parents=[anywhere])
+    projects = services.add_parser("projects").add_subparsers(required=True)
+    command(projects, "describe", describe_project, "--format", parents=[anywhere])
+    apis = services.add_parser("services").add_subparsers(required=True)
+    listed = apis.add_parser("list", parents=[anywhere], allow_abbrev=False)
+    listed.set_defaults(do=list_services)
+    listed.add_argument("--enabled", action="store_true")
+    for flag in ("--project", "--filter", "--format"):
+        listed.add_argument(flag, required=True)
     auth = services.add_parser("auth").add_subparsers(required=True)
     auth.add_parser("print-access-token", parents=[anywhere], allow_abbrev=False).set_defaults(do=print_token)
     compute = services.add_parser("compute").add_subparsers(required=True)
@@ -212,6 +257,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--internal-ips", action="store_true")
     command(queued, "describe", describe, "--format")
     command(queued, "delete", delete).add_argument("--force", action="store_true")
+    types = tpus.add_parser("accelerator-types").add_subparsers(required=True)
+    command(types, "describe", describe_type, "--format")
+    versions = tpus.add_parser("versions").add_subparsers(required=True)
+    command(versions, "describe", describe_version, "--format")
     vm = tpus.add_parser("tpu-vm").add_subparsers(required=True)
     command(vm, "describe", describe_vm, "--format")
     command(vm, "ssh", ssh, "--worker", "--command")

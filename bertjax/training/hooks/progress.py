@@ -12,7 +12,10 @@ from bertjax.training.results.report import show_samples
 
 
 class ProgressBar(Hook):
-    """A bar over a run's steps; it redraws rarely if stderr is a file."""
+    """A bar over a run's steps; it redraws rarely if stderr is a file.
+
+    The time left follows from the steps after the first one of this start, which waits for the compiler.
+    """
 
     def __init__(self):
         self._bar: Any = None  # a `tqdm` from the start on
@@ -33,8 +36,14 @@ class ProgressBar(Hook):
             self._bar.set_postfix_str("compiling the step")
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
+        if self._bar.n == run.restored.step:
+            restart_clock(self._bar, step)
         self._bar.update(step - self._bar.n)
         show_metrics(self._bar, metrics)
+
+    def on_chunk(self, run: Run, first: int) -> None:
+        if run.owes_evaluation:
+            self._bar.set_postfix_str("evaluating")
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
         self._bar.write(show_samples(run.step, evaluation))
@@ -42,6 +51,13 @@ class ProgressBar(Hook):
     def on_close(self, run: Run, error: BaseException | None) -> None:
         if self._bar is not None:  # the start may have ended before
             self._bar.close()
+
+
+def restart_clock(bar: tqdm, step: int) -> None:
+    """Set a bar to a step that does not count for its speed."""
+    bar.initial = bar.n = bar.last_print_n = step
+    bar.unpause()
+    bar.refresh()
 
 
 def show_metrics(bar: tqdm, metrics: dict[str, float]) -> None:

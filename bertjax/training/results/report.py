@@ -71,10 +71,14 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
 def masked_sentence(samples: Sequence[Mapping[str, Any]]) -> str:
     """Return an example sentence with [MASK], taken from the samples unless they are plain ASCII.
 
+    Samples with a broken character are left out. Masking replaces some tokens by random ones, and one that holds only a
+    part of a character decodes to U+FFFD.
+
     Args:
       samples: samples from an evaluation, as in `samples.jsonl`.
     """
-    sentences = [part.strip() for sample in samples for part in re.split(r"\[CLS\]|\[SEP\]", sample["text"])]
+    parts = [part.strip() for sample in samples for part in re.split(r"\[CLS\]|\[SEP\]", sample["text"])]
+    sentences = [part for part in parts if "\ufffd" not in part]
     letters = filter(str.isalpha, "".join(sentences))
     # ASCII letters suggest English, for which the default sentence will do.
     masked = [] if all(map(str.isascii, letters)) else [sentence for sentence in sentences if "[MASK]" in sentence]

@@ -135,6 +135,8 @@ def test_a_table_of_a_bare_evaluation_has_no_caption():
             ["[CLS] 바람 [MASK] 분다. [SEP] [MASK] 온다. [SEP]", "[CLS] 비 [SEP]"],
             "[MASK] 온다.",
         ),
+        (["[CLS] [MASK] 부\ufffd의소 [SEP] 채권의 [MASK] 취지 [SEP]"], "채권의 [MASK] 취지"),
+        (["[CLS] [MASK] 부\ufffd의소 [SEP]"], "The [MASK] is old."),
         (["[CLS] “No!” [MASK] he. [SEP]"], "The [MASK] is old."),
         (["<s>Grüße <mask></s>"], "The [MASK] is old."),
         ([], "The [MASK] is old."),

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# The points of `tpu_pod.sh check`: all that can be known before a TPU costs money. tpu_pod.sh sources this file; the
+# functions `limited`, `tpu` and `state`, the settings, $here and $scratch are its own.
+# shellcheck disable=SC2154
+#
+# Sources: gcloud reference, `projects describe`, `services list`, `compute tpus accelerator-types describe`, `compute
+# tpus versions describe`, `storage buckets describe` and `storage ls`. None of them makes or changes a resource.
+PYTHON=${PYTHON:-python3}     # an environment with bertjax and libtpu: pip install '.[tpu]'
+FORECAST=${FORECAST:-yes}     # no: do not compile the step for the TPU, which takes minutes
+wrong=0
+
+# point ok|skipped|warning|FAILED NAME TEXT
+point() {
+  printf '%-8s %-10s %s\n' "$@"
+  [[ $1 != FAILED ]] || wrong=$((wrong + 1))
+}
+
+# Prints the line of the last error that says what is wrong. That of gcloud may be the first of many.
+last_error() {
+  local line
+  line=$(sed -n '/^ERROR: /{s///p;q}' "$scratch/error")
+  line=${line:-$(sed '/^ *$/d' "$scratch/error" | tail -n 1)}
+  line=${line#tpu_pod: }
+  echo "${line#error: }"
+}
+
+# ask NAME REMEDY COMMAND...: prints the last line of what a command prints, or why it fails and the remedy.
+ask() {
+  local answer
+  if answer=$("${@:3}" 2>"$scratch/error"); then
+    point ok "$1" "$(tail -n 1 <<<"$answer")"
+  else
+    point FAILED "$1" "$(last_error); $2"
+    return 1
+  fi
+}
+
+cloud() { limited "$QUICK" gcloud "$@" --quiet; }
+
+check_machine() {
+  local tool missing='' free
+  for tool in git tar gzip timeout "$PYTHON"; do
+    command -v "$tool" >/dev/null || missing+=" $tool"
+  done
+  if [[ -z $missing ]]; then point ok tools "gcloud git tar gzip timeout $PYTHON"; else
+    point FAILED tools "not installed:$missing; install them, or set PYTHON to an environment with bertjax"
+  fi
+  free=$(($(df -Pk "$scratch" | awk 'NR == 2 {print $4}') / 1024))
+  if ((free >= 1024)); then point ok disk "$((free / 1024)) GiB free in ${scratch%/*}"; else
+    point FAILED disk "$free MiB free in ${scratch%/*}; free 1024, or set TMPDIR to another folder"
+  fi
+}
+
+in_checkout() { (cd "$here/.." && limited "$SLOW" "$PYTHON" -m "$@"); }
+
+check_config() {
+  local code=0 argument flags=()
+  # What `run` would refuse, in a subshell, which it ends.
+  if (refuse_changes) 2>"$scratch/error"; then point ok commit "${COMMIT:0:12} ($REF)"; else
+    point FAILED commit "$(last_error)"
+  fi
+  if in_checkout bertjax.train --config="$CONFIG" ${ARGS[@]+"${ARGS[@]}"} --settings=seed \
+    >/dev/null 2>"$scratch/error"; then
+    point ok config "$CONFIG, with ${#ARGS[@]} arguments"
+  else
+    point FAILED config "$(last_error); correct CONFIG or ARGS"
+    return 0
+  fi
+  if [[ $FORECAST != yes ]]; then
+    point skipped forecast "FORECAST=$FORECAST; whether the step fits $ACCELERATOR_TYPE is not known"
+    return 0
+  fi
+  for argument in ${ARGS[@]+"${ARGS[@]}"}; do
+    [[ $argument != --config.* ]] || flags+=("$argument")
+  done
+  in_checkout bertjax compile --config="$CONFIG" ${flags[@]+"${flags[@]}"} --topology="$ACCELERATOR_TYPE" \
+    >/dev/null 2>"$scratch/error" || code=$?
+  case $code in
+    0) point ok forecast "$(last_error)" ;;
+    1) point FAILED forecast "$(last_error); lower runtime.micro_tokens, or choose a larger ACCELERATOR_TYPE" ;;
+    2)
+      if grep -q 'depends on the data' "$scratch/error"; then point skipped forecast "$(last_error)"; else
+        point FAILED forecast "$(last_error)"
+      fi
+      ;;
+    *) point FAILED forecast "exit code $code: $(last_error)" ;;
+  esac
+}
+
+check_project() {
+  local now
+  ask project "see: gcloud projects list" cloud projects describe "$PROJECT" --format='value(projectId)' || true
+  if [[ -n $(cloud services list --enabled --project="$PROJECT" --filter=config.name=tpu.googleapis.com \
+    --format='value(config.name)' 2>"$scratch/error") ]]; then
+    point ok API tpu.googleapis.com
+  else
+    point FAILED API \
+      "tpu.googleapis.com is not enabled; run: gcloud services enable tpu.googleapis.com --project=$PROJECT"
+  fi
+  ask type "see: gcloud compute tpus accelerator-types list --zone=$ZONE --project=$PROJECT" \
+    tpu "$QUICK" accelerator-types describe "$ACCELERATOR_TYPE" --format='value(type)' || true
+  ask runtime "see: gcloud compute tpus versions list --zone=$ZONE --project=$PROJECT" \
+    tpu "$QUICK" versions describe "$RUNTIME_VERSION" --format='value(version)' || true
+  now=$(state 2>/dev/null)
+  case $now in
+    NONE) point ok name "$NAME is free" ;;
+    UNKNOWN) point FAILED name "$(last_error); check PROJECT, ZONE and your role in the project (TPU Admin)" ;;
+    *) point warning name "$NAME is $now: it exists already, and may cost money" ;;
+  esac
+  point skipped quota "only a request shows it; see https://console.cloud.google.com/iam-admin/quotas?project=$PROJECT"
+}
+
+check_bucket() {
+  local bucket=${WORKDIR#gs://} region=${ZONE%-*} place
+  bucket=gs://${bucket%%/*}
+  if ! cloud storage ls "$bucket" >/dev/null 2>"$scratch/error"; then
+    point FAILED bucket \
+      "$(last_error); correct WORKDIR, or make it: gcloud storage buckets create $bucket --location=$region"
+    return 0
+  fi
+  place=$(cloud storage buckets describe "$bucket" --format='value(location)' 2>/dev/null |
+    tr '[:upper:]' '[:lower:]') || true
+  case ${place:-unknown} in
+    "$region") point ok bucket "$bucket, in $region" ;;
+    unknown) point warning bucket "$bucket can be listed, and its region cannot be read; outside $region data costs" ;;
+    *) point warning bucket "$bucket is in $place and the TPU in $region; what crosses regions costs" ;;
+  esac
+}
+
+check_corpora() {
+  local argument corpus
+  for argument in ${ARGS[@]+"${ARGS[@]}"}; do
+    [[ $argument =~ ^--config\.data\.((sources\.[A-Za-z0-9_-]+\.)?corpus|heldout)=(.*)$ ]] || continue
+    corpus=${BASH_REMATCH[3]}
+    case $corpus in
+      gs://*) ask corpus "correct $argument in ARGS" cloud storage ls "$corpus" || true ;;
+      embedded:* | hf:* | tfds:* | s3://*) point skipped corpus "$corpus is read by the workers" ;;
+      *) point FAILED corpus "$corpus is on this machine only; run: gcloud storage cp -r $corpus gs://BUCKET/" ;;
+    esac
+  done
+}
+
+check() {
+  point ok settings "NAME=$NAME, $ACCELERATOR_TYPE in $ZONE"
+  check_machine
+  check_config
+  if cloud auth print-access-token >/dev/null 2>"$scratch/error"; then
+    point ok login gcloud
+    check_project
+    check_bucket
+    check_corpora
+  elif is_logged_out; then
+    point FAILED login "gcloud is not logged in, or its login has expired; run: gcloud auth login, then check again"
+  else
+    point FAILED login "$(last_error); check the network, then check again"
+  fi
+  ((wrong == 0)) || { log "$wrong points failed; nothing was requested"; exit 2; }
+  log "nothing was requested; tpu_pod.sh up requests the TPU"
+}
