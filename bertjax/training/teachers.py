@@ -6,7 +6,7 @@ from bertjax.config.config import Config, Task
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.distill.wrapper import Wrapper
+from bertjax.objectives.distill.wrapper import Taught
 from bertjax.runtime.errors import UserError
 
 
@@ -30,7 +30,7 @@ def _with_teacher(task: Task) -> Task:
             f"examples.unlabeled={unlabeled} needs a teacher, which labels it; set objective.kind=distilled, "
             "objective.teacher and objective.losses"
         )
-    if not isinstance(objective, Wrapper) or objective.bound_teacher is not None:
+    if not isinstance(objective, Taught) or objective.bound_teacher is not None:
         return task
     if not objective.teacher:
         raise UserError(
