@@ -29,5 +29,9 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "multipliers": [{"path": "^heads/(?!.*/(transform|norm)/)", "factor": 500.0}],
     }
     config.stages = [{"epochs": 40.0, "min_steps": 40, "seq_len": 128, "examples": 32}]
-    config.eval = {"every": 10**9, "rows": 0, "samples": 0}
+    config.eval = {"rows": 0, "samples": 0}
+    if variant == "smoke":
+        config.optimizer.learning_rate = 3e-3
+        config.optimizer.multipliers[0].factor = 1.0
+        config.stages[0].update({"epochs": 4.0, "min_steps": 0, "seq_len": 32})
     return config
