@@ -1,4 +1,4 @@
-"""SetFit: pairs of the batch equal to numpy, on packed rows too; the encoder learns from pairs, the head from labels."""
+"""SetFit: pairs of the batch are those of numpy, packed or not; pairs train the encoder, labels the head."""
 
 import dataclasses
 
