@@ -59,7 +59,7 @@ def test_what_it_found_is_printed_before_the_first_step(finished, command):
         f"{path}, training: 2 classes, the rarest first: Kritik ",
         "of 160 records are held out by class, equal texts on one side (examples.heldout=0.2, seed 0)",
         "training examples have ",
-        "the model can be converted to ONNX",
+        "the model can be converted to sentence-transformers and ONNX",
         "warning: not to transformers: its classes have no objective.pooling=mean; set --config.tasks.classify."
         "objective.pooling=cls",
     ]

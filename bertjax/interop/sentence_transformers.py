@@ -17,6 +17,7 @@ from bertjax.interop import weights
 from bertjax.interop.names import ENCODER_ONLY
 from bertjax.interop.task_heads import MEAN, ON_EXAMPLES, first_objective
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives.finetuning.reading import LAST
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
 
@@ -106,15 +107,15 @@ def is_normalized(settings: Mapping[str, Any]) -> bool:
 
 
 def classifier_on_mean(export: Export) -> str:
-    """Return the name of the head if it is linear, on the mean of the hidden states; empty otherwise.
+    """Return the name of the model's head if it is the only one, linear, and on the mean of the hidden states.
 
-    Most classes of transformers have no such head, and sentence-transformers has its parts.
+    Most classes of transformers have no such head, and sentence-transformers has its parts. Empty for another model.
     """
-    objective = first_objective(export.settings)
+    objective, heads = first_objective(export.settings), export.params.get("heads", {})
     term = str(objective.get("kind", ""))
-    head = export.params.get("heads", {}).get(term, {})
-    is_linear = term in ON_EXAMPLES and head.keys() == {"kernel", "bias"}
-    return term if is_linear and objective.get("pooling") == MEAN and objective.get("reads", "last") == "last" else ""
+    if heads.keys() != {term} or term not in ON_EXAMPLES or heads[term].keys() != {"kernel", "bias"}:
+        return ""
+    return term if objective.get("pooling") == MEAN and objective.get("reads", LAST) == LAST else ""
 
 
 def write(
