@@ -330,12 +330,15 @@ def missing(
 
 def markdown(lines: list[Line]) -> str:
     """Return a table with a row for each task and number of examples: the mean over the seeds, and their number."""
-    columns = COLUMNS_OF_FEW if any("per_class" in line for line in lines) else COLUMNS_OF_ARMS
+    names = COLUMNS_OF_FEW if any("per_class" in line for line in lines) else COLUMNS_OF_ARMS
+    columns = {arm: name for arm, name in names.items() if any(line["arm"] == arm for line in lines)}
     rows = [
         f"| task | metric | records | majority | {' | '.join(columns.values())} |",
         "|---|---|---|---|" + "---|" * len(columns),
     ]
-    for task, size in dict.fromkeys((line["task"], line.get("per_class", 0)) for line in lines):
+    tasks = list(dict.fromkeys(line["task"] for line in lines))
+    sizes = {(line["task"], line.get("per_class", 0)) for line in lines}
+    for task, size in sorted(sizes, key=lambda each: (tasks.index(each[0]), each[1])):
         own = [line for line in lines if (line["task"], line.get("per_class", 0)) == (task, size)]
         majority = own[0]["majority"]
         records = f"{size} of each of {own[0]['classes']}" if size else f"{own[0]['train_records']:,}"

@@ -6,6 +6,7 @@ alone. The classifier does not change the encoder.
 """
 
 import dataclasses
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +49,9 @@ class SetFit(Wrapper):
     def logits(self, model, batch, key=None):
         """Return logits_BNC, which have no gradient with respect to the encoder, and the vectors [B, N, D]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
-        pooled_BND = self.objective.pooled(model, batch, encoder_key)
-        return self.objective.of_head(model, jax.lax.stop_gradient(pooled_BND), head_key), pooled_BND
+        objective = cast(Classification, self.objective)
+        pooled_BND = objective.pooled(model, batch, encoder_key)
+        return objective.of_head(model, jax.lax.stop_gradient(pooled_BND), head_key), pooled_BND
 
     def weights(self, batch):
         return super().weights(batch) | {term: jnp.sum(pairs_PQ) for term, pairs_PQ in _pairs(batch).items()}
