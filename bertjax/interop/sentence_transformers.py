@@ -17,7 +17,6 @@ from bertjax.interop import weights
 from bertjax.interop.names import ENCODER_ONLY
 from bertjax.interop.task_heads import MEAN, ON_EXAMPLES, first_objective
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.finetuning.reading import LAST
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
 
@@ -115,7 +114,7 @@ def classifier_on_mean(export: Export) -> str:
     term = str(objective.get("kind", ""))
     if heads.keys() != {term} or term not in ON_EXAMPLES or heads[term].keys() != {"kernel", "bias"}:
         return ""
-    return term if objective.get("pooling") == MEAN and objective.get("reads", LAST) == LAST else ""
+    return term if objective.get("pooling") == MEAN and objective.get("reads", "last") == "last" else ""
 
 
 def write(
