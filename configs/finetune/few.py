@@ -64,6 +64,6 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.eval = {"rows": 0, "samples": 0}
     if variant == "smoke":
         config.optimizer.learning_rate = 3e-3
-        config.optimizer.multipliers[0].factor = 1.0
+        config.optimizer.multipliers[0]["factor"] = 1.0
         config.stages[0].update({"epochs": 4.0, "min_steps": 0, "seq_len": 32})
     return config
