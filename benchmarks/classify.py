@@ -2,12 +2,16 @@
 
     python -m benchmarks.classify --model=HF_FOLDER --data=FOLDER --tasks=XQuAD,SST-2,CoNLL-2003 --seeds=3 \
         --out=benchmarks/results/classify.jsonl --torch-python=OTHER_VENV/bin/python
+    python -m benchmarks.classify --model=HF_FOLDER --data=FOLDER --tasks=SST-2,NSMC --per-class=8,32 --seeds=3 \
+        --arms=simple,recipe,few --out=benchmarks/results/classify_few.jsonl
     python -m benchmarks.classify --out=benchmarks/results/classify.jsonl --markdown
 
 Nothing is tuned for a task. The arm `recipe` is `configs/finetune/classify.py` as it is, except that it evaluates only
-at the end. `trainer` has the defaults of `TrainingArguments`: 3 epochs, batch 8, 5e-5, linear decay, no warm-up, no
-weight decay. `simple` needs no network: TF-IDF of words with logistic regression (for numbers ridge regression, for
-tags the most frequent tag of each word), scikit-learn's defaults. All three get the same records and the same scoring.
+at the end. So are `cls`, which is `classify.py:cls`, and `few`, which is `few.py`. `trainer` has the defaults of
+`TrainingArguments`: 3 epochs, batch 8, 5e-5, linear decay, no warm-up, no weight decay. `simple` needs no network:
+TF-IDF of words with logistic regression (for numbers ridge regression, for tags the most frequent tag of each word),
+scikit-learn's defaults. All arms get the same records and the same scoring. With `--per-class` there are only so many
+training records of each class, which the seed draws.
 XQuAD is a task of 48 classes: which article is a question about? A fifth of the questions of each article is held out.
 FOLDER is described in benchmarks/README.md. A restarted command continues with the missing runs.
 """
@@ -40,7 +44,11 @@ from bertjax.objectives.finetuning import entities
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
-ARMS = ("simple", "recipe", "trainer")
+ARMS = ("simple", "recipe", "trainer", "cls", "few")
+# {arm: name of its column}
+COLUMNS_OF_ARMS = {"simple": "simple", "trainer": "Trainer, defaults", "recipe": "recipe", "cls": "recipe, `cls`"}
+COLUMNS_OF_FEW = {"simple": "simple", "recipe": "`classify.py`", "few": "`few.py`"}
+RECIPES = {"recipe": "classify.py", "cls": "classify.py:cls", "few": "few.py"}
 METRICS = {"STS-B": "spearman", "CoNLL-2003": "f1"}
 # {task: (training file, held-out file, records of the training file; 0 for all)}
 FILES = {
@@ -71,9 +79,12 @@ DEFAULTS = {
 HELDOUT_LIMIT = 1000
 
 
-def records_of(task: str, data: Path, folder: Path) -> tuple[LabeledText | Tagged, list[Record], list[Record]]:
+def records_of(
+    task: str, data: Path, folder: Path, all_train: bool = False
+) -> tuple[LabeledText | Tagged, list[Record], list[Record]]:
     """Return the format of a task with files in `folder`, and the records of both files."""
     train, heldout, limit = FILES[task]
+    limit = 0 if all_train else limit
     if task == "XQuAD":
         paths = _questions(_file(data / train), folder)
         format = LabeledText(text="text", **paths)
@@ -92,6 +103,18 @@ def records_of(task: str, data: Path, folder: Path) -> tuple[LabeledText | Tagge
         for path, count in ((format.train, limit), (format.heldout, HELDOUT_LIMIT))
     )
     return format, train, heldout
+
+
+def drawn(records: list[Record], label: str, per_class: int, seed: int) -> list[Record]:
+    """Return `per_class` random records of each class in random order, or all of a class that has fewer."""
+    shuffled = [records[index] for index in np.random.default_rng(seed).permutation(len(records))]
+    taken: Counter[Any] = Counter()
+    chosen = []
+    for record in shuffled:
+        if taken[record[label]] < per_class:
+            taken[record[label]] += 1
+            chosen.append(record)
+    return chosen
 
 
 def _questions(path: str, folder: Path) -> dict[str, str]:
@@ -117,12 +140,22 @@ def _file(path: Path) -> str:
 
 
 class Job:
-    """A task for all arms: the records, written as files of bertjax and as a job of `benchmarks/arms/trainer.py`."""
+    """A task for all arms: the records, written as files of bertjax and as a job of `benchmarks/arms/trainer.py`.
 
-    def __init__(self, task: str, data: Path, folder: Path):
+    Args:
+      task: name of the task.
+      data: folder of the tasks.
+      folder: where to write the files.
+      per_class: training records of each class, drawn from all of them; 0 takes the records of `FILES`.
+      seed: seed of that draw.
+    """
+
+    def __init__(self, task: str, data: Path, folder: Path, per_class: int = 0, seed: int = 0):
         self.task = task
-        self.format, self.train, self.heldout = records_of(task, data, folder)
+        self.format, self.train, self.heldout = records_of(task, data, folder, all_train=per_class > 0)
         self.is_tagged, self.is_number = isinstance(self.format, Tagged), task == "STS-B"
+        if per_class:
+            self.train = drawn(self.train, self.format.label, per_class, seed)
         counts = {} if self.is_number else self.format.class_counts(self.train)
         self.classes = tuple(sorted(counts))
         self.files = {split: self._write(folder, split) for split in ("train", "heldout")}
@@ -187,9 +220,11 @@ def simple(job: Job) -> list[Any]:
     return model.fit(texts["train"], job.labels("train")).predict(texts["heldout"]).tolist()
 
 
-def recipe(job: Job, seed: int, export: Path, folder: Path) -> tuple[list[Any], dict[str, Any]]:
+def recipe(job: Job, arm: str, seed: int, export: Path, folder: Path) -> tuple[list[Any], dict[str, Any]]:
     """Train with the command that users run; return the predictions and figures."""
     variant = ":tags" if job.is_tagged else ":regression" if job.is_number else ""
+    if variant and arm != "recipe":
+        raise UserError(f"--arms has {arm!r}, which has no classes to predict on {job.task}; leave one of them out")
     settings = {f"examples.{split}": path for split, path in job.files.items()}
     if not job.is_tagged:
         fields = dict(zip(("text", "pair"), job.format.inputs)) | {"label": job.format.label}
@@ -197,7 +232,7 @@ def recipe(job: Job, seed: int, export: Path, folder: Path) -> tuple[list[Any], 
     overrides = [f"tasks.classify.{name}={value}" for name, value in settings.items()]
     overrides += [f"init_from={export}", f"seed={seed}", "runtime.keep_best=0", f"eval.every={10**9}"]
     flags = ["--platform=cpu", f"--workdir={folder}", *(f"--config.{override}" for override in overrides)]
-    call("bertjax.train", f"--config=configs/finetune/classify.py{variant}", *flags)
+    call("bertjax.train", f"--config=configs/finetune/{RECIPES[arm]}{variant}", *flags)
     names = (*job.format.inputs, "words")
     predicted = defaultdict(list)
     for line in (folder / "predictions" / "heldout.jsonl").read_text().splitlines():
@@ -250,16 +285,16 @@ def trainer(job: Job, seed: int, model: Path, folder: Path, python: str) -> tupl
     return predictions, figures
 
 
-def measure(task: str, seed: int, arm: str, args: argparse.Namespace) -> Line:
+def measure(task: str, seed: int, arm: str, per_class: int, args: argparse.Namespace) -> Line:
     """Run one arm and return its line of the file."""
     with tempfile.TemporaryDirectory() as name:
         folder, began = Path(name), time.monotonic()
-        job, figures = Job(task, args.data, folder), {}
+        job, figures = Job(task, args.data, folder, per_class, seed), {}
         if arm == "simple":
             predictions = simple(job)
-        elif arm == "recipe":
+        elif arm in RECIPES:
             convert.run(args.model, folder / "export")
-            predictions, figures = recipe(job, seed, folder / "export", folder / "run")
+            predictions, figures = recipe(job, arm, seed, folder / "export", folder / "run")
         else:
             predictions, figures = trainer(job, seed, args.model, folder, args.torch_python)
         score = job.score(predictions)
@@ -268,6 +303,7 @@ def measure(task: str, seed: int, arm: str, args: argparse.Namespace) -> Line:
             "task": task,
             "arm": arm,
             "seed": seed,
+            **({"per_class": per_class} if per_class else {}),
             "metric": METRICS.get(task, "accuracy"),
             "score": score,
             "majority": job.majority(),
@@ -280,24 +316,34 @@ def measure(task: str, seed: int, arm: str, args: argparse.Namespace) -> Line:
         }
 
 
-def missing(tasks: Sequence[str], arms: Sequence[str], seeds: int, lines: list[Line]) -> list[tuple[str, int, str]]:
-    """Return (task, seed, arm) of the runs without a line; the arm `simple` has seed 0 only."""
-    done = {(line["task"], line["seed"], line["arm"]) for line in lines}
-    runs = [(task, seed, arm) for task in tasks for seed in range(seeds) for arm in arms]
-    return [run for run in runs if run not in done and not (run[2] == "simple" and run[1])]
+def missing(
+    tasks: Sequence[str], arms: Sequence[str], seeds: int, sizes: Sequence[int], lines: list[Line]
+) -> list[tuple[str, int, str, int]]:
+    """Return (task, seed, arm, examples of a class) of the runs without a line.
+
+    The arm `simple` has seed 0 only, unless seeds draw the examples.
+    """
+    done = {(line["task"], line["seed"], line["arm"], line.get("per_class", 0)) for line in lines}
+    runs = [(task, seed, arm, size) for task in tasks for size in sizes for seed in range(seeds) for arm in arms]
+    return [run for run in runs if run not in done and not (run[2] == "simple" and run[1] and not run[3])]
 
 
 def markdown(lines: list[Line]) -> str:
-    """Return a table with a row for each task: the mean over the seeds, and their number."""
+    """Return a table with a row for each task and number of examples: the mean over the seeds, and their number."""
+    names = COLUMNS_OF_FEW if any("per_class" in line for line in lines) else COLUMNS_OF_ARMS
+    columns = {arm: name for arm, name in names.items() if any(line["arm"] == arm for line in lines)}
     rows = [
-        "| task | metric | records | majority | simple | Trainer, defaults | recipe |",
-        "|---|---|---|---|---|---|---|",
+        f"| task | metric | records | majority | {' | '.join(columns.values())} |",
+        "|---|---|---|---|" + "---|" * len(columns),
     ]
-    for task in dict.fromkeys(line["task"] for line in lines):
-        own = [line for line in lines if line["task"] == task]
+    tasks = list(dict.fromkeys(line["task"] for line in lines))
+    sizes = {(line["task"], line.get("per_class", 0)) for line in lines}
+    for task, size in sorted(sizes, key=lambda each: (tasks.index(each[0]), each[1])):
+        own = [line for line in lines if (line["task"], line.get("per_class", 0)) == (task, size)]
         majority = own[0]["majority"]
-        cells = [task, own[0]["metric"], f"{own[0]['train_records']:,}", "" if majority is None else f"{majority:.3f}"]
-        for arm in ("simple", "trainer", "recipe"):
+        records = f"{size} of each of {own[0]['classes']}" if size else f"{own[0]['train_records']:,}"
+        cells = [task, own[0]["metric"], records, "" if majority is None else f"{majority:.3f}"]
+        for arm in columns:
             scores = [line["score"] for line in own if line["arm"] == arm]
             spread = f" ± {np.std(scores, ddof=1):.3f}" if len(scores) > 1 else ""
             cells.append(f"{np.mean(scores):.3f}{spread} ({len(scores)})" if scores else "")
@@ -316,7 +362,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="folder of transformers with a BERT and its tokenizer")
     parser.add_argument("--data", type=Path, help="folder of the tasks")
     parser.add_argument("--tasks", default="XQuAD", help=f"tasks with commas between them: {', '.join(FILES)}")
-    parser.add_argument("--arms", default=",".join(ARMS), help=f"arms with commas between them: {', '.join(ARMS)}")
+    parser.add_argument(
+        "--arms", default="simple,recipe,trainer", help=f"arms with commas between them: {', '.join(ARMS)}"
+    )
+    parser.add_argument("--per-class", default="0", help="numbers of training examples of each class; 0 for all")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (simple has no seed)")
     parser.add_argument("--torch-python", default=sys.executable, help="the Python of the arm trainer")
     parser.add_argument("--out", type=Path, required=True, help="file of JSON lines, one for each run")
@@ -328,9 +377,10 @@ def main(argv: list[str] | None = None) -> int:
     tasks, arms = resumable.chosen(args.tasks, FILES, "--tasks"), resumable.chosen(args.arms, ARMS, "--arms")
     if not args.data or not args.model:
         raise UserError("--data or --model is missing; name the folders of the tasks and of the model")
-    runs = missing(tasks, arms, args.seeds, finished(args.out))
+    sizes = [int(size) for size in args.per_class.split(",")]
+    runs = missing(tasks, arms, args.seeds, sizes, finished(args.out))
     resumable.run(
-        {f"{task}, seed {seed}, {arm}": (task, seed, arm) for task, seed, arm in runs},
+        {f"{task}, {size} a class, seed {seed}, {arm}": run for run in runs for task, seed, arm, size in [run]},
         args.out,
         lambda run: measure(*run, args),
     )

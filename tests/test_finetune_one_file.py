@@ -59,7 +59,7 @@ def test_what_it_found_is_printed_before_the_first_step(finished, command):
         f"{path}, training: 2 classes, the rarest first: Kritik ",
         "of 160 records are held out by class, equal texts on one side (examples.heldout=0.2, seed 0)",
         "training examples have ",
-        "the model can be converted to ONNX",
+        "the model can be converted to sentence-transformers and ONNX",
         "warning: not to transformers: its classes have no objective.pooling=mean; set --config.tasks.classify."
         "objective.pooling=cls",
     ]
@@ -205,3 +205,21 @@ def test_a_number_that_is_no_share_is_refused():
     task = {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "heldout": 2}}
     with pytest.raises(UserError, match="examples.heldout=2.0 must be a file, or a share between 0 and 1"):
         from_dict({"tasks": {"a": task}})
+
+
+def test_few_examples_leave_a_classifier_like_any_other(command, tmp_path, capfd):
+    """The recipe takes the same flags; pairs are its own, and nothing of them is in the export."""
+    workdir, (_, source, train, precision, _) = tmp_path / "run", command[0]
+    flags = ["--config=finetune/few:smoke", source, train, precision.replace("objective.", "objective.objective.")]
+    assert runs.call(*flags, "--config.stages.0.epochs=1.0", f"--workdir={workdir}") == 0
+    before = "".join(capfd.readouterr())
+    assert "the model can be converted to sentence-transformers and ONNX" in before
+    assert "set --config.tasks.classify.objective.objective.pooling=cls" in before
+    summary = json.loads((workdir / "summary.json").read_text())
+    assert {"together_loss", "apart_loss", "accuracy", "threshold"} <= summary["eval"].keys()
+    settings = SavedModel(workdir / "export").settings["tasks"]["classify"]["objective"]
+    assert (settings["kind"], settings["classes"]) == ("classification", ["Kritik", "Lob"])
+    assert settings["temperature"] == pytest.approx(summary["eval"]["temperature"])
+    [answer] = bertjax.predictor(workdir / "export").predict([{"Nachricht": "abc good"}])
+    assert answer["prediction"] in ("Kritik", "Lob") and "accepted" in answer
+    assert (workdir / "export" / "hf" / "2_Dense" / "model.safetensors").exists()

@@ -1,5 +1,6 @@
 """The fine-tuning recipes with an encoder that reads less than they were written for."""
 
+import collections
 import logging
 
 import jax
@@ -28,6 +29,7 @@ VARIANTS = {
         "internal_layers",
         "pkd-smoke",
     ),
+    "few": ("", "cls", "smoke"),
     "glue": ("CoLA", "SST-2", "MRPC", "STS-B", "RTE", "QQP", "MNLI", "QNLI", "WNLI", "RTE+SST-2+STS-B"),
     "ner": ("", "smoke"),
     "tags": ("",),
@@ -99,19 +101,20 @@ def test_encoders_without_a_position_table_read_any_length(tmp_path, caplog):
 
 
 CLASSES = "tasks.classify.objective.classes=('a','b')"
+CLASSES_OF = collections.defaultdict(lambda: CLASSES, {"few.py": CLASSES.replace("classes", "objective.classes")})
 MODERN = {"block": {"kind": "modern"}, "embeddings": {"positions": "none", "segments": 0}}
 
 
-@pytest.mark.parametrize("recipe", ["classify.py", "classify.py:tags", "distill.py:soft"])
+@pytest.mark.parametrize("recipe", ["classify.py", "classify.py:tags", "few.py", "distill.py:soft"])
 @pytest.mark.parametrize("model, inherited", [({}, set()), (MODERN, {"transform", "norm"})], ids=["bert", "modern"])
 def test_only_parameters_that_start_from_random_values_have_the_rate_of_new_ones(tmp_path, recipe, model, inherited):
     source = exported(tmp_path / "export", **model)
     multipliers = load(f"{CONFIGS / recipe}", [source]).optimizer.multipliers
     # A student has the heads of its classification.
-    same_heads = load(f"{CONFIGS / recipe.replace('distill.py:soft', 'classify.py')}", [source, CLASSES])
+    same_heads = load(f"{CONFIGS / recipe.replace('distill.py:soft', 'classify.py')}", [source, CLASSES_OF[recipe]])
     params = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), Program(same_heads, vocab_size=100).param_shapes)
     scaled, _ = by_multiplier(multipliers).update(params, None, params)
     rates = {path: float(leaf.max()) for path, leaf in leaves_of(scaled).items()}
     kept = {path.split("/")[2] for path, rate in rates.items() if path.startswith("heads/") and rate == 1.0}
     assert kept == inherited and {rate for path, rate in rates.items() if path.startswith("encoder/")} == {1.0}
-    assert 20.0 in rates.values()
+    assert (500.0 if recipe == "few.py" else 20.0) in rates.values()

@@ -172,10 +172,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _text(summary: Summary) -> str:
     target = str(summary.target)
-    if summary.kind == "transformers" and summary.task in task_heads.PIPELINES:
-        next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
-    elif (summary.target / sentence_transformers.MODULES).exists():
+    if (summary.target / sentence_transformers.MODULES).exists():
         next_step = f"SentenceTransformer({target!r}).encode(texts), see {summary.target / card.FILE}"
+    elif summary.kind == "transformers" and summary.task in task_heads.PIPELINES:
+        next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
     elif summary.kind == "transformers" and summary.task == task_heads.SPAN:
         next_step = f"AutoModelForQuestionAnswering.from_pretrained({target!r}), see {summary.target / card.FILE}"
     elif summary.kind == "transformers":

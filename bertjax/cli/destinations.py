@@ -1,5 +1,6 @@
 """The formats of other libraries that a model can have, found before it is trained."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from bertjax.interop import families, huggingface, sentence_transformers, task_h
 from bertjax.interop.family import parts_in
 from bertjax.interop.outputs import reading_of
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.objectives.distill.wrapper import Wrapper
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, say
 from bertjax.training.parallel import processes
@@ -22,7 +24,7 @@ from bertjax.training.results import labeled_block
 from bertjax.training.run.workdir import read_json
 from bertjax.training.start import Start
 
-TRANSFORMERS, ONNX = "transformers", "ONNX"
+TRANSFORMERS, SENTENCE_TRANSFORMERS, ONNX = "transformers", "sentence-transformers", "ONNX"
 
 
 def describe_labeled(started: Start) -> dict[str, Any]:
@@ -45,14 +47,20 @@ def describe_labeled(started: Start) -> dict[str, Any]:
 def destinations_of(program: Program, tokenizer: Tokenizer) -> dict[str, str]:
     """Return {`transformers`, `ONNX`: why the finished model cannot be converted to it; empty if it can}.
 
-    Only shapes of the parameters are read, so nothing has to be trained first.
+    A classifier on the mean that no class of transformers has can be one of sentence-transformers, which is an entry
+    then. Only shapes of the parameters are read, so nothing has to be trained first.
     """
     settings = private_paths.without_teachers(configuration.to_dict(program.config))
     state = program.abstract_state
     # As in the export: without the factors of LoRA, which are merged into the kernels.
     params = export.exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
     model = Export(settings, program.encoder, params, tokenizer, {}, {})
-    return {TRANSFORMERS: _reason(_check_transformers, model), ONNX: _reason(_check_onnx, model)}
+    inner = "objective." if isinstance(program.config.task.objective, Wrapper) else ""
+    pooling = f"--config.tasks.{program.config.task_name}.objective.{inner}pooling"
+    own = {TRANSFORMERS: _reason(functools.partial(_check_transformers, pooling_flag=pooling), model)}
+    if sentence_transformers.classifier_on_mean(model) and own[TRANSFORMERS]:
+        own[SENTENCE_TRANSFORMERS] = _reason(_check_sentence_transformers, model)
+    return own | {ONNX: _reason(_check_onnx, model)}
 
 
 def _reason(check: Callable[[Export], None], model: Export) -> str:
@@ -63,8 +71,8 @@ def _reason(check: Callable[[Export], None], model: Export) -> str:
     return ""
 
 
-def _check_transformers(model: Export) -> None:
-    """Raise UserError if `huggingface.write` would refuse the model."""
+def _check_transformers(model: Export, pooling_flag: str) -> None:
+    """Raise UserError if no class of transformers has the model's heads; `pooling_flag` sets `objective.pooling`."""
     huggingface.check_kinds(model.encoder.architecture())
     if sentence_transformers.is_embedder(model.settings):
         model = huggingface.encoder_alone(model)
@@ -75,12 +83,14 @@ def _check_transformers(model: Export) -> None:
         head = family.task_head(term, model.tokenizer)
         pooling = task_heads.objective_of(model.settings, term).get("pooling")
         if pooling and pooling not in head.poolings.values():
-            [task, *_] = model.settings["tasks"]
-            raise UserError(
-                f"its classes have no objective.pooling={pooling}; set --config.tasks.{task}.objective.pooling="
-                f"{task_heads.CLS}"
-            )
+            raise UserError(f"its classes have no objective.pooling={pooling}; set {pooling_flag}={task_heads.CLS}")
         task_heads.settings_of(model.settings, term, head)
+
+
+def _check_sentence_transformers(model: Export) -> None:
+    """Raise UserError if `huggingface.write` would refuse a classifier on the mean."""
+    huggingface.check_kinds(model.encoder.architecture())
+    huggingface.head_on_mean(model)
 
 
 def _check_onnx(model: Export) -> None:

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.config.export import Export
 from bertjax.config.private_paths import base_name
 from bertjax.interop.family import Family
-from bertjax.interop.task_heads import PIPELINES, SPAN
+from bertjax.interop.task_heads import CLASSIFICATION, MULTI_LABEL, PIPELINES, REGRESSION, SPAN
 from bertjax.runtime.errors import UserError, printable, reason
 
 FILE = "README.md"
@@ -86,6 +86,27 @@ print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 
 """
 
+# A head on the mean is a module of sentence-transformers (`sentence_transformers.classifier_on_mean`).
+_ON_MEAN = """The classifier, with sentence-transformers, whose module 2_Dense it is:
+
+```python
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig
+
+model = SentenceTransformer("{folder}")
+labels = AutoConfig.from_pretrained("{folder}").id2label
+logits = model.encode(["the text of an example"], convert_to_tensor=True)
+scores = {scores}
+```
+
+"""
+_SCORES = {
+    CLASSIFICATION: "torch.softmax(logits, dim=-1)",
+    MULTI_LABEL: "torch.sigmoid(logits)",
+    REGRESSION: "logits[:, 0]",
+}
+
 _CODE = """transformers has no such class. `trust_remote_code=True` runs the authors' code, which it downloads from
 [{code}](https://huggingface.co/{code}).
 
@@ -127,7 +148,13 @@ class About:
 
 
 def text(
-    export: Export, family: Family, parts: frozenset[str], longest: int, notes: list[str], about: About | None = None
+    export: Export,
+    family: Family,
+    parts: frozenset[str],
+    longest: int,
+    notes: list[str],
+    about: About | None = None,
+    on_mean: str = "",
 ) -> str:
     """Return the model card, in Markdown with a YAML header.
 
@@ -138,13 +165,15 @@ def text(
       longest: tokens of the longest text that the tokenizer lets through, special symbols included.
       notes: notes about the export, one line each.
       about: facts that the author adds.
+      on_mean: the head that is a module of sentence-transformers; empty if there is none.
     """
     about, mask = about or About(), export.tokenizer.piece(export.tokenizer.mask_id)
     folder = about.repository or "FOLDER"
     auto = family.auto_of(parts)
     questions = _QUESTIONS if SPAN in parts else ""
     trust = ", trust_remote_code=True" if family.code else ""
-    task = next((task for term, task in PIPELINES.items() if term in parts), "")
+    task = next((task for term, task in PIPELINES.items() if term in {*parts, on_mean}), "")
+    pipeline = _PIPELINE.format(task=task, folder=folder, trust=trust) if task else questions
     return _CARD.format(
         architecture=family.class_of(parts),
         model_type=family.model_type,
@@ -155,7 +184,7 @@ def text(
         license=f"License: {about.license}." if about.license else "No license is given.",
         trust=trust,
         code=_CODE.format(code=family.code) if family.code else "",
-        pipeline=_PIPELINE.format(task=task, folder=folder, trust=trust) if task else questions,
+        pipeline=_ON_MEAN.format(folder=folder, scores=_SCORES[on_mean]) if on_mean else pipeline,
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),

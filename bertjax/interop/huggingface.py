@@ -34,6 +34,10 @@ from bertjax.training.config import Stage
 
 CONFIG = "config.json"
 _SEGMENT = "encoder/embeddings/segment"
+_ON_MEAN = (
+    "its head is on the mean of the hidden states, which sentence-transformers computes as the module 2_Dense and no "
+    "class of transformers does"
+)
 _SHORTEST = 3  # [CLS], one token and [SEP]
 # Patterns of all files from which transformers, sentence-transformers or bertjax would load a model or a tokenizer.
 # Publishing a model deletes them all: a leftover tokenizer.model, for example, would be read instead of the new files.
@@ -102,6 +106,10 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     if is_embedder:
         left_out_notes.append("pooler and heads not exported: sentence embeddings do not read them")
         export = encoder_alone(export)
+    objective, head, on_mean = task_heads.first_objective(export.settings), None, head_on_mean(export)
+    if on_mean:
+        left_out_notes += [_ON_MEAN, *task_heads.notes_of(export.settings, on_mean)]
+        head, export = export.params["heads"][on_mean], encoder_alone(export)
     # 2. Choose the family and class, and name the tensors.
     flat = flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/")
     family = families.of_model(export.encoder, flat, tokenizer.pad_id)
@@ -113,7 +121,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
     tensors = family.published(names.to_tensors(flat, family.names(encoder, parts)))
     architecture = family.class_of(parts)
-    task_settings = {}
+    task_settings = task_heads.labels_of(objective) if on_mean else {}
     for term in parts & family.task_heads.keys():
         task_settings = task_heads.settings_of(export.settings, term, family.task_head(term, tokenizer))
         notes = [*notes, *task_heads.notes_of(export.settings, term)]
@@ -123,17 +131,36 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
     longest, most = export.encoder.max_positions, export.max_tokens
-    is_cut = is_embedder or not parts.isdisjoint(_CUT_AT_MOST_TOKENS)
+    is_cut = is_embedder or bool(on_mean) or not parts.isdisjoint(_CUT_AT_MOST_TOKENS)
     longest = min(longest, most or longest) if is_cut else longest
     tokenizers.write(folder, tokenizer, longest, export.encoder.embeddings.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
     if is_embedder:
         is_normalized = sentence_transformers.is_normalized(export.settings)
         sentence_transformers.write(folder, export.encoder, is_normalized, most)
-    (folder / card.FILE).write_text(card.text(export, family, parts, longest, notes, about), encoding="utf-8")
+    if head is not None:
+        activation = task_heads.ACTIVATION_FUNCTIONS[objective.get("activation", "identity")]
+        sentence_transformers.write(folder, export.encoder, max_tokens=most, head=head, activation=activation)
+    text = card.text(export, family, parts, longest, notes, about, on_mean)
+    (folder / card.FILE).write_text(text, encoding="utf-8")
     settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
+
+
+def head_on_mean(export: Export) -> str:
+    """Return the name of a head that sentence-transformers computes and no class of transformers does; else empty.
+
+    Raises:
+      UserError: no family in transformers computes the model.
+    """
+    term = sentence_transformers.classifier_on_mean(export)
+    if not term:
+        return ""
+    flat = flatten_dict(export.params, sep="/")
+    family = families.of_model(export.encoder, flat, export.tokenizer.pad_id)
+    has_class = task_heads.MEAN in family.task_head(term, export.tokenizer).poolings.values()
+    return "" if has_class else term
 
 
 def check_kinds(model: Any) -> None:

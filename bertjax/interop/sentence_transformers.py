@@ -1,4 +1,4 @@
-"""Sentence embedders in the layout of sentence-transformers: an encoder, its pooling, a normalization.
+"""Models in the layout of sentence-transformers: an encoder, its pooling, then a normalization or a linear classifier.
 
 `modules.json` lists the modules in order; each has a folder with its settings. We read the layouts of versions 0 to 6
 and write the layout of version 5. Modules and settings that `bertjax predict --do=embed` does not compute are refused
@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from bertjax.config.export import Export
+from bertjax.interop import weights
 from bertjax.interop.names import ENCODER_ONLY
-from bertjax.interop.task_heads import first_objective
+from bertjax.interop.task_heads import MEAN, ON_EXAMPLES, first_objective
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
@@ -101,7 +105,26 @@ def is_normalized(settings: Mapping[str, Any]) -> bool:
     return _kind(settings) != _COMPARES_LENGTHS
 
 
-def write(folder: Path, encoder: EncoderConfig, normalize: bool, max_tokens: int = 0) -> None:
+def classifier_on_mean(export: Export) -> str:
+    """Return the name of the model's head if it is the only one, linear, and on the mean of the hidden states.
+
+    Most classes of transformers have no such head, and sentence-transformers has its parts. Empty for another model.
+    """
+    objective, heads = first_objective(export.settings), export.params.get("heads", {})
+    term = str(objective.get("kind", ""))
+    if heads.keys() != {term} or term not in ON_EXAMPLES or heads[term].keys() != {"kernel", "bias"}:
+        return ""
+    return term if objective.get("pooling") == MEAN and objective.get("reads", "last") == "last" else ""
+
+
+def write(
+    folder: Path,
+    encoder: EncoderConfig,
+    normalize: bool = False,
+    max_tokens: int = 0,
+    head: Mapping[str, np.ndarray] | None = None,
+    activation: str = "",
+) -> None:
     """Write `modules.json` and the modules' settings beside an encoder: mean pooling, [CLS] and [SEP] included.
 
     Args:
@@ -109,8 +132,11 @@ def write(folder: Path, encoder: EncoderConfig, normalize: bool, max_tokens: int
       encoder: its architecture.
       normalize: whether embeddings are scaled to length 1.
       max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
+      head: `kernel` [D, C] and `bias` [C] of a linear layer on the mean, float32; its outputs take the place of the
+        embedding. None for no such layer.
+      activation: class of PyTorch that is applied to its outputs.
     """
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalize else [])]
+    kinds = ["Transformer", "Pooling", *["Normalize"] * normalize, *["Dense"] * (head is not None)]
     modules = [
         {
             "idx": index,
@@ -129,6 +155,17 @@ def write(folder: Path, encoder: EncoderConfig, normalize: bool, max_tokens: int
         (MODULES, modules),
     ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    if head is not None:
+        _write_dense(folder / modules[-1]["path"], head, activation)
+
+
+def _write_dense(folder: Path, head: Mapping[str, np.ndarray], activation: str) -> None:
+    folder.mkdir(exist_ok=True)
+    features = dict(zip(("in_features", "out_features"), head["kernel"].shape))
+    content = features | {"bias": True, "activation_function": activation}
+    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    tensors = {"linear.weight": np.ascontiguousarray(head["kernel"].T), "linear.bias": head["bias"]}
+    weights.write(folder / weights.SAFETENSORS, tensors)
 
 
 def read(folder: Path, encoder_only: bool = False) -> Embedder:

@@ -36,6 +36,7 @@ _TRAINED_BY = {
 }
 TERMS = tuple(_TRAINED_BY)
 ON_TOKENS = TAGGING, SPAN  # heads that read the state of each token
+ON_EXAMPLES = CLASSIFICATION, MULTI_LABEL, REGRESSION  # heads that read one vector per text
 CLS, MEAN, LATE = "cls", "mean", "late"  # `objective.pooling`; most classes of transformers compute the first only
 # Values of `problem_type`, by which transformers chooses the loss and a pipeline the activation of its scores.
 _PROBLEMS = {
@@ -47,7 +48,7 @@ _PROBLEMS = {
 # gets a sigmoid. So it does in transformers' pipeline, unless `problem_type` is `regression`.
 _CROSS_ENCODER = "sentence_transformers"
 _OLDER_CROSS_ENCODER = "sbert_ce_default_activation_function"
-_ACTIVATION_FUNCTIONS = {
+ACTIVATION_FUNCTIONS = {
     "identity": "torch.nn.modules.linear.Identity",
     "sigmoid": "torch.nn.modules.activation.Sigmoid",
 }
@@ -151,7 +152,6 @@ def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -
         )
     if head.pooling:
         settings[head.pooling] = theirs[pooling]
-    labels = ["LABEL_0"] if term == REGRESSION else objective.get("classes", [])
     activation = objective.get("activation", "identity")
     if term == SPAN:
         return settings  # the two logits are no labels
@@ -159,8 +159,14 @@ def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -
     if term in _PROBLEMS and activation == "identity":
         settings["problem_type"] = _PROBLEMS[term]
     if term == REGRESSION:
-        settings |= of_cross_encoder(_ACTIVATION_FUNCTIONS[activation])
-    return settings | {
+        settings |= of_cross_encoder(ACTIVATION_FUNCTIONS[activation])
+    return settings | labels_of(objective)
+
+
+def labels_of(objective: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `config.json` entries for the names of a head's logits, given its objective's settings."""
+    labels = ["LABEL_0"] if objective.get("kind") == REGRESSION else objective.get("classes", [])
+    return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
     }
@@ -309,8 +315,8 @@ def _activation_of(config: Mapping[str, Any]) -> str:
     """
     named = (config.get(_CROSS_ENCODER) or {}).get("activation_fn") or config.get(_OLDER_CROSS_ENCODER)
     name = str(named or "Sigmoid").rpartition(".")[2].lower()
-    if name not in _ACTIVATION_FUNCTIONS:
-        known = " and ".join(_ACTIVATION_FUNCTIONS)
+    if name not in ACTIVATION_FUNCTIONS:
+        known = " and ".join(ACTIVATION_FUNCTIONS)
         raise UserError(
             f"config.json has the activation {quoted(named)} of its logit; bertjax has {known}; {ENCODER_ONLY}"
         )

@@ -30,6 +30,7 @@ KINDS = {
     "multiple_choice": "bertjax.objectives.finetuning.multiple_choice:MultipleChoice",
     "distilled": "bertjax.objectives.distill.distilled:Distilled",
     "replacing": "bertjax.objectives.distill.replacing:Replacing",
+    "setfit": "bertjax.objectives.finetuning.setfit:SetFit",
     "embedding_classification": "bertjax.objectives.finetuning.embeddings:EmbeddingClassification",
     "embedding_regression": "bertjax.objectives.finetuning.embeddings:EmbeddingRegression",
     "embedding_contrastive": "bertjax.objectives.finetuning.embeddings:EmbeddingContrastive",

@@ -17,7 +17,7 @@ from bertjax.data.pipeline import Features, Feed
 from bertjax.data.plan import Counts, Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.wrapper import Wrapper, rewrapped, unwrapped
+from bertjax.objectives.distill.wrapper import Taught, rewrapped, unwrapped
 from bertjax.objectives.optional import ReadsStore, bind
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
@@ -85,7 +85,7 @@ class Feeds:
           UserError: the teacher has another tokenizer.
         """
         for objective in (task.objective for task in self.config.tasks.values()):
-            if isinstance(objective, Wrapper) and objective.bound_teacher is not None:
+            if isinstance(objective, Taught) and objective.bound_teacher is not None:
                 objective.bound_teacher.check_tokenizer(self.store.tokenizer.fingerprint, objective.reads_text)
         return {name: self._bound(task.objective) for name, task in self.config.tasks.items()}
 
@@ -93,7 +93,7 @@ class Feeds:
         if isinstance(self.store, TokenStore):
             objective = rewrapped(objective, lambda inner: bind(inner, self.store))
         # The objective is pickled for worker processes, which make batches only; a teacher's weights would be copied.
-        return objective.copy_with(bound_teacher=None) if isinstance(objective, Wrapper) else objective
+        return objective.copy_with(bound_teacher=None) if isinstance(objective, Taught) else objective
 
     def _features(self, task: str) -> Features:
         objective, stages = self.objectives[task], self.config.stages

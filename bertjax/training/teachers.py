@@ -1,12 +1,14 @@
 """Open the teachers of a run before its first step."""
 
 import dataclasses
+from typing import cast
 
 from bertjax.config.config import Config, Task
 from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.distill.wrapper import Wrapper
+from bertjax.objectives.distill.wrapper import Taught
 from bertjax.runtime.errors import UserError
 
 
@@ -30,11 +32,12 @@ def _with_teacher(task: Task) -> Task:
             f"examples.unlabeled={unlabeled} needs a teacher, which labels it; set objective.kind=distilled, "
             "objective.teacher and objective.losses"
         )
-    if not isinstance(objective, Wrapper) or objective.bound_teacher is not None:
+    if not isinstance(objective, Taught) or objective.bound_teacher is not None:
         return task
     if not objective.teacher:
         raise UserError(
             f"objective.kind={OBJECTIVES.kind_of(objective)} needs a teacher; set objective.teacher to an export folder"
         )
     # Reading the export now reveals a wrong folder before the corpus is prepared.
-    return dataclasses.replace(task, objective=objective.bind_teacher(Teacher.read(objective.teacher)))
+    bound = objective.bind_teacher(Teacher.read(objective.teacher))
+    return dataclasses.replace(task, objective=cast(Objective, bound))

@@ -23,8 +23,9 @@ each word of a file in columns, as in CoNLL-2003. The task has the name `classif
 | warm-up | a tenth of the updates | few updates are less stable without |
 | longest text | 128 tokens, a whole row | longer ones are cut, and their number is printed |
 
-`classify.py:cls` has BERT's pooler on [CLS] in place of the mean, which transformers' classes can compute: use it to
-export a model to Hugging Face. `classify.py:smoke` is the recipe with short rows and a high learning rate, for a very
+`classify.py:cls` has BERT's pooler on [CLS] in place of the mean, which transformers' classes and pipelines compute.
+With the mean the exported folder is one of sentence-transformers. `few.py` is the recipe for a handful of examples of
+each class. `classify.py:smoke` is the recipe with short rows and a high learning rate, for a very
 small model and a few texts.
 """
 

@@ -6,12 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.cli.destinations import ONNX, TRANSFORMERS, destinations_of
+from bertjax.cli.destinations import ONNX, SENTENCE_TRANSFORMERS, TRANSFORMERS, destinations_of
 from bertjax.config import config_file
 from bertjax.config.config import to_dict
 from bertjax.config.export import Export, exported
 from bertjax.config.opening import SavedModel
+from bertjax.config.private_paths import without_teachers
 from bertjax.interop import huggingface
+from bertjax.objectives.distill.wrapper import rewrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training.program import Program
 
@@ -28,6 +30,12 @@ LEFT_TO_RIGHT = {ONNX: "model.direction=left_to_right", TRANSFORMERS: "no head '
             [],
             {TRANSFORMERS: "its classes have no objective.pooling=mean; set --config.tasks.clas"},
         ),
+        (
+            "finetune/few",
+            [],
+            {TRANSFORMERS: "set --config.tasks.classify.objective.objective.pooling=cls"},
+        ),
+        ("finetune/few:cls", [], {}),
         ("finetune/ner", [], {}),
         ("finetune/classify:cls", ["lora.rank=2"], {}),
         ("finetune/classify:cls", ["model.direction=left_to_right"], LEFT_TO_RIGHT),
@@ -37,8 +45,8 @@ def test_destinations_are_those_of_the_converters(undisturbed, tmp_path, recipe,
     source = undisturbed / "export"
     config = config_file.load(recipe, [f"init_from={source}", *overrides])
     objective, classes = config.task.objective, ("no", "yes")
-    if hasattr(objective, "classes") and config.task.has_classes:
-        objective = dataclasses.replace(objective, classes=classes)
+    if config.task.has_classes:
+        objective = rewrapped(objective, lambda inner: dataclasses.replace(inner, classes=classes))
     tasks = {config.task_name: dataclasses.replace(config.task, objective=objective)}
     config, tokenizer = dataclasses.replace(config, tasks=tasks), SavedModel(source).tokenizer
     program = Program(config, tokenizer.vocab_size)
@@ -48,8 +56,11 @@ def test_destinations_are_those_of_the_converters(undisturbed, tmp_path, recipe,
     state = program.abstract_state
     shapes = exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    model = Export(to_dict(config), program.encoder, params, tokenizer, {}, {})
-    if reasons[TRANSFORMERS]:
+    model = Export(without_teachers(to_dict(config)), program.encoder, params, tokenizer, {}, {})
+    if SENTENCE_TRANSFORMERS in reasons:
+        huggingface.write(tmp_path / "hf", model)
+        assert (tmp_path / "hf" / "modules.json").exists()
+    elif reasons[TRANSFORMERS]:
         with pytest.raises(UserError):
             huggingface.write(tmp_path / "hf", model)
     else:

@@ -1,9 +1,11 @@
 """Embedders in the layout of sentence-transformers, and read by that library if it is installed."""
 
 import json
+import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface
@@ -220,3 +222,62 @@ def test_the_library_embeds_as_bertjax_does(tmp_path, kind, objective, normalize
     expected = Predictor(export).embed(TEXTS, normalize=normalizes)
     actual = library.SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def on_mean(term: str, kind: str = "bert", **settings):
+    """A model with a linear head on the mean of the hidden states."""
+    export = models.fine_tuned(term, models.trained(), kind)
+    export.settings["tasks"][term]["objective"].update({"pooling": "mean"} | settings)
+    return export
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert"])
+def test_a_classifier_on_the_mean_becomes_a_dense_module(tmp_path, kind):
+    """The module holds the head as it is, and config.json the names of its logits."""
+    export = on_mean("classification", kind, temperature=2.0)
+    notes = huggingface.write(tmp_path, export)
+    assert any("its head is on the mean of the hidden states, which sentence-transformers" in note for note in notes)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling", "Dense"]
+    tensors, head = load_file(tmp_path / modules[2]["path"] / "model.safetensors"), export.params["heads"]
+    np.testing.assert_allclose(2.0 * tensors["linear.weight"].T, head["classification"]["kernel"], rtol=1e-6)
+    np.testing.assert_allclose(2.0 * tensors["linear.bias"], head["classification"]["bias"], rtol=1e-6)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"][0].endswith("Model")
+    assert list(config["id2label"].values()) == export.settings["tasks"]["classification"]["objective"]["classes"]
+
+
+def test_a_head_beside_others_is_no_module():
+    export = on_mean("classification")
+    assert huggingface.head_on_mean(export) == "classification"
+    export.params["heads"]["left"] = {"bias": np.ones(2, np.float32)}
+    assert not huggingface.head_on_mean(export)
+    assert not huggingface.head_on_mean(on_mean("classification", pooling="cls"))
+    assert not huggingface.head_on_mean(on_mean("classification", reads="mix"))
+    assert not huggingface.head_on_mean(on_mean("classification", "ultrabert")), "a class of its own has it"
+
+
+@pytest.mark.parametrize("pair", [False, True], ids=["single texts", "pairs"])
+@pytest.mark.parametrize(
+    "term, settings",
+    [("classification", {"temperature": 2.0}), ("multi_label", {}), ("regression", {"activation": "sigmoid"})],
+)
+def test_the_code_of_the_card_answers_as_bertjax_does(tmp_path, term, settings, pair):
+    pytest.importorskip("sentence_transformers", reason="needs the extra [interop]")
+    export, texts = on_mean(term, **settings), list(TEXTS)
+    records = [{"sentence": text} for text in texts]
+    if pair:
+        export.settings["tasks"][term]["examples"] |= {"text": "a", "pair": "b"}
+        texts = list(zip(TEXTS, TEXTS[::-1], strict=True))
+        records = [{"a": a, "b": b} for a, b in texts]
+    huggingface.write(tmp_path, export)
+    [code] = re.findall(r"```python\n([^`]*SentenceTransformer.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    scope: dict = {"texts": texts}
+    exec(code.replace("FOLDER", str(tmp_path)).replace('["the text of an example"]', "texts"), scope)
+    answers, scores = Predictor(export).predict(records), scope["scores"].tolist()
+    if term == "regression":
+        np.testing.assert_allclose(scores, [answer["prediction"] for answer in answers], atol=1e-5)
+        return
+    for row, answer in zip(scores, answers, strict=True):
+        named = {scope["labels"][number]: score for number, score in enumerate(row)}
+        assert named == pytest.approx(answer["probabilities"], abs=1e-5)

@@ -92,7 +92,7 @@ def test_heads_that_no_class_has_are_refused_with_the_remedy(tokens, tmp_path):
 @pytest.mark.parametrize(
     "term, setting, complaint",
     [
-        ("classification", {"pooling": "mean"}, "objective.pooling='mean', .*; fine-tune with objective.pooling=cls"),
+        ("classification", {"pooling": "late"}, "objective.pooling='late', .*; fine-tune with objective.pooling=cls"),
         (
             "tagging",
             {"kind": "mylab:Tags"},

@@ -33,7 +33,7 @@ NO_LOSS = {"soft": SoftLogits(factor=0.0)}
         (lambda: Distilled(MaskedLM(), "a"), "has no objective.losses; set objective.losses="),
         (
             lambda: Replacing(Distilled(MaskedLM(), losses=SOFT), "b"),
-            "objective.objective.kind=distilled has a second teacher; wrap an objective once",
+            "objective.objective.kind=distilled is a second wrapper; wrap an objective once",
         ),
         (lambda: Distilled(MaskedLM(), "a", NO_LOSS, own_factor=0.0), "own_factor=0 leaves nothing to learn: .*=soft"),
         (lambda: Distilled(MaskedLM(), "a", SOFT, own_factor=-1.0), "own_factor=-1.0 must be a number, not negative"),

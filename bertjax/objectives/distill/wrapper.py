@@ -1,8 +1,11 @@
-"""Wrappers: objectives that a teacher helps to train. Exported students do not need their teacher."""
+"""Wrappers: objectives that train another objective in their own way, most of them with a teacher.
+
+An exported model has the wrapped objective alone, so predictions need neither the wrapper nor the teacher.
+"""
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
@@ -14,40 +17,27 @@ from bertjax.runtime.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Objective):
-    """Trains another objective with a teacher. By default, everything is that objective's.
+    """Trains another objective. By default, everything is that objective's.
 
-    Subclasses override what the teacher changes. Optional methods (`bertjax.objectives.optional`) and settings are not
+    Subclasses override what they change. Optional methods (`bertjax.objectives.optional`) and settings are not
     delegated: read them from `unwrapped`.
 
     Attributes:
-      objective: the prediction task; an exported student has this objective alone.
-      teacher: export folder of a trained model.
-      bound_teacher: the teacher, after `bind_teacher`.
+      objective: the prediction task; an export has this objective alone.
     """
 
     objective: Objective
-    teacher: str = ""
-    bound_teacher: ClassVar[Teacher | None] = None
 
     def __post_init__(self):
         if isinstance(self.objective, Wrapper):
             kind = OBJECTIVES.kind_of(self.objective)
-            raise UserError(f"objective.objective.kind={kind} has a second teacher; wrap an objective once")
+            raise UserError(f"objective.objective.kind={kind} is a second wrapper; wrap an objective once")
         # A wrapper computes `terms` from the model's values, and cannot change terms that are computed in another way.
         if type(self.objective).terms is not Objective.terms or isinstance(self.objective, Slots):
             raise UserError(
                 f"objective.objective.kind={OBJECTIVES.kind_of(self.objective)} computes its own losses, on which a "
-                f"teacher has no effect; use it without objective.kind={OBJECTIVES.kind_of(self)}"
+                f"wrapper has no effect; use it without objective.kind={OBJECTIVES.kind_of(self)}"
             )
-
-    def bind_teacher(self, teacher: Teacher) -> Self:
-        """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
-        return self.copy_with(bound_teacher=teacher)
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the teacher runs, so that both models need the same tokenizer."""
-        return True
 
     @property
     def traits(self):
@@ -104,13 +94,33 @@ class Wrapper(Objective):
         return self.objective.predictions(outputs, examples, records)
 
 
+class Taught:
+    """What wrappers with a teacher add; each has a field `teacher`, the export folder of a trained model.
+
+    Attributes:
+      bound_teacher: the teacher, after `bind_teacher`.
+    """
+
+    teacher: str
+    bound_teacher: ClassVar[Teacher | None] = None
+
+    def bind_teacher(self, teacher: Teacher) -> Self:
+        """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
+        return cast(Any, self).copy_with(bound_teacher=teacher)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the teacher runs, so that both models need the same tokenizer."""
+        return True
+
+
 def unwrapped(objective: Objective) -> Objective:
     """Return the objective in a wrapper, which has the task's settings; any other objective is returned as it is."""
     return objective.objective if isinstance(objective, Wrapper) else objective
 
 
 def rewrapped(objective: Objective, change: Callable[[Objective], Objective]) -> Objective:
-    """Return `change(objective)`; in a wrapper, the wrapped objective is changed and the teacher is kept."""
+    """Return `change(objective)`; in a wrapper, the wrapped objective is changed and the rest is kept."""
     if isinstance(objective, Wrapper):
         return objective.copy_with(objective=change(objective.objective))
     return change(objective)

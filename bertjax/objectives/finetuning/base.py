@@ -62,19 +62,24 @@ class ExampleObjective(Objective):
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return one output vector per example, float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
+        if self.pooling == LATE:
+            return _mean(self.of_head(model, self._hidden(model, batch, encoder_key), head_key), batch)
+        return self.of_head(model, self.pooled(model, batch, encoder_key), head_key)
 
-        def head(states: jax.Array) -> jax.Array:
-            return model.head(self.term, dropout(states, model.config.dropout, head_key))
-
+    def pooled(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+        """Return one vector per example, which the head reads unless `pooling` is late; [B, N, D]."""
         if self.reads_pooler:
             # The pooler reads only [CLS], so the last layer computes no other position.
             nothing_more_BK = jnp.zeros((len(batch["tokens_BT"]), 0), jnp.int32)
-            return head(cast(jax.Array, model.encode(batch, encoder_key, nothing_more_BK).pooled_BND))
-        hidden_BTD = mixed(model, batch) if self.reads == MIX else model.encode(batch, encoder_key).hidden
-        examples = batch["examples_BT"], batch["example_ids_BN"].shape[1]
-        if self.pooling == LATE:
-            return mean_of_examples(head(hidden_BTD), *examples)
-        return head(mean_of_examples(hidden_BTD, *examples))
+            return cast(jax.Array, model.encode(batch, key, nothing_more_BK).pooled_BND)
+        return _mean(self._hidden(model, batch, key), batch)
+
+    def of_head(self, model: Model, states: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """Return the head's output for vectors [..., D], after dropout; float32 [..., num_outputs]."""
+        return model.head(self.term, dropout(states, model.config.dropout, key))
+
+    def _hidden(self, model: Model, batch: Arrays, key: jax.Array | None) -> jax.Array:
+        return mixed(model, batch) if self.reads == MIX else model.encode(batch, key).hidden
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         products = label_products(config, self.num_outputs)
@@ -101,6 +106,11 @@ class ExampleObjective(Objective):
 
     def soft_weights(self, batch):
         return batch.get("soft_weights_BN", batch["weights_BN"])
+
+
+def _mean(states_BTD: jax.Array, batch: Arrays) -> jax.Array:
+    """Return the mean over each example's tokens, [B, N, D]."""
+    return mean_of_examples(states_BTD, batch["examples_BT"], batch["example_ids_BN"].shape[1])
 
 
 def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
