@@ -222,4 +222,8 @@ def test_few_examples_leave_a_classifier_like_any_other(command, tmp_path, capfd
     assert settings["temperature"] == pytest.approx(summary["eval"]["temperature"])
     [answer] = bertjax.predictor(workdir / "export").predict([{"Nachricht": "abc good"}])
     assert answer["prediction"] in ("Kritik", "Lob") and "accepted" in answer
-    assert (workdir / "export" / "hf" / "2_Dense" / "model.safetensors").exists()
+    folder = workdir / "export" / "hf"
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert (folder / "2_Dense" / "model.safetensors").exists()
+    # The Hub would offer a pipeline of transformers, which would give the labels to a head of random values.
+    assert "library_name: sentence-transformers" in card and "pipeline_tag" not in card

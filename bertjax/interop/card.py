@@ -18,7 +18,7 @@ FILE = "README.md"
 _TAGS = {"mlm": "fill-mask", SPAN: "question-answering"}
 _HEAD = "| | |\n|---|---|\n"
 _CARD = """---
-library_name: transformers
+library_name: {library}
 {header}tags:
 - {model_type}
 - bertjax
@@ -172,9 +172,11 @@ def text(
     auto = family.auto_of(parts)
     questions = _QUESTIONS if SPAN in parts else ""
     trust = ", trust_remote_code=True" if family.code else ""
-    task = next((task for term, task in PIPELINES.items() if term in {*parts, on_mean}), "")
+    # A head on the mean has no pipeline: transformers would open the encoder with a head of random values.
+    task = next((task for term, task in PIPELINES.items() if term in parts), "")
     pipeline = _PIPELINE.format(task=task, folder=folder, trust=trust) if task else questions
     return _CARD.format(
+        library="sentence-transformers" if on_mean else "transformers",
         architecture=family.class_of(parts),
         model_type=family.model_type,
         auto=auto,
