@@ -7,6 +7,7 @@ from bertjax.analysis.page.page import Section, Table
 from bertjax.config import export
 from bertjax.config.opening import split_name
 from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError, reason
 from bertjax.training.run.workdir import Workdir, append_jsonl, read_jsonl
 
 FILE = "smaller.jsonl"
@@ -20,8 +21,8 @@ def record(
     sizes: tuple[int, int],
     scores: dict[str, tuple[float, float]],
     milliseconds: tuple[float, float] | None,
-) -> bool:
-    """Add a line to the run that a model belongs to; return whether there is one.
+) -> str:
+    """Add a line to the run that a model belongs to; return its workdir, empty if there is none.
 
     Args:
       source: the model that was made smaller: RUN, RUN@STEP, or its export RUN/export.
@@ -34,30 +35,30 @@ def record(
     Raises:
       StorageError: the run cannot be written.
     """
-    files = Workdir.at(split_name(source)[0])
+    path = split_name(source)[0]
+    files = Workdir.at(path if storage.is_remote(path) else os.path.abspath(path))
     if storage.exists(files.root / export.MANIFEST):
         files = Workdir(files.root.parent)
     if not storage.exists(files.checkpoints):
-        return False
+        return ""
     append_jsonl(files.root / FILE, dict(zip(_KEYS, (command, parameters, sizes, scores, milliseconds))))
-    return True
+    return os.fspath(files.root)
 
 
 def sections_of(workdir: Workdir) -> list[Section]:
-    """Return the section about a run's smaller models, if any were made.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    lines = read_jsonl(workdir.root / FILE, *_KEYS)
-    if not lines:
+    """Return the section about a run's smaller models, if any were made."""
+    try:
+        rows = tuple(map(_row, read_jsonl(workdir.root / FILE, *_KEYS)))
+    except (UserError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:  # the rest is worth a page
+        return [Section("smaller", "Smaller models", skipped=f"{workdir.root / FILE} is damaged ({reason(error)})")]
+    if not rows:
         return []
     headings = ("command", "parameters", "bytes", "scores", "ms a text")
     caption = (
         "Each row is a command that made the model smaller, with values before and after. Scores are those of the file "
         "that --score names. Times of different rows may be from different machines."
     )
-    return [Section("smaller", "Smaller models", blocks=(Table(caption, headings, tuple(map(_row, lines))),))]
+    return [Section("smaller", "Smaller models", blocks=(Table(caption, headings, rows),))]
 
 
 def _row(line: dict[str, Any]) -> tuple[str, ...]:

@@ -365,8 +365,8 @@ def main(argv: list[str] | None = None) -> int:
     made = command("compress", *(sys.argv[2:] if argv is None else argv))
     facts = summary.parameters, summary.bytes, summary.scores, summary.milliseconds
     try:
-        if smaller_models.record(args.model, made, *facts):
-            say(f"{'page':<12}  {command('report', args.model)} lists it beside what else was tried")
+        if run_folder := smaller_models.record(args.model, made, *facts):
+            say(f"{'page':<12}  {command('report', run_folder)} lists it beside what else was tried")
     except storage.StorageError as error:  # a run that only others may write; the model is there
         say(f"{'page':<12}  the run's page will not list it: {printable(str(error))}")
     return 0

@@ -156,10 +156,11 @@ class Config:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(f"tasks has the name {name!r}; use only letters, digits, -, _ and dots")
             if task.objective.traits.needs_global_batch and self.runtime.micro_tokens:
+                kind = OBJECTIVES.kind_of(task.objective)
                 raise UserError(
                     f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
-                    f"objective.kind={task.kind} compares all its examples with each other; set "
-                    "runtime.micro_tokens=0, and runtime.remat=full or a smaller batch if memory is short"
+                    f"objective.kind={kind} compares all its examples with each other; set runtime.micro_tokens=0, and "
+                    "runtime.remat=full or a smaller batch if memory is short"
                 )
             others = [other for other in self.tasks if other != name]
             if (setting := task.objective.traits.trains_words_alone) and others:

@@ -103,7 +103,7 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions, defa
     for key in fields:
         if key not in known:
             # At the top level, a setting may only lack its section: `learning_rate` for `optimizer.learning_rate`.
-            deeper = [] if path else paths_of(expected, key)
+            deeper = _in_wrapped(expected, key, fields, path, unions) if path else paths_of(expected, key)
             elsewhere = [kind for kind in choice.kinds if key in _names(choice.class_of(kind))] if choice else []
             if deeper:
                 hint = f"did you mean {' or '.join(map(repr, deeper))}?"
@@ -134,6 +134,17 @@ def _default_of(field: dataclasses.Field) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return None if field.default is dataclasses.MISSING else field.default
+
+
+def _in_wrapped(expected: Any, key: str, fields: Mapping[str, Any], path: str, unions: Unions) -> list[str]:
+    """Return the paths of a setting in the parts that a part wraps, such as `objective.objective.threshold`."""
+    hints = typing.get_type_hints(expected)
+    wrapped = {
+        name: unions[hints[name]].class_of(value["kind"])
+        for name, value in fields.items()
+        if name in hints and hints[name] in unions and isinstance(value, Mapping) and value.get("kind")
+    }
+    return [_join(_join(path, name), key) for name, kind in wrapped.items() if key in _names(kind)]
 
 
 def paths_of(expected: type, name: str, path: str = "") -> list[str]:

@@ -51,16 +51,7 @@ tokenizer = AutoTokenizer.from_pretrained("{folder}")
 model = {auto}.from_pretrained("{folder}"{trust})
 ```
 
-{code}{pipeline}{flax}Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
-
-```python
-import bertjax
-
-module, params, tokenizer = bertjax.load("EXPORT")
-tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
-hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden
-```
-
+{code}{pipeline}{flax}{jax}\
 If a text contains a special symbol such as `{mask}`, transformers reads it as the symbol and bertjax as ordinary text.
 """
 
@@ -86,6 +77,8 @@ print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 
 """
 
+# Key of `config.json` with the names of the logits of a head on the mean.
+LOGITS = "names_of_logits"
 # A head on the mean is a module of sentence-transformers (`sentence_transformers.classifier_on_mean`).
 _ON_MEAN = """The classifier, with sentence-transformers, whose module 2_Dense it is:
 
@@ -95,7 +88,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
 model = SentenceTransformer("{folder}")
-labels = AutoConfig.from_pretrained("{folder}").id2label
+labels = AutoConfig.from_pretrained("{folder}").{logits}
 logits = model.encode(["the text of an example"], convert_to_tensor=True)
 scores = {scores}
 ```
@@ -109,6 +102,19 @@ _SCORES = {
 
 _CODE = """transformers has no such class. `trust_remote_code=True` runs the authors' code, which it downloads from
 [{code}](https://huggingface.co/{code}).
+
+"""
+
+# Not for a head on the mean, which is not read back.
+_JAX = """Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
+
+```python
+import bertjax
+
+module, params, tokenizer = bertjax.load("EXPORT")
+tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
+hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden
+```
 
 """
 
@@ -186,8 +192,9 @@ def text(
         license=f"License: {about.license}." if about.license else "No license is given.",
         trust=trust,
         code=_CODE.format(code=family.code) if family.code else "",
-        pipeline=_ON_MEAN.format(folder=folder, scores=_SCORES[on_mean]) if on_mean else pipeline,
+        pipeline=_ON_MEAN.format(folder=folder, logits=LOGITS, scores=_SCORES[on_mean]) if on_mean else pipeline,
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
+        jax="" if on_mean else _JAX.format(folder=folder),
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),
         longest=longest,

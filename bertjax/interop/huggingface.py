@@ -121,7 +121,8 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
     tensors = family.published(names.to_tensors(flat, family.names(encoder, parts)))
     architecture = family.class_of(parts)
-    task_settings = task_heads.labels_of(objective) if on_mean else {}
+    # Not `id2label`: a pipeline of transformers would give these names to a head of random values.
+    task_settings = {card.LOGITS: task_heads.names_of_logits(objective)} if on_mean else {}
     for term in parts & family.task_heads.keys():
         task_settings = task_heads.settings_of(export.settings, term, family.task_head(term, tokenizer))
         notes = [*notes, *task_heads.notes_of(export.settings, term)]

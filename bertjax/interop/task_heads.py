@@ -165,11 +165,16 @@ def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -
 
 def labels_of(objective: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `config.json` entries for the names of a head's logits, given its objective's settings."""
-    labels = ["LABEL_0"] if objective.get("kind") == REGRESSION else objective.get("classes", [])
+    labels = names_of_logits(objective)
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
     }
+
+
+def names_of_logits(objective: Mapping[str, Any]) -> list[str]:
+    """Return the names of a head's logits, given its objective's settings."""
+    return ["LABEL_0"] if objective.get("kind") == REGRESSION else list(objective.get("classes", []))
 
 
 def first_objective(export_settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -88,7 +88,8 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
             texts = texts_of(body, fields, limits)
             answers = await while_connected(request.receive, request.app.state.batcher.submit(texts))
         except ClientDisconnect:
-            return _error(metrics, Refused(400, "the client left", closes=True))
+            # Nobody reads this. If the protocol has cut the client off with an answer of its own, that one has counted.
+            return Response(status_code=400)
         except Refused as error:
             return _error(metrics, error)
         except Full:

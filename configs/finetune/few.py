@@ -17,7 +17,7 @@ classifier learns from the same batches and does not change the encoder. The exp
 | loss of pairs | squared error of the cosine to 1 or 0 | section 3; training_args.py | the same |
 | pairs of a batch | 16, drawn from all pairs | run_fewshot.py | all of 32 texts |
 | pairs of one class | half of all pairs, drawn repeatedly | sampler.py | half of the weight |
-| pairs of a text with itself | among them | sampler.py | only if a batch has the text twice |
+| pairs of a text with itself | among them | sampler.py | if a batch has the text twice: of files below 35 texts |
 | number of pairs | 2 x R x texts, R = 20 | run_fewshot.py | 10 epochs, at least 40 updates |
 | learning rate | 2e-5, linear decay | trainer.py | the same |
 | warm-up | a tenth of the updates | training_args.py | the same |
@@ -28,11 +28,12 @@ classifier learns from the same batches and does not change the encoder. The exp
 | longest text | 256 tokens | run_fewshot.py | 128 tokens, a whole row |
 | encoder | paraphrase-mpnet-base-v2 | run_fewshot.py | yours |
 
-The files are those of the authors' library, version 1.1.3, and of its scripts. There each text is in 80 pairs. Here it
-is in 31 pairs an epoch, and 10 epochs are an eighth of the computation. With 8 examples of each of 2 classes both have
-40 updates. For hundreds of examples of each class use `classify.py`.
+The files are those of the authors' library, version 1.1.3, and of its scripts. There each text is in 80 pairs, and so is
+computed 80 times. Here it is computed once an epoch, in 31 pairs: 10 times, or in small files as often as 40 updates
+need, which is about 80 times for 8 examples of each of 2 classes. For hundreds of examples of each class use
+`classify.py`.
 
-`few.py:cls` has BERT's pooler on [CLS] in place of the mean, for an encoder whose [CLS] has a meaning.
+`few.py:cls` has BERT's pooler on [CLS] in place of the mean, for an encoder whose pooler was trained.
 `few.py:smoke` is the recipe with short rows and a high learning rate, for a very small model and a few texts.
 """
 

@@ -283,7 +283,7 @@ def test_the_page_of_a_run_lists_what_was_made_of_it(undisturbed, tmp_path, caps
     assert not smaller_models.sections_of(Workdir.at(run))
     for source, flags in ((run, ["--layers=0"]), (run / "export", ["--quantize=int8"])):
         assert compress.main([str(source), f"--to={tmp_path / flags[0][2:]}", *flags]) == 0
-        assert f"bertjax report {source}" in capsys.readouterr().out
+        assert f"bertjax report {run} lists" in capsys.readouterr().out
     (run / smaller_models.FILE).rename(tmp_path / "kept")
     (run / smaller_models.FILE).mkdir()  # what cannot be written costs no model
     assert compress.main([str(run), f"--to={tmp_path / 'other'}", "--quantize=int8"]) == 0
@@ -294,6 +294,11 @@ def test_the_page_of_a_run_lists_what_was_made_of_it(undisturbed, tmp_path, caps
     cut, quantized = section.blocks[0].rows
     assert cut[0].endswith(f"bertjax compress {run} --to={tmp_path / 'layers=0'} --layers=0")
     assert "(100.0%)" not in cut[1] and "(100.0%)" in quantized[1] and "not scored" in cut
+    with (run / smaller_models.FILE).open("a") as file:
+        file.write('{"command": "", "parameters": [0, 1], "bytes": 1, "scores": {}, "milliseconds": null}\n')
+    [damaged] = smaller_models.sections_of(Workdir.at(run))
+    assert "is damaged" in damaged.skipped
+    (run / smaller_models.FILE).write_text("".join((run / smaller_models.FILE).read_text().splitlines(True)[:-1]))
     page = report.run(run, tmp_path / "page.html").read_text()
     assert "Smaller models" in page and "--quantize=int8" in page
 

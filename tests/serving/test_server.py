@@ -218,6 +218,10 @@ def test_requests_that_are_not_http_get_one_answer_and_no_log(quick):
         assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n"), raw
         assert json.loads(body) == {"error": "the request is not HTTP/1.1"}
     assert quick.metric(REFUSED) - before == 3  # the first was answered with 200 before it broke
+    before = quick.metric(REFUSED)
+    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n"
+    assert quick.raw(head, b"no chunk\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert quick.metric(REFUSED) - before == 1, "one answer, although a handler was reading the body"
 
 
 @slow

@@ -104,7 +104,10 @@ class LabeledFormat(ExampleFormat):
                 "a file"
             )
         if isinstance(self.heldout, float) and not 0.0 < self.heldout < 1.0:
-            raise UserError(f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1, such as 0.2")
+            raise UserError(
+                f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1, such as 0.2; name the "
+                "training file itself to hold out nothing"
+            )
         self._check_folds()
         for name in self.further_heldout:
             if name in SPLITS or not re.fullmatch(r"[\w-]+", name):

@@ -1,11 +1,13 @@
 """SetFit: pairs of the batch are those of numpy, packed or not; pairs train the encoder, labels the head."""
 
 import dataclasses
+import re
 
 import jax
 import numpy as np
 import pytest
 
+from bertjax.config.config import from_dict
 from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
@@ -65,3 +67,21 @@ def test_labels_train_the_head_alone_and_pairs_the_encoder_alone(case, pooling):
 def test_objectives_without_a_class_and_a_vector_are_refused(objective):
     with pytest.raises(UserError, match="objective.kind=setfit compares examples by their class and one vector each"):
         SetFit(objective)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"objective": {"precision": 0.9}}, "did you mean 'tasks.a.objective.objective.precision'"),
+        ({"runtime": {"micro_tokens": 64}}, "would split the batch, and objective.kind=setfit compares all"),
+        ({"examples": {"heldout": 0.0}}, "name the training file itself to hold out nothing"),
+    ],
+)
+def test_what_a_user_of_classify_py_would_try_names_the_way(settings, message):
+    objective = {"kind": "setfit", "objective": {"kind": "classification", "pooling": "mean"}}
+    task = {
+        "objective": objective | settings.pop("objective", {}),
+        "examples": {"kind": "labeled_text", "train": "a.csv"} | settings.pop("examples", {}),
+    }
+    with pytest.raises(UserError, match=re.escape(message)):
+        from_dict({"tasks": {"a": task}, **settings})
