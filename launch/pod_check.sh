@@ -6,6 +6,8 @@
 # Sources: gcloud reference, `projects describe`, `services list`, `compute tpus accelerator-types describe`, `compute
 # tpus versions describe`, `storage buckets describe` and `storage ls`. None of them makes or changes a resource.
 PYTHON=${PYTHON:-python3}     # an environment with bertjax and libtpu: pip install '.[tpu]'
+# It runs in the checkout, and a relative path is of the caller's folder.
+[[ $PYTHON != */* || $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
 FORECAST=${FORECAST:-yes}     # no: do not compile the step for the TPU, which takes minutes
 wrong=0
 
@@ -18,7 +20,7 @@ point() {
 # Prints the line of the last error that says what is wrong. That of gcloud may be the first of many.
 last_error() {
   local line
-  line=$(sed -n '/^ERROR: /{s///p;q}' "$scratch/error")
+  line=$(sed -n '/^ERROR: /{s///p;q;}' "$scratch/error")
   line=${line:-$(sed '/^ *$/d' "$scratch/error" | tail -n 1)}
   line=${line#tpu_pod: }
   echo "${line#error: }"
@@ -53,15 +55,24 @@ check_machine() {
 
 in_checkout() { (cd "$here/.." && limited "$SLOW" "$PYTHON" -m "$@"); }
 
+# lacks_packages NAME: whether Python found no package that bertjax needs; then the point fails.
+lacks_packages() {
+  grep -q '^ModuleNotFoundError: ' "$scratch/error" || return 1
+  point FAILED "$1" "$(last_error); set PYTHON, now $PYTHON, to an environment with: pip install '.[tpu]'"
+}
+
 check_config() {
   local code=0 argument flags=()
   # What `run` would refuse, in a subshell, which it ends.
   if (refuse_changes) 2>"$scratch/error"; then point ok commit "${COMMIT:0:12} ($REF)"; else
     point FAILED commit "$(last_error)"
   fi
-  if in_checkout bertjax.train --config="$CONFIG" ${ARGS[@]+"${ARGS[@]}"} --settings=seed \
+  # --settings ends the command after all checks of its flags, and before it starts anything.
+  if in_checkout bertjax.train --distributed --config="$CONFIG" ${ARGS[@]+"${ARGS[@]}"} --settings=seed \
     >/dev/null 2>"$scratch/error"; then
     point ok config "$CONFIG, with ${#ARGS[@]} arguments"
+  elif lacks_packages config; then
+    return 0
   else
     point FAILED config "$(last_error); correct CONFIG or ARGS"
     return 0
@@ -75,6 +86,7 @@ check_config() {
   done
   in_checkout bertjax compile --config="$CONFIG" ${flags[@]+"${flags[@]}"} --topology="$ACCELERATOR_TYPE" \
     >/dev/null 2>"$scratch/error" || code=$?
+  if [[ $code != 0 ]] && lacks_packages forecast; then return 0; fi
   case $code in
     0) point ok forecast "$(last_error)" ;;
     1) point FAILED forecast "$(last_error); lower runtime.micro_tokens, or choose a larger ACCELERATOR_TYPE" ;;
@@ -88,10 +100,12 @@ check_config() {
 }
 
 check_project() {
-  local now
+  local now enabled
   ask project "see: gcloud projects list" cloud projects describe "$PROJECT" --format='value(projectId)' || true
-  if [[ -n $(cloud services list --enabled --project="$PROJECT" --filter=config.name=tpu.googleapis.com \
-    --format='value(config.name)' 2>"$scratch/error") ]]; then
+  if ! enabled=$(cloud services list --enabled --project="$PROJECT" --filter=config.name=tpu.googleapis.com \
+    --format='value(config.name)' 2>"$scratch/error"); then
+    point FAILED API "$(last_error); check PROJECT and your role in the project (Service Usage Viewer)"
+  elif [[ -n $enabled ]]; then
     point ok API tpu.googleapis.com
   else
     point FAILED API \
@@ -127,15 +141,35 @@ check_bucket() {
   esac
 }
 
-check_corpora() {
-  local argument corpus
+# Prints the point that checks a setting of a place; nothing for other settings.
+point_of() {
+  case $1 in
+    data.corpus | data.heldout | data.sources.*.corpus) echo corpus ;;
+    data.store) echo store ;;
+    data.tokenizer.model) echo tokenizer ;;
+    init_from) echo init_from ;;
+    tasks.*.examples.train | tasks.*.examples.heldout | tasks.*.examples.further_heldout.*) echo examples ;;
+  esac
+}
+
+check_places() {
+  local argument name place
   for argument in ${ARGS[@]+"${ARGS[@]}"}; do
-    [[ $argument =~ ^--config\.data\.((sources\.[A-Za-z0-9_-]+\.)?corpus|heldout)=(.*)$ ]] || continue
-    corpus=${BASH_REMATCH[3]}
-    case $corpus in
-      gs://*) ask corpus "correct $argument in ARGS" cloud storage ls "$corpus" || true ;;
-      embedded:* | hf:* | tfds:* | s3://*) point skipped corpus "$corpus is read by the workers" ;;
-      *) point FAILED corpus "$corpus is on this machine only; run: gcloud storage cp -r $corpus gs://BUCKET/" ;;
+    [[ $argument =~ ^--config\.([^=]+)=(.+)$ ]] || continue
+    place=${BASH_REMATCH[2]}
+    name=$(point_of "${BASH_REMATCH[1]}")
+    [[ -n $name ]] || continue
+    [[ $name != init_from ]] || place=${place%@*}  # RUN@STEP
+    # A share of the training file instead of a file.
+    [[ $name != examples || ! $place =~ ^[0-9]*\.?[0-9]+([eE]-?[0-9]+)?$ ]] || continue
+    case $name:$place in
+      store:gs://*)  # the first start makes it, so it need not exist
+        place=${place#gs://}
+        ask store "correct $argument in ARGS" cloud storage ls "gs://${place%%/*}" || true
+        ;;
+      *:gs://*) ask "$name" "correct $argument in ARGS" cloud storage ls "$place" || true ;;
+      *:embedded:* | *:hf:* | *:tfds:* | *:s3://*) point skipped "$name" "$place is read by the workers" ;;
+      *) point FAILED "$name" "$place is on this machine only; run: gcloud storage cp -r $place gs://BUCKET/" ;;
     esac
   done
 }
@@ -148,7 +182,7 @@ check() {
     point ok login gcloud
     check_project
     check_bucket
-    check_corpora
+    check_places
   elif is_logged_out; then
     point FAILED login "gcloud is not logged in, or its login has expired; run: gcloud auth login, then check again"
   else

@@ -313,16 +313,16 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"{flag} cannot be combined with --sweep; start the --sweep on each machine with one --workdir")
     if args.workdir == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
-    if args.settings is not None:
-        print(settings.as_text(settings.settings_of(config_file.load(args.config, overrides), args.settings)))
-        return command_line.FINISHED
-    if argv is None:
+    if argv is None and args.settings is None:
         platform.restart_with_huge_pages(args.platform)
     config = config_file.load(args.config, overrides)
     time_budget.check_flags(args, overrides, config)
     if (args.seeds or args.sweep) and folds.are_open(config):
         flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
         raise UserError(f"{flag} cannot be combined with examples.folds; leave one out, or choose one examples.fold")
+    if args.settings is not None:  # after all checks of flags: `tpu_pod.sh check` asks for settings to make them
+        print(settings.as_text(settings.settings_of(config, args.settings)))
+        return command_line.FINISHED
     named = overrides if args.minutes is None else [*overrides, f"minutes={args.minutes:g}"]
     workdir = args.workdir or f"runs/{config_file.short_name(args.config, named)}"
     try:

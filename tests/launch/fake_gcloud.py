@@ -203,10 +203,10 @@ def matches(pattern: str) -> list[Path]:
 
 
 def list_objects(flags: argparse.Namespace) -> None:
-    if "/" not in flags.name.removeprefix("gs://"):  # a bucket
-        if not in_bucket(flags.name).is_dir():
-            fail(f"{flags.name} not found: 404.")
+    if in_bucket(flags.name).is_dir():  # a bucket, or a folder of one
         return print("\n".join(f"{flags.name}/{path.name}" for path in sorted(in_bucket(flags.name).iterdir())))
+    if "/" not in flags.name.removeprefix("gs://"):
+        fail(f"{flags.name} not found: 404.")
     print("\n".join(f"gs://{path.relative_to(CLOUD / 'buckets')}" for path in matches(flags.name)))
 
 

@@ -45,7 +45,7 @@ def test_all_points_are_right(checked, pod):
     assert code == 0 and results == dict.fromkeys(names.split(), "ok") | skipped
     assert points["corpus"][1] == "gs://bucket/texts/a.txt" and points["bucket"][1] == "gs://bucket, in zone"
     train, forecast = (pod.cloud / "python").read_text().splitlines()
-    assert train == f"-m bertjax.train --config=configs/some.py:small {' '.join(ARGUMENTS)} --settings=seed"
+    assert train == f"-m bertjax.train --distributed --config=configs/some.py:small {' '.join(ARGUMENTS)} --settings=seed"
     overrides = " ".join(ARGUMENTS[:2])  # compile knows no --seeds
     assert forecast == f"-m bertjax compile --config=configs/some.py:small {overrides} --topology=v4-16"
 
@@ -55,6 +55,13 @@ def test_all_points_are_right(checked, pod):
     [
         ({"TRAIN": "2", "TRAIN_ERROR": "error: unknown flag '--a'"}, "config", "FAILED", "unknown flag '--a'; correct"),
         ({"COMPILE": "1", "LINE": "19 of 16 GiB"}, "forecast", "FAILED", "19 of 16 GiB; lower runtime.micro_tokens"),
+        (
+            {"TRAIN": "1", "TRAIN_ERROR": "ModuleNotFoundError: No module named 'jax'"},
+            "config",
+            "FAILED",
+            "ModuleNotFoundError: No module named 'jax'; set PYTHON, now /",
+        ),
+        ({"COMPILE": "1", "LINE": "ModuleNotFoundError: libtpu"}, "forecast", "FAILED", "ModuleNotFoundError: libtpu; set"),
         ({"COMPILE": "2", "LINE": "error: no libtpu"}, "forecast", "FAILED", "no libtpu"),
         ({"COMPILE": "2", "LINE": "epochs depends on the data"}, "forecast", "skipped", "epochs depends on the data"),
         ({"FORECAST": "no"}, "forecast", "skipped", "FORECAST=no; whether the step fits v4-16 is not known"),
@@ -80,6 +87,12 @@ def test_what_google_cloud_refuses(checked, pod):
     assert [name for name, (result, _) in points.items() if result == "FAILED"] == [p for p, _, _ in refusals.values()]
     for point, _, text in refusals.values():
         assert points[point][1].startswith(text)
+    pod.script(services=["ERROR PERMISSION_DENIED: services"])  # this is not an answer
+    _, points = checked(FORECAST="no")
+    assert points["API"] == (
+        "FAILED",
+        "(gcloud) PERMISSION_DENIED: services; check PROJECT and your role in the project (Service Usage Viewer)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,6 +120,38 @@ def test_what_is_missing_in_the_bucket_or_here(checked, pod):
     assert len(failed) == 4
     for line, start in zip(failed, expected, strict=True):
         assert line.startswith(f"FAILED   {start}")
+
+
+def test_every_place_that_workers_read_is_looked_at(checked, pod):
+    """Weights, tokenizer, labeled files and store, as the corpus; a number is a share of the training file."""
+    (pod.cloud / "buckets/bucket/model").mkdir()
+    (pod.cloud / "buckets/bucket/model/a").touch()
+    (pod.cloud / "python-relative").symlink_to("python-of-test")
+    places = {
+        "init_from": "gs://bucket/model@400",
+        "data.tokenizer.model": "my/tokenizer",
+        "tasks.sst2.examples.train": "my/train.tsv",
+        "tasks.sst2.examples.heldout": "0.1",
+        "tasks.sst2.examples.further_heldout.other": "gs://bucket/none.tsv",
+        "data.store": "gs://bucket/stores-to-come",
+    }
+    pod.settings(*(f"--config.{name}={place}" for name, place in places.items()), **SETTINGS)
+    python = os.path.relpath(pod.cloud / "python-relative")  # in the folder of this process, not in the checkout
+    done = pod("check", PYTHON=python, FORECAST="no")
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    names = ("config", "init_from", "tokenizer", "examples", "store")
+    assert [(name, result) for result, name, _ in lines if name in names] == [
+        ("config", "ok"),
+        ("init_from", "ok"),
+        ("tokenizer", "FAILED"),
+        ("examples", "FAILED"),
+        ("examples", "FAILED"),
+        ("store", "ok"),
+    ], done.stdout
+    assert "my/train.tsv is on this machine only; run: gcloud storage cp -r my/train.tsv gs://BUCKET/" in done.stdout
+    pod.settings("--config.data.store=stores", **SETTINGS)
+    done = pod("check", PYTHON=python, FORECAST="no")
+    assert "FAILED   store      stores is on this machine only; run: gcloud storage cp -r stores gs" in done.stdout
 
 
 def test_without_a_login_the_rest_is_checked(checked, pod):

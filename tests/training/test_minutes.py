@@ -74,10 +74,9 @@ def test_another_time_than_that_of_the_run_is_refused(flags, measured_run, undis
         ("--sweep=seed=1,2", "--minutes=5 cannot be combined with --sweep"),
         ("--longer", "--minutes=5 cannot be combined with --longer"),
         ("--config.init_state=True --config.init_from=runs/a@4", "--minutes=5 cannot be combined with init_state"),
-        (
-            "--config.stages=[{'steps':7,'seq_len':32},{'steps':9,'seq_len':32}]",
-            "sets the steps of one stage, and this run has 2",
-        ),
+        ("--config.stages=[{'steps':7,'seq_len':32}]", "--minutes=5 and --config.stages=[{'steps':7,'seq_len':32}] both set"),
+        ("--settings=seed --seeds=2", "--minutes=5 cannot be combined with --seeds"),  # checked, though it trains nothing
+        ("--config=configs/bert_base.py", "sets the steps of one stage, and this run has 2, each with its own length"),
     ],
 )
 def test_what_else_sets_the_steps_is_refused(refused, contradiction, message):
