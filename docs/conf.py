@@ -71,7 +71,7 @@ def _target(source: Path, page: Path, link: str) -> str:
     # The text beside a notebook is not a page.
     if (
         path.is_relative_to(HERE)
-        and path.suffix in (".md", ".ipynb", ".png", ".svg")
+        and path.suffix in _SHOWN
         and not path.match("notebooks/*.md")
     ):
         return os.path.relpath(path, page.parent) + hash_ + anchor

@@ -7,6 +7,7 @@ then compiles again, because the schedule is a part of the compiled step.
 
 import argparse
 import dataclasses
+import functools
 import math
 import re
 import time
@@ -15,7 +16,8 @@ from typing import Any, cast
 
 import jax
 
-from bertjax.config.config import Config
+from bertjax.config.config import Config, to_dict
+from bertjax.config.typed import differences
 from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
@@ -33,6 +35,8 @@ _SECONDS, _FEWEST, _MOST = 5.0, 2, 50
 _EVALUATION_SHARE = 1 / 3
 # Schedule settings that count steps; they keep their share of the run, as the warm-up does.
 _SCHEDULE_STEPS = ("decay_steps", "end_step")
+# A run that is shorter than an interval of its recipe has at most this many evaluations and checkpoints before its end.
+_MOST_BETWEEN = 9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +53,28 @@ class Speed:
     evaluation: float
     every: int
 
-    def steps_in(self, seconds: float) -> int:
+    def steps_in(self, seconds: float, recipe_steps: int) -> int:
         """Return the steps that fit, with the evaluations between them, as two significant digits."""
-        without = seconds / self.step
-        steps = max(min(without, self.every), seconds / (self.step + self.evaluation / self.every))
+        # A run that ends before `every` has as many evaluations as the recipe, see `interval`. Half of the time is left
+        # for steps whatever they take, so a short run with slow evaluations is longer than planned.
+        between = min((recipe_steps - 1) // self.every, _MOST_BETWEEN) * self.evaluation
+        short = max(seconds - between, seconds / 2) / self.step
+        long = seconds / (self.step + self.evaluation / self.every)
+        steps = long if long > self.every else min(short, self.every)
         digits = 10 ** max(0, math.floor(math.log10(max(steps, 1))) - 1)
         return int(steps // digits * digits)
+
+
+def interval(every: int, steps: int, recipe_steps: int) -> int:
+    """Return the steps between two evaluations or checkpoints in a run of other steps than the recipe.
+
+    An interval that is longer than the run keeps its share of the steps, as the warm-up does, but is at least a tenth
+    of them: a million steps with 1,000 evaluations must not become 500 with an evaluation after each.
+    """
+    if every <= steps:
+        return every
+    parts = _MOST_BETWEEN + 1
+    return max(-(-every * steps // recipe_steps), -(-steps // parts))  # rounded up: not more of them than in the recipe
 
 
 def add_flag(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +95,7 @@ def check_flags(args: argparse.Namespace, overrides: Sequence[str], config: Conf
     flag = f"--minutes={args.minutes:g}"
     if not 0 < args.minutes < math.inf:
         raise UserError(f"{flag} must be above 0")
-    if own := [each for each in overrides if re.match(r"stages\.0\.(steps|epochs|flops|min_steps)=", each)]:
+    if own := [each for each in overrides if re.match(r"stages(\.0\.(steps|epochs|flops|min_steps))?=", each)]:
         raise UserError(f"{flag} and --config.{own[0]} both set the steps; leave one out")
     others = {"--seeds": args.seeds, "--sweep": args.sweep, "--longer": args.longer, "init_state": config.init_state}
     others["examples.folds"] = folds.are_open(config)
@@ -87,7 +107,7 @@ def check_flags(args: argparse.Namespace, overrides: Sequence[str], config: Conf
     if len(config.stages) > 1:
         raise UserError(
             f"{flag} sets the steps of one stage, and this run has {len(config.stages)}, each with its own length; "
-            "choose a variant with one stage, such as laptop, or set the steps of each stage"
+            "choose a variant with one stage, such as laptop, if the recipe has one, or set the steps of each stage"
         )
 
 
@@ -113,6 +133,36 @@ def with_steps(session: Session, config: Config, minutes: float) -> Config:
         measured = processes.from_writer(lambda: _read(session, minutes), "read-minutes")
         print(f"minutes: {measured['steps']:,} steps, as measured at the first start", flush=True)
     return _with(config, measured)
+
+
+def check_without(session: Session, config: Config, longer: bool) -> None:
+    """Raise UserError if a start without --minutes resumes a run that only differs by what the flag has set."""
+    before, path = session.before, session.files.minutes
+    if before is None:
+        return
+    measured = processes.from_writer(lambda: read_json(path) if storage.exists(path) else None, "measured-minutes")
+    if not measured or len(config.stages) > 1:
+        return
+    expected, old = _with(config, measured), before.settings
+    is_same = (expected.stages, expected.optimizer) == (old.stages, old.optimizer)
+    if not is_same or (config.optimizer == old.optimizer and (longer or config.stages == old.stages)):
+        return
+    remedy = f"add --minutes={measured['minutes']:g}"
+    stage = config.stages[0]
+    if not (stage.epochs or stage.flops or stage.min_steps):
+        plain = (to_dict(each)["optimizer"] for each in (config, old))
+        changed = [line.partition(": ")[0] for line in differences(*plain)]
+        flags = ["--longer", "--config.stages.0.steps=..."]
+        flags += [f"--config.optimizer.{name}={_value(old.optimizer, name)}" for name in changed]
+        remedy += f", or for a longer run {' '.join(flags)}"
+    raise UserError(
+        f"workdir {session.files.root} holds a run that was started with --minutes={measured['minutes']:g}, which are "
+        f"{measured['steps']:,} steps; {remedy}"
+    )
+
+
+def _value(settings: Any, name: str) -> Any:
+    return functools.reduce(getattr, name.split("."), settings)
 
 
 def _read(session: Session, minutes: float) -> dict[str, Any]:
@@ -141,12 +191,12 @@ def _measure(start: Start, minutes: float) -> dict[str, Any]:
     stage = config.stages[0]  # resolved: it has steps and rows
     evaluation = rows / cast(int, stage.batch) * measured * _EVALUATION_SHARE
     speed = Speed(measured, evaluation, config.eval.every)
-    steps = speed.steps_in(60 * minutes)
+    steps = speed.steps_in(60 * minutes, cast(int, stage.steps))
     if steps < 2:
         raise UserError(
             f"--minutes={minutes:g} is less than two steps of {measured:.3g} s; allow more, or lower stages.0.batch"
         )
-    between = (steps - 1) // speed.every
+    between = (steps - 1) // interval(speed.every, steps, cast(int, stage.steps))
     print(
         f"minutes: {steps:,} steps of {measured:.3g} s take about {minutes:g} minutes on these devices"
         + (f", with {between:,} evaluations of {evaluation:.3g} s" if between else "")
@@ -154,11 +204,12 @@ def _measure(start: Start, minutes: float) -> dict[str, Any]:
         flush=True,
     )
     recipe = {"recipe_steps": stage.steps, "recipe_warmup_steps": config.optimizer.warmup_steps}
+    recipe |= {"recipe_eval_every": config.eval.every, "recipe_save_every": config.runtime.save_every}
     return {"minutes": minutes, "steps": steps, **recipe, "speed": vars(speed)}
 
 
 def _with(config: Config, measured: dict[str, Any]) -> Config:
-    """Return a configuration with measured steps, and with warm-up and decay of the same share."""
+    """Return a configuration with measured steps, and with warm-up, decay and long intervals of the same share."""
     steps, of = measured["steps"], measured["recipe_steps"]
     stage = dataclasses.replace(config.stages[0], steps=steps, epochs=0.0, flops=0.0, min_steps=0)
     optimizer = config.optimizer
@@ -172,7 +223,12 @@ def _with(config: Config, measured: dict[str, Any]) -> Config:
         if (length := getattr(optimizer.schedule, name, 0))
     }
     optimizer = dataclasses.replace(optimizer, schedule=dataclasses.replace(optimizer.schedule, **lengths))
-    return dataclasses.replace(config, stages=(stage,), optimizer=optimizer)
+    # The intervals are not a part of the result, so those of this start count, which may differ from the first one's.
+    # 0 is once per epoch, which only the measurement has resolved.
+    each = config.eval.every or measured.get("recipe_eval_every", 0)
+    evaluations = dataclasses.replace(config.eval, every=interval(each, steps, of))
+    saves = dataclasses.replace(config.runtime, save_every=interval(config.runtime.save_every, steps, of))
+    return dataclasses.replace(config, stages=(stage,), optimizer=optimizer, eval=evaluations, runtime=saves)
 
 
 def _seconds_per_step(start: Start) -> float:

@@ -94,7 +94,8 @@ class Canvas:
             f"<style>{STYLE}</style>",
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
             'orient="auto"><path class="tip" d="M0 0 L8 4 L0 8 z"/></marker></defs>',
-            f'<rect class="page" x="0.7" y="0.7" width="{WIDTH - 1.4:g}" height="{self.height - 1.4:g}" rx="8"/>',
+            # It fills the figure: a viewer may show white at rounded corners, also in dark mode.
+            f'<rect class="page" x="0" y="0" width="{WIDTH}" height="{self.height}"/>',
         ]
         return "\n".join([*lines, *self._parts, "</svg>", ""])
 

@@ -40,7 +40,8 @@ def attention(tales: Tales) -> Canvas:
     canvas.text(90, 157, f"{heads} x {tokens} x {tokens}: {size}", "soft")
     canvas.line((64, 112), (100, 112), arrow=True)
     canvas.line((176, 112), (212, 112), arrow=True)
-    canvas.text(370, 112, "nothing", "soft", "middle")
+    for line, words in enumerate(("single", "operations")):
+        canvas.text(370, 105 + 16 * line, words, "soft", "middle")
     canvas.line((62, 248), (78, 248), (78, 234), (326, 234), arrow=True)
     for row in range(3):
         for column in range(4):
@@ -144,12 +145,12 @@ def taps(tales: Tales) -> Canvas:
             canvas.line((207, y - (36 if y == 104 else 12)), (207, y - 1), arrow=True)
     canvas.line((207, 442), (207, 470), arrow=True)
     # The place of each name; a name that has none is an error.
-    captured = {"queries": 117, "keys": 141, "values": 165, "attention": 207, "context": 261, "feedforward": 353}
+    captured = {"queries": 117, "keys": 141, "values": 165, "attention": 207, "context": 276, "feedforward": 353}
     for name in block.captures:
         for y in (54, 460) if name == HIDDEN else (captured[name],):
             canvas.box(14, y - 10, 92, 20, "blue", name, "code")
             canvas.line((106, y), (207 if y == 460 else 132, y))
-    masks = {"context_offset": 249, "head_mask": 273, "feedforward_mask": 353, "layer_mask": 429}
+    masks = {"context_offset": 246, "head_mask": 268, "feedforward_mask": 353, "layer_mask": 429}
     for name in block.masks:
         canvas.box(302, masks[name] - 10, 126, 20, "orange", name, "code")
         canvas.line((302, masks[name]), (284, masks[name]), arrow=True)

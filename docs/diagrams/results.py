@@ -121,8 +121,8 @@ def inside_training(tales: Tales) -> Canvas:
 
     neighbors = values("targets", lambda x: x["target_by_layer"]["previous"][0] + x["target_by_layer"]["next"][0])
     canvas = Canvas(
-        "Over the steps of a tiny BERT: attention to neighbors in layer 1 rises from 6 to 49 percent between steps 300 "
-        "and 4,000, guessed tokens from 0 to 35 percent, attention to [SEP] in layer 3 to 18 percent.",
+        "Over the steps of a tiny BERT: attention to neighbors in layer 1 is 9 percent at step 300 and 49 at step "
+        "4,000, guessed tokens rise from 0 to 35 percent, attention to [SEP] in layer 3 to 18 percent.",
         320,
     )
     canvas.text(14, 26, "a tiny BERT, mean and range of 3 seeds", "head")

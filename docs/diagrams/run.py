@@ -50,7 +50,7 @@ def saving(tales: Tales) -> Canvas:
     """What a run writes, in order, and how the next start reads it."""
     workdir = Workdir.at("run")
     canvas = Canvas(
-        "A run saves its state with fingerprints, then evaluates it, then writes metrics. The next start compares the "
+        "A run saves its state with fingerprints, then writes its metrics, then the score of its evaluation. The next start compares the "
         "fingerprints, reads a second time if they differ, and then uses the checkpoint before.",
         330,
     )
@@ -59,8 +59,8 @@ def saving(tales: Tales) -> Canvas:
     written = (
         ("state", "step, params, opt_state", "gray"),
         ("checkpoint", "arrays and fingerprints", "blue"),
-        ("evaluation", workdir.evaluations.name, "orange"),
         ("metrics", workdir.metrics.name, "orange"),
+        ("evaluation", workdir.evaluations.name, "orange"),
     )
     for index, (name, detail, color) in enumerate(written):
         y = 42 + 70 * index

@@ -45,7 +45,9 @@ def test_all_points_are_right(checked, pod):
     assert code == 0 and results == dict.fromkeys(names.split(), "ok") | skipped
     assert points["corpus"][1] == "gs://bucket/texts/a.txt" and points["bucket"][1] == "gs://bucket, in zone"
     train, forecast = (pod.cloud / "python").read_text().splitlines()
-    assert train == f"-m bertjax.train --distributed --config=configs/some.py:small {' '.join(ARGUMENTS)} --settings=seed"
+    assert (
+        train == f"-m bertjax.train --distributed --config=configs/some.py:small {' '.join(ARGUMENTS)} --settings=seed"
+    )
     overrides = " ".join(ARGUMENTS[:2])  # compile knows no --seeds
     assert forecast == f"-m bertjax compile --config=configs/some.py:small {overrides} --topology=v4-16"
 
@@ -61,7 +63,12 @@ def test_all_points_are_right(checked, pod):
             "FAILED",
             "ModuleNotFoundError: No module named 'jax'; set PYTHON, now /",
         ),
-        ({"COMPILE": "1", "LINE": "ModuleNotFoundError: libtpu"}, "forecast", "FAILED", "ModuleNotFoundError: libtpu; set"),
+        (
+            {"COMPILE": "1", "LINE": "ModuleNotFoundError: libtpu"},
+            "forecast",
+            "FAILED",
+            "ModuleNotFoundError: libtpu; set",
+        ),
         ({"COMPILE": "2", "LINE": "error: no libtpu"}, "forecast", "FAILED", "no libtpu"),
         ({"COMPILE": "2", "LINE": "epochs depends on the data"}, "forecast", "skipped", "epochs depends on the data"),
         ({"FORECAST": "no"}, "forecast", "skipped", "FORECAST=no; whether the step fits v4-16 is not known"),

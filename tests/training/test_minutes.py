@@ -1,5 +1,6 @@
 """--minutes=N: steps from a measured speed, kept by a run that resumes, and what contradicts them."""
 
+import dataclasses
 import json
 import shutil
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.config_file import load
-from bertjax.training.minutes import Speed, with_steps
+from bertjax.training.minutes import Speed, interval, with_steps
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.run.workdir import Workdir
 from tests import runs
@@ -26,12 +27,23 @@ from tests import runs
     ],
 )
 def test_steps_and_the_evaluations_between_them_fill_the_time(speed, seconds, steps):
-    assert speed.steps_in(seconds) == steps
+    assert speed.steps_in(seconds, recipe_steps=speed.every) == steps
+
+
+def test_a_run_shorter_than_an_interval_keeps_its_share():
+    assert [interval(850, steps, 4000) for steps in (4000, 850, 849, 170, 1)] == [850, 850, 181, 37, 1]
+    assert interval(1000, 500, 1_000_000) == 50  # and not an evaluation after each step
+    speed = Speed(step=0.5, evaluation=2.0, every=1000)
+    assert speed.steps_in(60, recipe_steps=4000) == 100  # 54 s and 3 evaluations: 108 steps, as two digits
+    assert (100 - 1) // interval(1000, 100, 4000) == 3
+    assert dataclasses.replace(speed, evaluation=200.0).steps_in(60, recipe_steps=4000) == 60  # half of the time
+    steps = [speed.steps_in(seconds, recipe_steps=4000) for seconds in range(1, 2000)]
+    assert steps == sorted(steps)
 
 
 def test_more_time_never_gives_fewer_steps():
     speed = Speed(step=0.11, evaluation=2.3, every=50)
-    steps = [speed.steps_in(seconds) for seconds in range(1, 2000)]
+    steps = [speed.steps_in(seconds, recipe_steps=50) for seconds in range(1, 2000)]
     assert steps == sorted(steps)
     for seconds, fitting in enumerate(steps, 1):
         between = (fitting - 1) // speed.every * speed.evaluation if fitting else 0.0
@@ -51,6 +63,17 @@ def test_a_run_that_resumes_keeps_its_steps(flags, measured_run, capsys):
     """Whatever the recipe says meanwhile, which is 100 steps here and 5 of warm-up."""
     assert runs.call(*flags, f"--workdir={measured_run}", "--minutes=2", "--config.optimizer.warmup_steps=7") == 0
     assert "minutes: 100 steps, as measured at the first start\n" in capsys.readouterr().out
+
+
+def test_a_start_without_the_flag_names_it(flags, measured_run, capsys):
+    """And the way to a longer run that the line names works."""
+    recipe = ["--config.optimizer.warmup_steps=7", "--config.stages.0.steps=90"]
+    assert runs.call(*flags, f"--workdir={measured_run}", *recipe) == 2
+    error = capsys.readouterr().err
+    assert "was started with --minutes=2, which are 100 steps; add --minutes=2, or for a longer run --longer" in error
+    assert error.endswith(" --config.stages.0.steps=... --config.optimizer.warmup_steps=5\n") and error.count("\n") == 1
+    more = ["--longer", "--config.stages.0.steps=101", "--config.optimizer.warmup_steps=5"]
+    assert runs.call(*flags, f"--workdir={measured_run}", *more) == 0
 
 
 def test_another_time_than_that_of_the_run_is_refused(flags, measured_run, undisturbed, tmp_path, capsys):
@@ -74,8 +97,14 @@ def test_another_time_than_that_of_the_run_is_refused(flags, measured_run, undis
         ("--sweep=seed=1,2", "--minutes=5 cannot be combined with --sweep"),
         ("--longer", "--minutes=5 cannot be combined with --longer"),
         ("--config.init_state=True --config.init_from=runs/a@4", "--minutes=5 cannot be combined with init_state"),
-        ("--config.stages=[{'steps':7,'seq_len':32}]", "--minutes=5 and --config.stages=[{'steps':7,'seq_len':32}] both set"),
-        ("--settings=seed --seeds=2", "--minutes=5 cannot be combined with --seeds"),  # checked, though it trains nothing
+        (
+            "--config.stages=[{'steps':7,'seq_len':32}]",
+            "--minutes=5 and --config.stages=[{'steps':7,'seq_len':32}] both set",
+        ),
+        (
+            "--settings=seed --seeds=2",
+            "--minutes=5 cannot be combined with --seeds",
+        ),  # checked, though it trains nothing
         ("--config=configs/bert_base.py", "sets the steps of one stage, and this run has 2, each with its own length"),
     ],
 )
@@ -119,10 +148,16 @@ class Resumed:
 def test_warm_up_and_decay_keep_their_share(tmp_path):
     measured = {"minutes": 1.0, "steps": 500, "recipe_steps": 10_000, "recipe_warmup_steps": 309}
     (tmp_path / "minutes.json").write_text(json.dumps(measured))
-    overrides = ["optimizer.warmup_tokens=1e6", "optimizer.schedule={'kind': 'wsd', 'decay_steps': 2000}"]
+    overrides = [
+        "eval.every=800",
+        "runtime.save_every=400",
+        "optimizer.warmup_tokens=1e6",
+        "optimizer.schedule={'kind': 'wsd', 'decay_steps': 2000}",
+    ]
     config = with_steps(Resumed(tmp_path), load(str(runs.CONFIG), [*overrides, "stages.0.epochs=3"]), 1.0)
     assert (config.stages[0].steps, config.stages[0].epochs) == (500, 0.0)
     assert (config.optimizer.warmup_steps, config.optimizer.warmup_tokens) == (15, 0.0)
+    assert (config.eval.every, config.runtime.save_every) == (50, 400)  # a tenth, as 8% would be less; as it was
     assert config.optimizer.schedule.decay_steps == 100
     share = OptimizerConfig(warmup_share=0.1)
     other = with_steps(Resumed(tmp_path), load(str(runs.CONFIG), ["optimizer.warmup_share=0.1"]), 1.0).optimizer

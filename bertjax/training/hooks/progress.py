@@ -14,11 +14,12 @@ from bertjax.training.results.report import show_samples
 class ProgressBar(Hook):
     """A bar over a run's steps; it redraws rarely if stderr is a file.
 
-    The time left follows from the steps after the first one of this start, which waits for the compiler.
+    The time left follows from the steps after the first dispatch of this start, which waits for the compiler.
     """
 
     def __init__(self):
         self._bar: Any = None  # a `tqdm` from the start on
+        self._compiled = 0  # the step at which the first dispatch ends; its steps arrive together
 
     def on_start(self, run: Run) -> None:
         self._bar = tqdm(
@@ -34,9 +35,10 @@ class ProgressBar(Hook):
     def on_dispatch(self, run: Run, first: int, end: int) -> None:
         if first == run.restored.step:
             self._bar.set_postfix_str("compiling the step")
+            self._compiled = end
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
-        if self._bar.n == run.restored.step:
+        if step <= self._compiled:
             restart_clock(self._bar, step)
         self._bar.update(step - self._bar.n)
         show_metrics(self._bar, metrics)
