@@ -69,11 +69,7 @@ def _target(source: Path, page: Path, link: str) -> str:
     path = (source.parent / name).resolve()
     path = _COPIES.get(path, path)
     # The text beside a notebook is not a page.
-    if (
-        path.is_relative_to(HERE)
-        and path.suffix in _SHOWN
-        and not path.match("notebooks/*.md")
-    ):
+    if path.is_relative_to(HERE) and path.suffix in _SHOWN and not path.match("notebooks/*.md"):
         return os.path.relpath(path, page.parent) + hash_ + anchor
     return f"{_REPOSITORY}/blob/main/{path.relative_to(ROOT)}" if _REPOSITORY else ""
 

@@ -6,7 +6,9 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import ml_collections
@@ -164,6 +166,14 @@ def test_every_page_is_reached_from_readme():
             targets = (page.parent / target.partition("#")[0] for target in links(page))
             queue += [Path(os.path.normpath(target)) for target in targets if target.suffix == ".md"]
     assert [relative(page) for page in PAGES if page not in reached] == []
+
+
+def test_the_site_has_the_tables_that_its_pages_link_to(monkeypatch):
+    """A link to a .csv file stays, and Sphinx then copies the file as a download."""
+    monkeypatch.setattr("sys.path", [*sys.path])  # conf.py changes it
+    conf = runpy.run_path(str(ROOT / "docs" / "conf.py"))
+    tables = [(page, link) for page in DOCS for link in links(page) if link.endswith(".csv")]
+    assert tables and [conf["_target"](page, page, link) for page, link in tables] == [link for _, link in tables]
 
 
 def test_readme_is_short():

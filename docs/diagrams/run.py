@@ -50,8 +50,8 @@ def saving(tales: Tales) -> Canvas:
     """What a run writes, in order, and how the next start reads it."""
     workdir = Workdir.at("run")
     canvas = Canvas(
-        "A run saves its state with fingerprints, then writes its metrics, then the score of its evaluation. The next start compares the "
-        "fingerprints, reads a second time if they differ, and then uses the checkpoint before.",
+        "A run saves its state with fingerprints, then writes its metrics, then the score of its evaluation. The next "
+        "start compares the fingerprints, reads a second time if they differ, and then uses the checkpoint before.",
         330,
     )
     canvas.text(14, 26, "a run writes", "head")
