@@ -28,8 +28,8 @@ classifier learns from the same batches and does not change the encoder. The exp
 | longest text | 256 tokens | run_fewshot.py | 128 tokens, a whole row |
 | encoder | paraphrase-mpnet-base-v2 | run_fewshot.py | yours |
 
-The files are those of the authors' library, version 1.1.3, and of its scripts. There each text is in 80 pairs, and so is
-computed 80 times. Here it is computed once an epoch, in 31 pairs: 10 times, or in small files as often as 40 updates
+The files are those of the authors' library, version 1.1.3, and of its scripts. There each text is in 80 pairs, and so
+is computed 80 times. Here it is computed once an epoch, in 31 pairs: 10 times, or in small files as often as 40 updates
 need, which is about 80 times for 8 examples of each of 2 classes. For hundreds of examples of each class use
 `classify.py`.
 
