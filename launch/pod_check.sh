@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The points of `tpu_pod.sh check`: all that can be known before a TPU costs money. tpu_pod.sh sources this file; the
 # functions `limited`, `tpu` and `state`, the settings, $here and $scratch are its own.
-# shellcheck disable=SC2154
+# shellcheck disable=SC2153,SC2154
 #
 # Sources: gcloud reference, `projects describe`, `services list`, `compute tpus accelerator-types describe`, `compute
 # tpus versions describe`, `storage buckets describe` and `storage ls`. None of them makes or changes a resource.
