@@ -26,6 +26,9 @@ from bertjax.objectives.distill.losses.output import OutputCosine
 from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.distill.teacher import Teacher
+from bertjax.objectives.distill.wrapper import Taught
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.setfit import SetFit
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
@@ -44,7 +47,11 @@ LARGER = dataclasses.replace(SMALL, vocab_size=8064, layers=6, width=256, heads=
 
 
 LOSSES = {"soft": SoftLogits(), "everywhere": TokenLogits(), "output": OutputCosine()}
-WRAPPERS = {"distilled": Distilled(MaskedLM(), "teacher", LOSSES), "replacing": Replacing(MaskedLM(), "teacher")}
+WRAPPERS = {
+    "distilled": Distilled(MaskedLM(), "teacher", LOSSES),
+    "replacing": Replacing(MaskedLM(), "teacher"),
+    "setfit": SetFit(Classification(("0", "1", "2"))),
+}
 
 
 def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
@@ -58,7 +65,7 @@ def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
         encoder = dataclasses.replace(encoder, block=MPNetBlock())
     if isinstance(objective, CausalLM):
         encoder = dataclasses.replace(encoder, direction="left_to_right")
-    if kind in WRAPPERS:
+    if isinstance(objective, Taught):
         deeper = dataclasses.replace(encoder, layers=2 * encoder.layers)
         teacher = Teacher(deeper, batches.param_shapes(MaskedLM(), deeper), "a tokenizer", Path("teacher"))
         objective = objective.bind_teacher(teacher)
