@@ -83,7 +83,7 @@ def shared_programs() -> Iterator[None]:
     A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
     """
     from bertjax.cli import evaluate  # not above: JAX must see the environment of conftest.py
-    from bertjax.objectives.distill.wrapper import Wrapper
+    from bertjax.objectives.wrapper import Wrapper
     from bertjax.training import start as starting
     from bertjax.training.program import Program
 

@@ -9,8 +9,8 @@ from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.config.config import Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
-from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning import calibration
+from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.runtime.errors import cut_text, printable
 from bertjax.training.results import label_errors

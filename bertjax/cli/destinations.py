@@ -15,7 +15,7 @@ from bertjax.interop import families, huggingface, sentence_transformers, task_h
 from bertjax.interop.family import parts_in
 from bertjax.interop.outputs import reading_of
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.objectives.distill.wrapper import Wrapper
+from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, say
 from bertjax.training.parallel import processes

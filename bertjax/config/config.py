@@ -27,8 +27,8 @@ from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.distill.wrapper import Wrapper, unwrapped
 from bertjax.objectives.finetuning.reading import MIX
+from bertjax.objectives.wrapper import Wrapper, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training import stage_encoders
 from bertjax.training.config import EvalConfig, RuntimeConfig, Stage

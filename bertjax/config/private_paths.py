@@ -82,7 +82,7 @@ def without_teachers(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_teacher(task: Any) -> Any:
     objective = task.get("objective") if isinstance(task, Mapping) else None
-    # A wrapper (`bertjax.objectives.distill.wrapper`) may be a user's own, so look at its settings, not at its kind.
+    # A wrapper (`bertjax.objectives.wrapper`) may be a user's own, so look at its settings, not at its kind.
     if not isinstance(objective, Mapping) or "objective" not in objective:
         return task
     student = {**task, "objective": objective["objective"]}

@@ -11,8 +11,8 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.wrapper import rewrapped, unwrapped
 from bertjax.objectives.pretraining.sentence_pairs import BERT
+from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.errors import UserError
 
 # All plans are computed and stored before the first step, so their number is limited.

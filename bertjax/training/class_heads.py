@@ -12,12 +12,12 @@ from typing import Any
 from bertjax.config.config import Config
 from bertjax.data.labeled import labels
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import shorten
 
 # The last layer of `bertjax.models.label_heads.LabelHead`; other heads have only one.

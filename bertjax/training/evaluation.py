@@ -19,10 +19,10 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.models.precision import float32_products
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.distill.wrapper import rewrapped, unwrapped
 from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
 from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
+from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds

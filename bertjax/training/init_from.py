@@ -18,8 +18,8 @@ from bertjax.config.opening import SavedModel
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import class_heads
 from bertjax.training.config import ROTARY_BASES

@@ -12,8 +12,8 @@ from bertjax.config.config import Task
 from bertjax.config.user_code import line_of
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
+from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, reason, shorten
 from bertjax.training.flops import CONSUMPTION
 from bertjax.training.param_paths import path_of

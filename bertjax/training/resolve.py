@@ -17,10 +17,10 @@ from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.wrapper import rewrapped, unwrapped
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.storage import is_remote
 from bertjax.training import stage_flops

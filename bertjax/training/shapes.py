@@ -10,8 +10,8 @@ from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import TextFormat
 from bertjax.data.plan import Spec
-from bertjax.objectives.distill.wrapper import rewrapped
 from bertjax.objectives.optional import bind
+from bertjax.objectives.wrapper import rewrapped
 from bertjax.runtime.errors import UserError
 
 

@@ -13,7 +13,7 @@ from bertjax.config.export import Export, exported
 from bertjax.config.opening import SavedModel
 from bertjax.config.private_paths import without_teachers
 from bertjax.interop import huggingface
-from bertjax.objectives.distill.wrapper import rewrapped
+from bertjax.objectives.wrapper import rewrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training.program import Program
 

@@ -9,7 +9,7 @@ import pytest
 import bertjax
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.wrapper import Wrapper
+from bertjax.objectives.wrapper import Wrapper
 from bertjax.training.loss import total_loss
 
 PACKAGE = Path(bertjax.__file__).parent

@@ -25,8 +25,8 @@ from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.losses.output import OutputCosine
 from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
+from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.distill.wrapper import Taught
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.setfit import SetFit
 from bertjax.objectives.pretraining.causal import CausalLM

@@ -23,7 +23,7 @@ from bertjax.models.taps import HIDDEN
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses.base import TeacherLoss, Values
 from bertjax.objectives.distill.losses.token_logits import HEAD
-from bertjax.objectives.distill.wrapper import Taught, Wrapper
+from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
 from bertjax.runtime.errors import UserError, shorten
@@ -35,16 +35,14 @@ Arrays = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilled(Wrapper, Taught):
+class Distilled(Taught):
     """An objective with losses against a teacher. Terms: those of the objective, and one per entry of `losses`.
 
     Attributes:
-      teacher: export folder of a trained model.
       losses: {name: loss against the teacher}, see `bertjax.objectives.distill.losses`.
       own_factor: weight of the objective's own terms next to `losses`; 0 learns only from the teacher.
     """
 
-    teacher: str = ""
     losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, hash=False)
     own_factor: float = 1.0
 

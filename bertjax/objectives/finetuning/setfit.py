@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from bertjax.models.pooling import l2_normalize
 from bertjax.models.random import split
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.distill.wrapper import Wrapper
 from bertjax.objectives.finetuning.base import LATE
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import gather_rows, shard_index
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from bertjax.config.config import Config, Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
-from bertjax.objectives.distill.wrapper import unwrapped
+from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves, label_errors

@@ -76,7 +76,7 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     task, name = (first, rest) if len(tasks) > 1 and first in tasks else (next(iter(tasks)), [first, *rest])
     objective, examples, data = tasks[task]["objective"], tasks[task]["examples"], settings["data"]
     teaching: Mapping[str, Any] = {}
-    if "objective" in objective:  # with a teacher, see `bertjax.objectives.distill.wrapper`
+    if "objective" in objective:  # with a teacher, see `bertjax.objectives.wrapper`
         objective, teaching = objective["objective"], objective
     # Evaluations use the row length of the last stage that trains the task.
     last = next(stage for stage in reversed(settings["stages"]) if not stage["tasks"] or task in stage["tasks"])

@@ -5,11 +5,9 @@ An exported model has the wrapped objective alone, so predictions need neither t
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, cast
 
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots
 from bertjax.runtime.errors import UserError
@@ -92,26 +90,6 @@ class Wrapper(Objective):
 
     def predictions(self, outputs, examples, records):
         return self.objective.predictions(outputs, examples, records)
-
-
-class Taught:
-    """What wrappers with a teacher add; each has a field `teacher`, the export folder of a trained model.
-
-    Attributes:
-      bound_teacher: the teacher, after `bind_teacher`.
-    """
-
-    teacher: str
-    bound_teacher: ClassVar[Teacher | None] = None
-
-    def bind_teacher(self, teacher: Teacher) -> Self:
-        """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
-        return cast(Any, self).copy_with(bound_teacher=teacher)
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the teacher runs, so that both models need the same tokenizer."""
-        return True
 
 
 def unwrapped(objective: Objective) -> Objective:

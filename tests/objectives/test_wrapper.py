@@ -15,10 +15,10 @@ from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.distill.wrapper import unwrapped
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.question_answering import NO_ANSWER, QuestionAnswering
 from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training.evaluation import has_baselines, tuned
 from bertjax.training.program import Program
