@@ -6,7 +6,8 @@ import shutil
 import jax
 import pytest
 
-from bertjax.cli import status, train
+from bertjax.cli import status, train_results
+from bertjax.cli.several import Summary
 from bertjax.config.config import Config
 from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import Unavailable
@@ -64,7 +65,7 @@ def test_a_device_that_fails_for_an_unknown_reason_is_bad_input_only_before_the_
 
 
 def test_what_cannot_be_printed_after_the_end_is_a_warning(tmp_path, caplog):
-    finished = train.Summary(100, True, {"not": "the figures of a run"}, tmp_path)
-    assert train._report(finished, None, Config(), []) == FINISHED
+    finished = Summary(100, True, {"not": "the figures of a run"}, tmp_path)
+    assert train_results.report_result(finished, None, Config(), []) == FINISHED
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"the results are in {tmp_path}, but could not be printed: ")

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +17,14 @@ from jax.experimental import multihost_utils
 from bertjax.cli import several
 from bertjax.cli.destinations import describe_labeled
 from bertjax.cli.several import Summary
+from bertjax.cli.train_results import report_result
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
-from bertjax.data.labeled.base import LabeledFormat
-from bertjax.interop import families, huggingface, sentence_transformers
-from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.interop import families, huggingface
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
-from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason, say
+from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
 from bertjax.training import loop, session, start, sweep
 from bertjax.training import minutes as time_budget
 from bertjax.training.evaluation import Evaluation, tuned_config
@@ -39,13 +37,13 @@ from bertjax.training.optim.ema import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore
-from bertjax.training.results import best, classes, curves, folds, report
+from bertjax.training.results import classes, curves, folds
 from bertjax.training.results.scores import write_scores
-from bertjax.training.results.seeds import over_seeds, print_seeds
+from bertjax.training.results.seeds import over_seeds
 from bertjax.training.results.sparsity import describe_zeros
 from bertjax.training.run import foreign_code
 from bertjax.training.run.stop_signal import stop_signal
-from bertjax.training.run.workdir import Workdir, has_trained, local_folder, read_jsonl, write_json, write_jsonl
+from bertjax.training.run.workdir import Workdir, has_trained, local_folder, write_json, write_jsonl
 
 log = logging.getLogger(__name__)
 
@@ -211,42 +209,6 @@ def _write_results(
     write_json(files.summary, {"finished": True, **model.numbers})  # last: this marks the run as finished
 
 
-def _next(config: Config, files: Workdir, export_folder: epath.Path, pad_id: int) -> list[str]:
-    """Return commands to try with a finished run and the better one of its exports."""
-    root, copy, use, score, ship = str(files.path), [], [], [], []
-    trust = ["--trust-code"] if config.foreign_kinds else []  # for commands that open the run itself
-    page = [command("report", root, *trust)]
-    if storage.is_remote(files.root):  # the commands below read local files: copy the run first
-        root, page = files.root.name, []
-        copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {export_folder} {shlex.quote(root)}"]
-    exported = f"{root}/{export_folder.name}"
-    # Only the export is copied, and a run stands for its last weights.
-    needs_export = copy or export_folder != files.export
-    source = f"--from={exported if needs_export else root}"
-    if isinstance(config.task.examples, LabeledFormat):
-        is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
-        use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
-        if storage.exists(files.export / "hf"):
-            ship = [command("convert", source, "--to=hf")]
-        elif families.has_encoder(config.model, pad_id):
-            ship = [command("convert", source, f"--to={files.root.name}.onnx")]
-    else:
-        objective = config.task.objective
-        is_masked = isinstance(objective, MaskedLM) or MaskedLM.head in objective.heads(config.model)
-        samples = read_jsonl(files.samples)
-        masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
-        use = [masked] if is_masked else ["--do=embed", "The king is old."]
-    # An export names less code: its learning rate schedule, for example, is not opened.
-    opened = configuration.from_dict(private_paths.read_from_export(configuration.to_dict(config)), trust_code=True)
-    trust_export = ["--trust-code"] if opened.foreign_kinds else []
-    scored = root
-    if needs_export:  # of the run's corpora, it names only those that come with bertjax
-        own_corpus = [] if opened.data.corpus != private_paths.EMBEDDED else ["--corpus=TEXTS"]
-        scored, score, trust = exported, score or own_corpus, trust_export
-    evaluated, predicted = (scored, *score, *trust), (exported, *use, *trust_export)
-    return [*copy, command("evaluate", *evaluated), command("predict", *predicted), *page, *ship]
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = command_line.ArgumentParser(
@@ -349,12 +311,12 @@ def main(argv: list[str] | None = None) -> int:
             again = command("train", *(sys.argv[1:] if argv is None else argv))
             return _sweep(args, overrides, config, workdir, options, again)
         if args.seeds:
-            return _report(*run_seeds(config, workdir, args.seeds, **options), config, argv)
+            return report_result(*run_seeds(config, workdir, args.seeds, **options), config, argv)
         if folds.are_open(config):
-            return _report(*run_folds(config, workdir, **options), config, argv)
+            return report_result(*run_folds(config, workdir, **options), config, argv)
         if processes.from_writer(lambda: storage.exists(Workdir.at(workdir).root / "fold=0"), "has-folds"):
             raise UserError(f"workdir {workdir} holds the runs of folds; use another --workdir, or set examples.folds")
-        return _report(run(config, workdir, **options), None, config, argv)
+        return report_result(run(config, workdir, **options), None, config, argv)
 
 
 def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir: str, options: Any, again: str) -> int:
@@ -382,44 +344,3 @@ def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir
     print("\n".join([*sweep.best_lines(root, results), f"figures   {path}"]))
     print(f"next      {command('compare', *(str(root / folder) for folder in finished))}")
     return 0
-
-
-def _report(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:
-    """Print the result of one run or of several seeds, and return the exit code."""
-    if not summary.finished:
-        again = command("train", *(sys.argv[1:] if argv is None else argv))
-        print(f"stopped and saved at step {summary.step}; to resume: {again}")
-        return STOPPED
-    try:
-        _print_results(summary, spread, config, argv)
-    except Exception as error:
-        # Everything is trained and exported: a launcher must not repeat it, or give up, because of these lines.
-        log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
-    return command_line.FINISHED
-
-
-def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> None:
-    root = summary.workdir
-    if folds.are_open(config):
-        again = ["train", *(sys.argv[1:] if argv is None else argv)]
-        say("\n".join(folds.lines_of(Workdir.at(root).root.parent, config, spread, again)))
-        return
-    if spread is not None:
-        print_seeds(spread)
-        print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
-        return
-    report.print_summary(summary.figures)
-    if config.runtime.keep_best and (
-        better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
-    ):
-        print(f"best      {better}")
-    files = Workdir.at(root)
-    exported = files.export
-    print(f"encoder   {root / 'export'}")
-    if "eval_ema" in summary.figures:
-        score, is_better = best.average_scores(config, summary.figures)
-        exported = files.export_ema if is_better else files.export
-        print(f"average   {root / 'export_ema'} has {score}: {'better' if is_better else 'not better'}")
-    print(f"curves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    for index, line in enumerate(_next(config, files, exported, summary.pad_id)):
-        say(f"{'' if index else 'next':<10}{line}")

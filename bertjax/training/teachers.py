@@ -1,9 +1,11 @@
 """Open the teachers of a run before its first step."""
 
 import dataclasses
+from typing import cast
 
 from bertjax.config.config import Config, Task
 from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.distill.teacher import Teacher
@@ -37,4 +39,5 @@ def _with_teacher(task: Task) -> Task:
             f"objective.kind={OBJECTIVES.kind_of(objective)} needs a teacher; set objective.teacher to an export folder"
         )
     # Reading the export now reveals a wrong folder before the corpus is prepared.
-    return dataclasses.replace(task, objective=objective.bind_teacher(Teacher.read(objective.teacher)))
+    bound = objective.bind_teacher(Teacher.read(objective.teacher))
+    return dataclasses.replace(task, objective=cast(Objective, bound))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.cli import evaluate, train
+from bertjax.cli import evaluate, train_results
 from bertjax.config import export
 from bertjax.config.config import from_dict
 from bertjax.interop import huggingface
@@ -209,7 +209,7 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
 def test_next_commands_trust_code_only_if_they_import_it(tmp_path, settings, trusting):
     config = from_dict({"tasks": {"toy": TASK}, "stages": [{"seq_len": 20}], **settings}, trust_code=True)
     files = Workdir.at(tmp_path)
-    lines = train._next(config, files, files.export, pad_id=0)
+    lines = train_results.next_commands(config, files, files.export, pad_id=0)
     assert [line.split()[3] for line in lines if "--trust-code" in line] == trusting
     assert [line.split()[3] for line in lines][:3] == ["evaluate", "predict", "report"]
     assert ("--to=" in lines[-1]) == ("model" not in settings)
@@ -220,13 +220,14 @@ def test_next_commands_take_the_better_export(tmp_path):
     files = Workdir.at(tmp_path)
     for corpus, flags in (("embedded:en", []), ("mine/*.txt", ["--corpus=TEXTS"])):
         config = from_dict({"data": {"corpus": corpus}, "stages": [{"steps": 20_000, "seq_len": 20}]})
-        evaluated, predicted, page = train._next(config, files, files.export_ema, pad_id=0)
+        evaluated, predicted, page = train_results.next_commands(config, files, files.export_ema, pad_id=0)
         assert evaluated == command("evaluate", f"{tmp_path}/export_ema", *flags)
         assert predicted.startswith(command("predict", f"{tmp_path}/export_ema"))
         assert page == command("report", str(tmp_path))
-        assert train._next(config, files, files.export, pad_id=0)[0] == command("evaluate", str(tmp_path))
+        first, *_ = train_results.next_commands(config, files, files.export, pad_id=0)
+        assert first == command("evaluate", str(tmp_path))
     config = from_dict({"tasks": {"toy": TASK}, "stages": [{"seq_len": 20}]})
-    evaluated, *_, converted = train._next(config, files, files.export_ema, pad_id=0)
+    evaluated, *_, converted = train_results.next_commands(config, files, files.export_ema, pad_id=0)
     assert evaluated == command("evaluate", f"{tmp_path}/export_ema", "--corpus=TEST_FILE")
     assert f"--from={tmp_path}/export_ema " in converted
 

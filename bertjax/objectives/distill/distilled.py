@@ -26,6 +26,7 @@ from bertjax.objectives.distill.losses.token_logits import HEAD
 from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
+from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError, shorten
 
 # Parameter root of teacher losses; exports leave it out (`bertjax.config.export.exported`).
@@ -35,14 +36,16 @@ Arrays = dict[str, jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilled(Taught):
+class Distilled(Wrapper, Taught):
     """An objective with losses against a teacher. Terms: those of the objective, and one per entry of `losses`.
 
     Attributes:
+      teacher: export folder of a trained model.
       losses: {name: loss against the teacher}, see `bertjax.objectives.distill.losses`.
       own_factor: weight of the objective's own terms next to `losses`; 0 learns only from the teacher.
     """
 
+    teacher: str = ""
     losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, hash=False)
     own_factor: float = 1.0
 

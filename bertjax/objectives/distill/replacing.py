@@ -21,6 +21,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import LAYER_MASK
 from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.optional import flops_parts
+from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError
 
 SEED, RATE = "replacing_seed_B", "replacing_rate_B"
@@ -29,16 +30,18 @@ _MAY_DIFFER = ("layers", "vocab_size", "max_positions", "dropout", "attention_dr
 
 
 @dataclasses.dataclass(frozen=True)
-class Replacing(Taught):
+class Replacing(Wrapper, Taught):
     """An objective whose model is partly the teacher (the predecessor) during training. Terms: those of the objective.
 
     The replacement probability at a step is min(1, first + (1 - first) * step / steps).
 
     Attributes:
+      teacher: export folder of a trained model.
       first: probability at step 0.
       steps: step at which it reaches 1; 0 replaces all modules from the start, which is fine-tuning the successor.
     """
 
+    teacher: str = ""
     first: float = 0.3
     steps: int = 1000
 

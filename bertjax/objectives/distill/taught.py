@@ -1,27 +1,23 @@
-"""Wrappers with a teacher."""
+"""What wrappers with a teacher have in common; a class beside `Wrapper`, not one more between it and them."""
 
-import dataclasses
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.wrapper import Wrapper
 
 
-@dataclasses.dataclass(frozen=True)
-class Taught(Wrapper):
-    """Trains another objective with a teacher. By default, everything is that objective's.
+class Taught:
+    """What wrappers with a teacher add; each has a field `teacher`, the export folder of a trained model.
 
     Attributes:
-      teacher: export folder of a trained model.
       bound_teacher: the teacher, after `bind_teacher`.
     """
 
-    teacher: str = ""
+    teacher: str
     bound_teacher: ClassVar[Teacher | None] = None
 
     def bind_teacher(self, teacher: Teacher) -> Self:
         """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
-        return self.copy_with(bound_teacher=teacher)
+        return cast(Any, self).copy_with(bound_teacher=teacher)
 
     @property
     def reads_text(self) -> bool:

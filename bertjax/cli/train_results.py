@@ -1,0 +1,101 @@
+"""What `bertjax train` prints at its end: the results of a run, of seeds or of folds, and commands to try next."""
+
+import logging
+import shlex
+import sys
+from typing import Any
+
+from etils import epath
+
+from bertjax.cli.several import Summary
+from bertjax.config import config as configuration
+from bertjax.config import private_paths
+from bertjax.config.config import Config
+from bertjax.data.labeled.base import LabeledFormat
+from bertjax.interop import families, sentence_transformers
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime import command_line, storage
+from bertjax.runtime.command_line import STOPPED, command
+from bertjax.runtime.errors import reason, say
+from bertjax.training.results import best, folds, report
+from bertjax.training.results.seeds import print_seeds
+from bertjax.training.run.workdir import Workdir, read_jsonl
+
+log = logging.getLogger(__name__)
+
+
+def report_result(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:
+    """Print the result of one run or of several seeds, and return the exit code."""
+    if not summary.finished:
+        again = command("train", *(sys.argv[1:] if argv is None else argv))
+        print(f"stopped and saved at step {summary.step}; to resume: {again}")
+        return STOPPED
+    try:
+        _print_results(summary, spread, config, argv)
+    except Exception as error:
+        # Everything is trained and exported: a launcher must not repeat it, or give up, because of these lines.
+        log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
+    return command_line.FINISHED
+
+
+def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> None:
+    root = summary.workdir
+    if folds.are_open(config):
+        again = ["train", *(sys.argv[1:] if argv is None else argv)]
+        say("\n".join(folds.lines_of(Workdir.at(root).root.parent, config, spread, again)))
+        return
+    if spread is not None:
+        print_seeds(spread)
+        print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
+        return
+    report.print_summary(summary.figures)
+    if config.runtime.keep_best and (
+        better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
+    ):
+        print(f"best      {better}")
+    files = Workdir.at(root)
+    exported = files.export
+    print(f"encoder   {root / 'export'}")
+    if "eval_ema" in summary.figures:
+        score, is_better = best.average_scores(config, summary.figures)
+        exported = files.export_ema if is_better else files.export
+        print(f"average   {root / 'export_ema'} has {score}: {'better' if is_better else 'not better'}")
+    print(f"curves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
+    for index, line in enumerate(next_commands(config, files, exported, summary.pad_id)):
+        say(f"{'' if index else 'next':<10}{line}")
+
+
+def next_commands(config: Config, files: Workdir, export_folder: epath.Path, pad_id: int) -> list[str]:
+    """Return commands to try with a finished run and the better one of its exports."""
+    root, copy, use, score, ship = str(files.path), [], [], [], []
+    trust = ["--trust-code"] if config.foreign_kinds else []  # for commands that open the run itself
+    page = [command("report", root, *trust)]
+    if storage.is_remote(files.root):  # the commands below read local files: copy the run first
+        root, page = files.root.name, []
+        copy = [f"mkdir -p {shlex.quote(root)} && gcloud storage cp --recursive {export_folder} {shlex.quote(root)}"]
+    exported = f"{root}/{export_folder.name}"
+    # Only the export is copied, and a run stands for its last weights.
+    needs_export = copy or export_folder != files.export
+    source = f"--from={exported if needs_export else root}"
+    if isinstance(config.task.examples, LabeledFormat):
+        is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
+        use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
+        if storage.exists(files.export / "hf"):
+            ship = [command("convert", source, "--to=hf")]
+        elif families.has_encoder(config.model, pad_id):
+            ship = [command("convert", source, f"--to={files.root.name}.onnx")]
+    else:
+        objective = config.task.objective
+        is_masked = isinstance(objective, MaskedLM) or MaskedLM.head in objective.heads(config.model)
+        samples = read_jsonl(files.samples)
+        masked = report.masked_sentence(samples[-1]["samples"] if samples else [])
+        use = [masked] if is_masked else ["--do=embed", "The king is old."]
+    # An export names less code: its learning rate schedule, for example, is not opened.
+    opened = configuration.from_dict(private_paths.read_from_export(configuration.to_dict(config)), trust_code=True)
+    trust_export = ["--trust-code"] if opened.foreign_kinds else []
+    scored = root
+    if needs_export:  # of the run's corpora, it names only those that come with bertjax
+        own_corpus = [] if opened.data.corpus != private_paths.EMBEDDED else ["--corpus=TEXTS"]
+        scored, score, trust = exported, score or own_corpus, trust_export
+    evaluated, predicted = (scored, *score, *trust), (exported, *use, *trust_export)
+    return [*copy, command("evaluate", *evaluated), command("predict", *predicted), *page, *ship]
