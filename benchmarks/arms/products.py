@@ -12,13 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.arms import ours, worker
-from benchmarks.arms.setting import Setting
+from benchmarks.arms.setting import PRODUCT_WIDTH, PRODUCTS, Setting
 from bertjax.runtime import platform
 from bertjax.training.flops import StepFlops
-
-_WIDTH = 1024
-# Of about 4096 rows each, with the tiny model.
-_PRODUCTS = 16
 
 
 def flops_of(setting: Setting) -> float:
@@ -30,12 +26,12 @@ def flops_of(setting: Setting) -> float:
 
 def build(setting: Setting) -> Callable[[], float]:
     """Return a function that computes the products of one step; its loss is not a number."""
-    rows = round(flops_of(setting) / (2 * _WIDTH * _WIDTH * _PRODUCTS))
-    left, right = jnp.ones((max(rows, 1), _WIDTH)), jnp.ones((_WIDTH, _WIDTH))
+    rows = round(flops_of(setting) / (2 * PRODUCT_WIDTH**2 * PRODUCTS))
+    left, right = jnp.ones((max(rows, 1), PRODUCT_WIDTH)), jnp.ones((PRODUCT_WIDTH, PRODUCT_WIDTH))
     product = jax.jit(jnp.matmul)
 
     def step() -> float:
-        for _ in range(_PRODUCTS):
+        for _ in range(PRODUCTS):
             product(left, right).block_until_ready()
         return math.nan
 

@@ -7,7 +7,8 @@ That is what transformers does.
 import argparse
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from benchmarks.arms import worker
 from benchmarks.arms.setting import Setting
@@ -34,11 +35,6 @@ def build(setting: Setting, compiled: bool, bf16: bool, device: str = "cpu") -> 
         attention_probs_dropout_prob=setting.attention_dropout,
         attn_implementation="sdpa",
     )
-    model = BertForPreTraining(config).train().to(device)
-    forward = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay, eps=1e-6, fused=True
-    )
     inputs = setting.inputs()
     batch = {
         "input_ids": torch.from_numpy(inputs["tokens_BT"]),
@@ -48,6 +44,19 @@ def build(setting: Setting, compiled: bool, bf16: bool, device: str = "cpu") -> 
         "next_sentence_label": torch.from_numpy(inputs["is_random_BN"][:, 0].copy()),
     }
     batch = {name: tensor.to(device) for name, tensor in batch.items()}
+    return step_of(BertForPreTraining(config).to(device), batch, setting, compiled, bf16)
+
+
+def step_of(
+    model: Any, batch: Mapping[str, Any], setting: Setting, compiled: bool, bf16: bool = False
+) -> Callable[[], float]:
+    """Return a function that trains one step of a model of transformers on a batch and returns the loss."""
+    import torch
+
+    forward, device = torch.compile(model.train()) if compiled else model.train(), model.device.type
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay, eps=1e-6, fused=True
+    )
 
     def step() -> float:
         optimizer.zero_grad()

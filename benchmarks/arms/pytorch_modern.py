@@ -8,11 +8,8 @@ import json
 import math
 from collections.abc import Callable
 
-from benchmarks.arms import worker
-from benchmarks.arms.setting import Setting
-
-# As in `benchmarks.arms.products`.
-_WIDTH, _PRODUCTS = 1024, 16
+from benchmarks.arms import pytorch, worker
+from benchmarks.arms.setting import PRODUCT_WIDTH, PRODUCTS, Setting
 
 
 def build(setting: Setting, compiled: bool) -> Callable[[], float]:
@@ -35,37 +32,23 @@ def build(setting: Setting, compiled: bool) -> Callable[[], float]:
         sparse_prediction=True,
         attn_implementation="sdpa",
     )
-    model = ModernBertForMaskedLM(config).train()
-    forward = torch.compile(model) if compiled else model
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=setting.learning_rate, weight_decay=setting.weight_decay, eps=1e-6, fused=True
-    )
     batch = {
         "input_ids": torch.from_numpy(setting.inputs()["tokens_BT"]),
         "attention_mask": torch.ones(setting.batch, setting.seq_len, dtype=torch.long),
         "labels": torch.from_numpy(setting.labels_BT(absent=-100)),
     }
-
-    def step() -> float:
-        optimizer.zero_grad()
-        loss = forward(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), setting.clip_norm)
-        optimizer.step()
-        return loss.item()
-
-    return step
+    return pytorch.step_of(ModernBertForMaskedLM(config), batch, setting, compiled)
 
 
 def products(flops: float) -> Callable[[], float]:
     """Return a function that computes matrix products of as many operations; its loss is not a number."""
     import torch
 
-    rows = max(round(flops / (2 * _WIDTH * _WIDTH * _PRODUCTS)), 1)
-    left, right = torch.ones(rows, _WIDTH), torch.ones(_WIDTH, _WIDTH)
+    rows = max(round(flops / (2 * PRODUCT_WIDTH * PRODUCT_WIDTH * PRODUCTS)), 1)
+    left, right = torch.ones(rows, PRODUCT_WIDTH), torch.ones(PRODUCT_WIDTH, PRODUCT_WIDTH)
 
     def step() -> float:
-        for _ in range(_PRODUCTS):
+        for _ in range(PRODUCTS):
             left @ right
         return math.nan
 

@@ -6,6 +6,9 @@ import numpy as np
 
 # Lower ids are special symbols, which are neither sampled nor predicted.
 _FIRST_WORD = 7
+# Arms that only multiply matrices have this number of products, [rows, width] x [width, width], of about 4096 rows each
+# with the tiny model.
+PRODUCTS, PRODUCT_WIDTH = 16, 1024
 
 
 @dataclasses.dataclass(frozen=True)
