@@ -38,9 +38,10 @@ ALLOWED = {
     "training.stage_encoders": "runtime models training.config",
     "config.row_lengths": "runtime config.typed data models training.config",
     "config.task": "runtime data objectives",
+    "config.task_checks": "runtime data models objectives training.config config.task",
     "config.config": "runtime config.registry config.typed data models objectives training.schedules "
     "training.config training.optim training.lora training.pruning training.quantization training.stages "
-    "training.stage_encoders config.row_lengths config.task",
+    "training.stage_encoders config.row_lengths config.task config.task_checks",
     "training.parallel": "runtime data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "

@@ -5,30 +5,26 @@
 """
 
 import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from bertjax.config import row_lengths, typed
+from bertjax.config import row_lengths, task_checks, typed
 from bertjax.config.task import Task
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import FILTERS
 from bertjax.data.formats import FORMATS
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import MASKINGS
-from bertjax.data.order import SMALLEST_SHARE
 from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.config_checks import LARGEST_VOCABULARY
-from bertjax.models.dropout import drops
 from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.finetuning.reading import MIX
-from bertjax.objectives.wrapper import Wrapper, unwrapped
+from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError
 from bertjax.training import stage_encoders
 from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
@@ -104,7 +100,7 @@ class Config:
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
         stage_encoders.check_stages(self.model, self.stages)
-        self._check_tasks()
+        task_checks.check(self.tasks, self.stages, self.model, self.runtime.micro_tokens)
         # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
@@ -142,85 +138,6 @@ class Config:
                 f"stages.{len(self.stages) - 1}.steps"
             )
 
-    def _check_tasks(self) -> None:
-        if not self.tasks:
-            raise UserError("tasks is empty; give at least one, with an objective and examples")
-        labeled = [name for name, task in self.tasks.items() if isinstance(task.examples, LabeledFormat)]
-        if labeled and len(labeled) < len(self.tasks):
-            raise UserError(
-                f"tasks has {len(self.tasks)} entries ({', '.join(self.tasks)}), and {labeled[0]} has labeled files; "
-                f"a mixture is trained on one corpus or on labeled files: fine-tune {labeled[0]} in its own run"
-            )
-        for name, task in self.tasks.items():
-            # Names become parts of metric names, parameter paths and file names.
-            if not re.fullmatch(r"[\w.-]+", name):
-                raise UserError(f"tasks has the name {name!r}; use only letters, digits, -, _ and dots")
-            if task.objective.traits.needs_global_batch and self.runtime.micro_tokens:
-                kind = OBJECTIVES.kind_of(task.objective)
-                raise UserError(
-                    f"runtime.micro_tokens={self.runtime.micro_tokens} would split the batch, and "
-                    f"objective.kind={kind} compares all its examples with each other; set runtime.micro_tokens=0, and "
-                    "runtime.remat=full or a smaller batch if memory is short"
-                )
-            others = [other for other in self.tasks if other != name]
-            if (setting := task.objective.traits.trains_words_alone) and others:
-                raise UserError(
-                    f"tasks.{name}.objective.{setting} lets only this task train words, and tasks.{others[0]} reads "
-                    f"them too; change it, or leave tasks.{others[0]} out"
-                )
-            if getattr(unwrapped(task.objective), "reads", "") == MIX and self.model_at(0).layers != self.model.layers:
-                raise UserError(
-                    f"tasks.{name}.objective reads a mix of all layers, which has a weight for each, and "
-                    f"stages.0.layers={self.stages[0].layers} starts with fewer than model.layers={self.model.layers}; "
-                    f"set tasks.{name}.objective.reads=last, or leave stages.N.layers out"
-                )
-            rates = self.model.dropout, self.model.attention_dropout
-            if task.objective.traits.needs_dropout and not any(map(drops, rates)):
-                raise UserError(
-                    f"model.dropout={rates[0]} and model.attention_dropout={rates[1]} drop nothing and make both views "
-                    f"of a text equal, which objective.kind={task.kind} compares; set model.dropout=0.1"
-                )
-        for name, task in self.tasks.items():
-            if task.task_type >= max(1, task_types := self.model.embeddings.task_types):
-                raise UserError(
-                    f"tasks.{name}.task_type={task.task_type} exceeds model.embeddings.task_types={task_types}; raise "
-                    f"model.embeddings.task_types to {task.task_type + 1} or more"
-                )
-            if task.task_type and name in labeled:
-                raise UserError(
-                    f"tasks.{name}.task_type={task.task_type} applies to pretraining only; fine-tuned models use task "
-                    f"embedding 0: set tasks.{name}.task_type=0"
-                )
-        named = {name for stage in self.stages for name in stage.tasks}
-        if unknown := sorted(named - self.tasks.keys()):
-            raise UserError(
-                f"stages.N.tasks has {unknown[0]!r}, which is not in tasks; choose among {', '.join(self.tasks)}"
-            )
-        if all(stage.tasks for stage in self.stages) and (idle := [name for name in self.tasks if name not in named]):
-            raise UserError(f"tasks.{idle[0]} is in no stage; add it to stages.N.tasks, or remove it from tasks")
-
-        for index, stage in enumerate(self.stages):
-            among = [self.task_at(index, name) for name in stage.among(self.tasks)]  # checks the range of the rate
-            # One task with masking is enough: GPT-BERT lowers the rate of masked steps, and has causal steps beside.
-            if stage.masking_rate and all(task.masking is None for task in among):
-                kinds = ", ".join(dict.fromkeys(task.kind for task in among))
-                raise UserError(
-                    f"stages.{index}.masking_rate={stage.masking_rate} has no effect on objective.kind={kinds}, which "
-                    "has no masking; leave it out"
-                )
-            weights = {name: self.tasks[name].weight for name in stage.among(self.tasks)}
-            # A weight that depends on the data is checked when `resolve` builds the configuration again.
-            if None in weights.values():
-                continue
-            # Turns repeat a table of fixed size (`bertjax.data.order.Turns`), in which a rarer task would have none.
-            known = cast(dict[str, float], weights)
-            rarest = min(known, key=known.__getitem__)
-            if (share := known[rarest] / sum(known.values())) < SMALLEST_SHARE:
-                raise UserError(
-                    f"tasks.{rarest}.weight={weights[rarest]} gives it {share:.3%} of the steps of stages.{index}; the "
-                    f"smallest share is {SMALLEST_SHARE:.3%}: raise its weight"
-                )
-
     @property
     def frozen(self) -> tuple[str, ...]:
         """Patterns for frozen parameters: `optimizer.frozen`; with LoRA, by default the encoder without its pooler.
@@ -245,10 +162,7 @@ class Config:
 
     def task_at(self, stage: int, name: str) -> Task:
         """Return a task with the masking rate that a stage sets."""
-        try:
-            return self.tasks[name].with_masking_rate(self.stages[stage].masking_rate)
-        except UserError as error:
-            raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
+        return task_checks.task_at(self.tasks, self.stages, stage, name)
 
     def model_at(self, stage: int) -> EncoderConfig:
         """Return the architecture in a stage."""

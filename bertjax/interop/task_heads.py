@@ -160,13 +160,8 @@ def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -
         settings["problem_type"] = _PROBLEMS[term]
     if term == REGRESSION:
         settings |= of_cross_encoder(ACTIVATION_FUNCTIONS[activation])
-    return settings | labels_of(objective)
-
-
-def labels_of(objective: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `config.json` entries for the names of a head's logits, given its objective's settings."""
     labels = names_of_logits(objective)
-    return {
+    return settings | {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
     }
