@@ -157,6 +157,7 @@ def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
     assert accepted / len(records) == pytest.approx(scores["coverage"])
     assert f"accepted  {accepted} of {len(records)} records of heldout are above objective.threshold" in output
     assert ("warning: heldout: fewer than 20 accepted records" in output) == (accepted < 20)
+    assert ("records are too few for scores" in output) == (len(records) < 20)
     assert SavedModel(workdir).export.settings["tasks"]["classify"]["objective"]["temperature"] == scores["temperature"]
 
 

@@ -164,7 +164,10 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except SystemExit as ended:
         # `--help`, or user code such as an objective. There, 0 would tell a launcher that the run has finished.
         remark = "user code ended the process with sys.exit(); let it raise an exception"
-        code = (ended.code or FINISHED) if _is_of_argparse(ended) else report(RunFailed(remark))
+        if isinstance(ended.__context__, BrokenPipeError):  # `rich` printed a table that nobody reads
+            code = UNREAD
+        else:
+            code = (ended.code or FINISHED) if _is_of_argparse(ended) else report(RunFailed(remark))
     except KeyboardInterrupt as error:
         code = code_for(error)
     except (OSError, UserError) as error:

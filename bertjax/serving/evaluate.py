@@ -47,7 +47,7 @@ def run(model: OnnxModel, path: str, description: Description | None = None, per
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}, `records`: number of records, `cut`: number of texts that
-      were cut}, and `classes`, see `scores.scores_by_class`, on request.
+      were cut}, and on request `classes`: {`heldout`: see `scores.scores_by_class`}, nested as for an export.
 
     Raises:
       UserError: the file cannot be read, or the model does not predict labels.
@@ -69,7 +69,7 @@ def run(model: OnnxModel, path: str, description: Description | None = None, per
         "records": len(records),
         "cut": sum(row.is_cut for row in rows),
     }
-    return figures | ({"classes": scores_by_class(description, values, labels)} if per_class else {})
+    return figures | ({"classes": {"heldout": scores_by_class(description, values, labels)}} if per_class else {})
 
 
 def _format(description: Description) -> LabeledText:
@@ -89,9 +89,10 @@ def _text(figures: dict[str, Any], path: str) -> str:
     lines += [f"{name}  {value:.4f}" for name, value in figures["baseline"].items()]
     cut = f", {figures['cut']:,} of them cut" if figures["cut"] else ""
     lines.append(f"{figures['records']:,} records of {printable(path)}{cut}")
-    if by_class := figures.get("classes"):
+    by_class = figures.get("classes", {}).get("heldout", {})
+    if by_class:
         lines += ["", f"{'precision':>9}  {'recall':>6}  {'f1':>6}  {'support':>7}  class"]
-    for label, of in sorted((by_class or {}).items(), key=lambda pair: pair[1]["f1"]):
+    for label, of in sorted(by_class.items(), key=lambda pair: pair[1]["f1"]):
         numbers = f"{of['precision']:>9.3f}  {of['recall']:>6.3f}  {of['f1']:>6.3f}  {of['support']:>7,}"
         lines.append(f"{numbers}  {printable(label)}")
     return "\n".join(lines)

@@ -91,6 +91,7 @@ def unread():
         "print('a line')",
         "print('a line', flush=True)",
         "argparse.ArgumentParser().parse_args(['--help'])",
+        "from rich.console import Console; Console().print('a table')",
     ],
 )
 def test_a_command_whose_reader_has_left_ends_quietly(body, unread):

@@ -118,14 +118,14 @@ def test_scores_are_those_of_the_export(made, tmp_path):
     write_table(tmp_path / "test.csv", ["comment", "stars"])
     columns = {"text": "comment", "label": "stars"}
     of_export = evaluate.run(str(made.export), str(tmp_path / "test.csv"), per_class=True, columns=columns)
-    expected, [expected_classes] = of_export["eval"], of_export["classes"].values()
+    expected, expected_classes = of_export["eval"], of_export["classes"]["heldout"]
     flags = ("--corpus=test.csv", "--text=comment", "--label=stars", "--per-class", "--json")
     done = files.run(tmp_path, "evaluate", str(made.onnx), *flags)
     figures = json.loads(done.stdout)
     assert figures["records"] == 15 and figures["cut"] == 3 and figures["baseline"]["majority_accuracy"] == 1 / 3
     assert figures["eval"] == pytest.approx({name: expected[name] for name in figures["eval"]}, abs=1e-6)
-    assert list(figures["classes"]) == ["bad", "good", "ü, so-so"]
-    for name, scores in figures["classes"].items():
+    assert list(figures["classes"]["heldout"]) == ["bad", "good", "ü, so-so"]
+    for name, scores in figures["classes"]["heldout"].items():
         assert scores == pytest.approx({column: expected_classes[name][column] for column in scores}, abs=1e-6)
     done = files.run(tmp_path, "evaluate", str(made.onnx), *flags[:-1])
     assert done.stdout.splitlines()[-4].split() == ["precision", "recall", "f1", "support", "class"]

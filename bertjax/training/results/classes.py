@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _SHOWN = 20
 # With more classes, numbers in the cells of the figure would overlap.
 _MOST_NUMBERS = 30
-# A threshold with fewer accepted records is warned of.
-_FEWEST_ACCEPTED = 20
+# Fewer accepted records, or fewer held-out records, are warned of.
+_FEWEST = 20
 # Factors on ln C, the loss of a uniform prediction over C classes. A loss between them has hardly fallen. A loss above
 # the second one comes from confident wrong answers.
 _UNTRAINED, _OVERCONFIDENT = 0.9, 1.1
@@ -252,9 +252,9 @@ def accepted_lines(name: str, predictions: Sequence[Record]) -> list[str]:
         return []
     accepted = sum(record["accepted"] for record in predictions)
     lines = [f"accepted  {accepted:,} of {len(predictions):,} records of {name} are above objective.threshold"]
-    if accepted < _FEWEST_ACCEPTED:
+    if accepted < _FEWEST:
         lines.append(
-            f"warning: {name}: fewer than {_FEWEST_ACCEPTED} accepted records do not show the precision of the "
+            f"warning: {name}: fewer than {_FEWEST} accepted records do not show the precision of the "
             "threshold on new texts; hold out more records, or lower objective.precision"
         )
     return lines
@@ -275,6 +275,11 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
         if has_probabilities(task, predictions):
             count = write_suspects(files.predictions, stem, task, predictions)
             lines += accepted_lines(stem, predictions)
+            if len(predictions) < _FEWEST and not task.examples.folds:  # the folds together have all records
+                lines.append(
+                    f"warning: {stem}: {len(predictions):,} records are too few for scores, a temperature or suspects "
+                    f"that hold on new texts; hold out {_FEWEST} or more, or set examples.folds=5"
+                )
             lines.append(f"labels    {count:,} are probably wrong: {files.predictions / stem}-suspects.csv")
     return lines
 
