@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models import kernels, taps
+from bertjax.models import kernels, long_rows, taps
 from bertjax.models.config import EncoderConfig
-from bertjax.models.dropout import attention_dropout, drops
-from bertjax.models.fixed import with_fixed_heads
+from bertjax.models.dropout import attention_dropout, drops, seeds_of
+from bertjax.models.fixed import Attend, with_fixed_heads
 from bertjax.models.kernels import PLAIN, AttentionInputs, attend_by_kernel, implementation_at
 from bertjax.models.layers import Dense
 from bertjax.models.precision import precision_of
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import Queries, Visibility, visible
 
 
 def attend(
@@ -22,35 +22,32 @@ def attend(
     value_BTHD: jax.Array,
     mask_BQT: jax.Array,
     dropout_rate: float,
-    dropout_key: jax.Array | None,
+    seeds_BH2: jax.Array | None,
     bias_BHQT: jax.Array | None = None,
     columns_BQ: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Scaled dot-product attention: return context [B, Q, H, D / H] and probabilities before dropout; float32 softmax.
 
-    Vaswani et al. (2017, section 3.2.1). Adds `bias_BHQT` after scaling; `columns_BQ` are as in `attention_dropout`.
+    Vaswani et al. (2017, section 3.2.1). Adds `bias_BHQT` after scaling; the rest is as in `attention_dropout`.
     """
     scale, options = query_BQHD.shape[-1] ** -0.5, {"precision": precision_of(key_BTHD.dtype)}
     # Scale the queries, not the logits: D numbers per token instead of H T.
-    logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD, **options).astype(jnp.float32)
-    if bias_BHQT is not None:
-        logits_BHQT += bias_BHQT
-    # Rows are packed: mask padding and other examples. Finite, not -inf, which would give NaN in a fully masked row.
-    logits_BHQT = jnp.where(mask_BQT[:, None], logits_BHQT, jnp.finfo(jnp.float32).min)
-    probabilities_BHQT = jax.nn.softmax(logits_BHQT).astype(value_BTHD.dtype)
-    kept_BHQT = attention_dropout(probabilities_BHQT, dropout_rate, dropout_key, columns_BQ)
+    logits_BHQT = jnp.einsum("bqhd,bthd->bhqt", query_BQHD * scale, key_BTHD, **options)
+    probabilities_BHQT = jax.nn.softmax(visible(logits_BHQT, mask_BQT[:, None], bias_BHQT)).astype(value_BTHD.dtype)
+    kept_BHQT = attention_dropout(probabilities_BHQT, dropout_rate, seeds_BH2, columns_BQ)
     return jnp.einsum("bhqt,bthd->bqhd", kept_BHQT, value_BTHD, **options), probabilities_BHQT
 
 
-def attend_plainly(inputs: AttentionInputs) -> tuple[jax.Array, jax.Array]:
-    """Return the context [B, Q, H, D / H] and the probabilities before dropout; fixed heads come first."""
+def attend_plainly(inputs: AttentionInputs, by: Attend | None = None) -> tuple[jax.Array, jax.Array]:
+    """Return what `attend` does, or `by` with the arguments of `attend`; fixed heads come first."""
     mask_BQT = inputs.visibility.mask_BQT(inputs.columns_BQ, inputs.rank_BQ)
     # In XLNet, two streams share columns but draw dropout separately, so columns cannot identify their draws.
     drawn_BQ = inputs.columns_BQ if inputs.rank_BQ is None else None
-    apply = attend
+    seeds_BH2 = None if inputs.key is None else seeds_of(inputs.key, *inputs.query_BQHD.shape[0:3:2])
+    apply = by or attend
     if inputs.fixed_heads:
-        apply = with_fixed_heads(attend, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
-    return apply(*inputs[:3], mask_BQT, inputs.rate, inputs.key, inputs.bias_BHQT, drawn_BQ)
+        apply = with_fixed_heads(apply, inputs.fixed_heads, inputs.visibility, inputs.columns_BQ)
+    return apply(*inputs[:3], mask_BQT, inputs.rate, seeds_BH2, inputs.bias_BHQT, drawn_BQ)
 
 
 class Positions(Protocol):
@@ -130,6 +127,8 @@ class SelfAttention(nn.Module):
             implementation = implementation_at(self.config.execution, tokens)
             if implementation != PLAIN:
                 return attend_by_kernel(implementation, inputs)
+        if tokens >= long_rows.SHORTEST and not inputs.fixed_heads and not self.is_mutable_collection(taps.CAPTURED):
+            return long_rows.context_of(inputs, attend_plainly)
         context_BQHD, probabilities_BHQT = attend_plainly(inputs)
         taps.capture(self, "attention", probabilities_BHQT)
         return context_BQHD

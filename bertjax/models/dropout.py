@@ -42,17 +42,16 @@ def dropout(x: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
 
 
 def attention_dropout(
-    probabilities_BHQT: jax.Array, rate: float, key: jax.Array | None, columns_BQ: jax.Array | None = None
+    probabilities_BHQT: jax.Array, rate: float, seeds_BH2: jax.Array | None, columns_BQ: jax.Array | None = None
 ) -> jax.Array:
-    """Apply dropout to attention probabilities, see `dropout`.
+    """Apply dropout to attention probabilities by the words of `seeds_of`; without any, return the probabilities.
 
     Args:
       columns_BQ: int, columns of the queries; the first Q tokens by default.
     """
-    if key is None or not drops(rate):
+    if seeds_BH2 is None or not drops(rate):
         return probabilities_BHQT
     rows, heads, queries, tokens = probabilities_BHQT.shape
-    seeds_BH2 = seeds_of(key, rows, heads)
     columns_BQ = jnp.arange(queries)[None] if columns_BQ is None else columns_BQ
     before_BH11, within_BH11 = seeds_BH2[..., 0, None, None], seeds_BH2[..., 1, None, None]
     keys = keys_per_group(tokens)

@@ -89,7 +89,7 @@ class AttentionInputs(NamedTuple):
 
 
 # Inputs and visibility fields that each kernel supports, in addition to the ones that all kernels support.
-_BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", "key", "columns_BQ"}
+_BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", "widest", "key", "columns_BQ"}
 _TAKES = {FUSED: {"rate", "window"}, TRITON: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
 _DESCRIPTIONS = {
     "rate": "dropout of attention (model.attention_dropout)",

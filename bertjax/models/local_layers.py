@@ -43,4 +43,4 @@ def at_depth(
     # Data, not a branch: the number is traced, so the scan compiles one layer body for local and global layers.
     window = jnp.where(is_global, _EVERYTHING, block.window).astype(jnp.int32)
     rotary = jax.tree.map(lambda whole, local: jnp.where(is_global, whole, local), *positions)
-    return visibility._replace(window=window), rotary
+    return visibility._replace(window=window, widest=block.window), rotary

@@ -27,16 +27,16 @@ class Visibility(NamedTuple):
     Attributes:
       examples_BT: int, 1-based index of each token's example in its row (0 = padding, which sees only padding).
       window: int or int32 [], number of visible tokens to either side; None for no limit.
-      rank_BT: int, rank of each token: only equal or lower ranks are visible (XLNet's order, or the columns in a
-        left-to-right model); None for no order.
-      end_BT: int, rank at which a token stops being visible (MPNet's symbols for predicted tokens); None for
-        none. Only with `rank_BT`.
+      rank_BT: int, rank of each token, which sees equal and lower ranks (XLNet's order, or columns from left to right).
+      end_BT: int, with `rank_BT`: rank at which a token stops being visible (MPNet's symbols of predicted tokens).
+      widest: the window of local layers, where `window` depends on the traced number of the layer; else None.
     """
 
     examples_BT: jax.Array
     window: int | jax.Array | None = None
     rank_BT: jax.Array | None = None
     end_BT: jax.Array | None = None
+    widest: int | None = None
 
     def mask_BQT(self, columns_BQ: jax.Array | None = None, rank_BQ: jax.Array | None = None) -> jax.Array:
         """Return a boolean mask that is True where query q may attend to token t.
@@ -44,7 +44,6 @@ class Visibility(NamedTuple):
         Args:
           columns_BQ, rank_BQ: int, columns and ranks of the queries; by default all tokens, and their columns' ranks.
         """
-
         mask_BQT = at_columns(self.examples_BT, columns_BQ)[:, :, None] == self.examples_BT[:, None, :]
         columns_BT = jnp.broadcast_to(jnp.arange(self.examples_BT.shape[1]), self.examples_BT.shape)
         if self.window is not None:
@@ -61,3 +60,9 @@ class Visibility(NamedTuple):
 def at_columns(values_BT: jax.Array, columns_BQ: jax.Array | None) -> jax.Array:
     """Return the values [B, Q] at the columns of queries; all [B, T] if the columns are None."""
     return values_BT if columns_BQ is None else jnp.take_along_axis(values_BT, columns_BQ, axis=1)
+
+
+def visible(logits: jax.Array, mask: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """Return float32 logits plus the bias, lowest where the mask is False: their softmax is 0 there."""
+    # Rows are packed: mask padding and other examples. Finite, not -inf, which would give NaN in a fully masked row.
+    return jnp.where(mask, logits.astype(jnp.float32) + (0.0 if bias is None else bias), jnp.finfo(jnp.float32).min)

@@ -91,8 +91,9 @@ def _products(jaxpr: Jaxpr) -> int:
             left, product = cast(Any, equation.invars[0].aval), cast(Any, equation.outvars[0].aval)
             summed = [left.shape[axis] for axis in contracted]
             total += math.prod(summed) * math.prod(product.shape)
-        # Parameters of scan, jit, remat and so on hold jaxprs. A scan runs its body `length` times.
-        inner = (getattr(value, "jaxpr", value) for value in equation.params.values())
+        # Parameters hold jaxprs. A scan runs its own `length` times; the last branch is an accelerator's (`long_rows`).
+        held = equation.params.values() if equation.primitive.name != "cond" else equation.params["branches"][-1:]
+        inner = (getattr(value, "jaxpr", value) for value in held)
         repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
         total += repeats * sum(_products(value) for value in inner if hasattr(value, "eqns"))
     return total

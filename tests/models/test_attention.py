@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.attention import attend
+from bertjax.models.dropout import seeds_of
 from bertjax.models.visibility import Visibility
 from tests.models import reference
 
@@ -64,7 +65,7 @@ def test_dropout_acts_on_the_probabilities_but_not_on_those_returned():
     query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)
     everything = jnp.ones((1, 6, 6), bool)
     plain, probabilities = attend(query, key, value, everything, 0.5, None)
-    dropped, unchanged = attend(query, key, value, everything, 0.5, jax.random.key(0))
+    dropped, unchanged = attend(query, key, value, everything, 0.5, seeds_of(jax.random.key(0), 1, 2))
     np.testing.assert_array_equal(probabilities, unchanged)
     np.testing.assert_allclose(unchanged.sum(axis=-1), 1.0, rtol=1e-6)
     assert np.abs(plain - dropped).max() > 0.1

@@ -21,9 +21,13 @@ def row_keys(step: int, rows: int = B) -> jax.Array:
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
 
+def seeds(step: int, rows: int = B) -> jax.Array:
+    return module.seeds_of(row_keys(step, rows), rows, H)
+
+
 def dropped(step: int, rate: float, rows: int = B, tokens: int = T) -> np.ndarray:
     """Return the decisions [B, H, T, T] of a step."""
-    return np.asarray(attention_dropout(jnp.ones((rows, H, tokens, tokens)), rate, row_keys(step, rows)) == 0.0)
+    return np.asarray(attention_dropout(jnp.ones((rows, H, tokens, tokens)), rate, seeds(step, rows)) == 0.0)
 
 
 def dropped_states(step: int, rate: float, rows: int = B, shape: tuple[int, ...] = (T, D)) -> np.ndarray:
@@ -116,8 +120,8 @@ def test_no_two_rows_heads_or_steps_share_words():
 
 def test_a_row_draws_the_same_in_any_part_of_the_batch():
     ones = jnp.ones((B, H, T, T))
-    whole = attention_dropout(ones, 0.1, row_keys(0))
-    parts = [attention_dropout(ones[:1], 0.1, row_keys(0)[row : row + 1]) for row in range(B)]
+    whole = attention_dropout(ones, 0.1, seeds(0))
+    parts = [attention_dropout(ones[:1], 0.1, seeds(0)[row : row + 1]) for row in range(B)]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
     states = jnp.ones((B, T, D))
     parts = [dropout(states[:1], 0.1, row_keys(0)[row : row + 1]) for row in range(B)]
@@ -129,8 +133,8 @@ def test_a_query_draws_the_same_alone(tokens):
     """Rows whose length is no multiple of four, too."""
     columns_BQ = jnp.asarray([[3, 49, 0], [1, 1, 7]])
     ones = jnp.ones((2, H, tokens, tokens))
-    whole = attention_dropout(ones, 0.1, row_keys(0, 2))
-    alone = attention_dropout(ones[:, :, :3], 0.1, row_keys(0, 2), columns_BQ)
+    whole = attention_dropout(ones, 0.1, seeds(0, 2))
+    alone = attention_dropout(ones[:, :, :3], 0.1, seeds(0, 2), columns_BQ)
     np.testing.assert_array_equal(alone, jnp.take_along_axis(whole, columns_BQ[:, None, :, None], axis=2))
 
 
@@ -154,7 +158,7 @@ def test_the_mean_is_kept(rate):
     threshold = round((1 - rate) * 256)
     share = threshold / 256
     states = dropout(jnp.ones((500, 1003)), rate, jax.random.key(0))
-    for kept in map(np.asarray, (states, attention_dropout(jnp.ones((B, H, T, T)), rate, row_keys(0)))):
+    for kept in map(np.asarray, (states, attention_dropout(jnp.ones((B, H, T, T)), rate, seeds(0)))):
         assert set(np.unique(kept)) == {0.0, np.float32(256 / threshold)}
         deviation = math.sqrt(share * (1 - share) / kept.size)
         assert abs((kept > 0).mean() - share) < 4 * deviation

@@ -15,6 +15,7 @@ from bertjax.models.attention import attend
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.dropout import seeds_of
 from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
 from bertjax.models.kernels import FUSED, LONGEST_FUSED, TRITON, WITH_DROPOUT, attend_with_dropout, implementation_at
@@ -27,7 +28,8 @@ interpreted = functools.partial(attend_with_dropout, interpret=True)
 
 
 def plain(query, key, value, visibility, rate, dropout_key):
-    return attend(query, key, value, visibility.mask_BQT(), rate, dropout_key)[0]
+    seeds_BH2 = None if dropout_key is None else seeds_of(dropout_key, query.shape[0], query.shape[2])
+    return attend(query, key, value, visibility.mask_BQT(), rate, seeds_BH2)[0]
 
 
 def packed(rows: int, tokens: int, seed: int = 0) -> jax.Array:

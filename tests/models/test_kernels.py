@@ -85,6 +85,7 @@ def test_examples_of_a_row_do_not_leak(name, packed, states):
 PASSED = {
     "examples_BT": jnp.asarray(np.repeat([[1, 2, 0]], [50, 70, 8], axis=1)),
     "window": jnp.int32(9),
+    "widest": 9,
     "rank_BT": jnp.arange(128)[None],
     "end_BT": 50 + jnp.arange(128)[None],
     "rate": 0.5,
@@ -96,13 +97,19 @@ PASSED = {
 }
 ALWAYS = ("query_BQHD", "key_BTHD", "value_BTHD", "visibility")
 COMPUTED = {
-    FUSED: {"examples_BT", "window", "rate", "key", "columns_BQ"},
-    TRITON: {"examples_BT", "window", "rate", "key", "columns_BQ"},
+    FUSED: {"examples_BT", "window", "widest", "rate", "key", "columns_BQ"},
+    TRITON: {"examples_BT", "window", "widest", "rate", "key", "columns_BQ"},
     SPLASH: {"examples_BT", "key", "columns_BQ"},
-    CUDNN: {"examples_BT", "window", "rank_BT", "key", "columns_BQ"},
+    CUDNN: {"examples_BT", "window", "widest", "rank_BT", "key", "columns_BQ"},
 }
 # What a field has an effect with.
-TOGETHER = {"rate": ("key",), "key": (), "rank_BQ": ("columns_BQ", "rank_BT"), "end_BT": ("rank_BT",)}
+TOGETHER = {
+    "rate": ("key",),
+    "key": (),
+    "rank_BQ": ("columns_BQ", "rank_BT"),
+    "end_BT": ("rank_BT",),
+    "widest": ("window",),
+}
 
 
 @pytest.mark.parametrize("field", sorted({*AttentionInputs._fields, *Visibility._fields} - {*ALWAYS}))

@@ -1,0 +1,115 @@
+"""Attention of long rows in parts, as a CPU computes it, against plain attention as a whole."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.models import long_rows
+from bertjax.models.attention import attend_plainly
+from bertjax.models.encoder import Encoder
+from bertjax.models.kernels import AttentionInputs
+from bertjax.models.taps import CAPTURED
+from bertjax.models.visibility import Visibility
+from tests import batches
+
+B, T, H, C = 2, 512, 2, 8
+COLUMNS_T = jnp.arange(T)
+# Rows of three examples and padding; the second row ends with an example, so its last block reaches beyond the row.
+EXAMPLES_BT = jnp.stack([jnp.searchsorted(jnp.array(ends), COLUMNS_T, side="right") for ends in ([90, 400], [7, 8])])
+EXAMPLES_BT = jnp.where((COLUMNS_T < 500) | (jnp.arange(B)[:, None] > 0), EXAMPLES_BT + 1, 0)
+KEYS = jax.random.split(jax.random.key(0), B)
+BIAS_BHQT = jax.random.normal(jax.random.key(1), (B, H, T, T))
+
+
+def local(window: int) -> dict:
+    """What a local layer of a stack has, where the number is traced."""
+    return {"window": jnp.int32(window), "widest": 9}
+
+
+CASES = {
+    "examples": ({}, {}),
+    "local": (local(9), {}),
+    "global beside local": (local(jnp.iinfo(jnp.int32).max), {}),
+    "local with dropout": (local(9), {"rate": 0.5, "key": KEYS}),
+    "local in an order": (local(9) | {"rank_BT": COLUMNS_T + 0 * EXAMPLES_BT}, {}),
+    "dropout": ({}, {"rate": 0.5, "key": KEYS}),
+    "bias": ({}, {"bias_BHQT": BIAS_BHQT}),
+    "bias of all rows": ({}, {"bias_BHQT": BIAS_BHQT[:1]}),
+    "order": ({"rank_BT": (7 * COLUMNS_T) % T + 0 * EXAMPLES_BT}, {}),
+    "few queries": (local(9), {"columns_BQ": jnp.array([[3, 99, 511], [0, 1, 2]])}),
+    "few queries with dropout": ({}, {"columns_BQ": jnp.array([[3, 99], [0, 1]]), "rate": 0.5, "key": KEYS}),
+}
+
+
+def in_parts(inputs: AttentionInputs) -> jax.Array:
+    return long_rows.context_of(inputs, attend_plainly)
+
+
+def inputs_of(case: str) -> tuple[AttentionInputs, dict[str, jax.Array]]:
+    """Return inputs, and those of them that have gradients."""
+    visible, others = CASES[case]
+    query, key, value = jax.random.normal(jax.random.key(2), (3, B, T, H, C))
+    if "columns_BQ" in others:
+        query = query[:, : others["columns_BQ"].shape[1]]
+    inputs = AttentionInputs(query, key, value, Visibility(EXAMPLES_BT, **visible), **others)
+    names = "query_BQHD", "key_BTHD", "value_BTHD", *(["bias_BHQT"] if "bias_BHQT" in others else [])
+    return inputs, {name: getattr(inputs, name) for name in names}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_context_and_its_gradients_are_those_of_the_whole(case):
+    inputs, learned = inputs_of(case)
+
+    def contexts(function):
+        def number(learned):
+            context = function(inputs._replace(**learned))
+            return jnp.sum(jnp.sin(jnp.arange(context.size)) * context.reshape(-1)), context
+
+        gradients, context = jax.jit(jax.grad(number, has_aux=True))(learned)
+        return {"context": context, **gradients}
+
+    expected = contexts(lambda inputs: attend_plainly(inputs)[0])
+    for name, actual in contexts(in_parts).items():
+        assert np.all(np.isfinite(actual)) and np.ptp(actual) > 0.1
+        np.testing.assert_allclose(actual, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def shapes_of(function, inputs: AttentionInputs) -> set[tuple[int, ...]]:
+    """Return the shapes of all float arrays of the compiled gradient."""
+    query = inputs.query_BQHD
+    compiled = jax.jit(jax.grad(lambda query: jnp.sum(function(inputs._replace(query_BQHD=query)) ** 2)))
+    text = compiled.lower(query).compile().as_text()
+    return {tuple(map(int, shape.split(","))) for shape in re.findall(r"f32\[([\d,]+)\]", text)}
+
+
+def largest(shapes) -> int:
+    return max(map(np.prod, shapes))
+
+
+def test_no_part_holds_the_scores_of_all_heads():
+    inputs, _ = inputs_of("examples")
+    assert largest(shapes_of(lambda inputs: attend_plainly(inputs)[0], inputs)) == B * H * T * T
+    assert largest(shapes_of(in_parts, inputs)) == T * T
+
+
+def test_a_local_layer_has_no_scores_of_whole_rows():
+    """The number of the layer is a constant here, so the compiler keeps the branch of local layers alone."""
+    inputs, _ = inputs_of("local")
+    assert largest(shapes_of(in_parts, inputs)) < T * T / 2
+
+
+def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
+    def is_in_parts(tokens: int, **options) -> bool:
+        encoder = Encoder(dataclasses.replace(batches.ENCODER, max_positions=tokens))
+        tokens_BT = jnp.zeros((1, tokens), jnp.int32)
+        params = jax.eval_shape(encoder.init, jax.random.key(0), tokens_BT)
+        return "platform_index" in str(
+            jax.make_jaxpr(lambda params: encoder.apply(params, tokens_BT, **options))(params)
+        )
+
+    assert [is_in_parts(tokens) for tokens in (long_rows.SHORTEST - 1, long_rows.SHORTEST)] == [False, True]
+    assert not is_in_parts(long_rows.SHORTEST, mutable=[CAPTURED])
