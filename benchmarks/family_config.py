@@ -132,6 +132,12 @@ ROWS: dict[str, Row] = {
         }
         | {"feedforward": 344},
     ),
+    "deberta": Row(
+        {"mlm": task("mlm", "doc_sentences")},
+        {"block": {"kind": "deberta"}, "embeddings": {"positions": "none", "segments": 0}},
+    ),
+    "diffusion": Row({"diffusion": task("diffusion")}),
+    "muon": Row(MLM, optimizer={"kind": "muon"}),
 }
 # Every second layer of this row is the student's at the start, and it imitates the whole.
 TEACHER, STUDENT = "mlm", "distilbert"

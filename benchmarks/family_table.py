@@ -10,7 +10,7 @@ from benchmarks.family_plan import ABLATION, SEED, SEEDS, Cell, Progress
 # A row whose held-out loss is not this far below that of the unigram distribution, in nats, is on its plateau.
 PLATEAU = 0.3
 _TERMS_IN_A_LINE = 3
-_TOKEN_LOSSES = ("mlm_loss", "plm_loss", "clm_loss", "generator_loss")
+_TOKEN_LOSSES = ("mlm_loss", "plm_loss", "clm_loss", "diffusion_loss", "generator_loss")
 
 Line = dict[str, Any]
 MEASURES: dict[str, Callable[[Line], float]] = {
