@@ -47,7 +47,9 @@ OTHERS = tuple(name for name in RECIPES if name not in (*FROZEN, "bert_large"))
 # Those whose layers and objectives differ most from BERT are analyzed by every part, the others by two.
 EVERY_PART = ("electra_small", "xlnet")
 # Those with the encoder of bert_base, whose layers are analyzed and probed with that recipe.
-ENCODER_OF_BERT = ("bert_lamb", "ernie", "spanbert", "structbert", "stacking")
+ENCODER_OF_BERT = ("bert_lamb", "roberta_base", "ernie", "spanbert", "structbert", "stacking")
+# Those with the layer and the objective of modernbert, which is analyzed.
+AS_MODERNBERT = ("ettin", "mmbert")
 # The class of transformers that opens what a recipe leaves; the heads and encoders of the others have none.
 CLASSES = {
     "bert_base": "BertForPreTraining",
@@ -269,7 +271,8 @@ def test_a_recipe_goes_the_whole_way(name, bucket, stores, excerpt, undisturbed,
     printed = runs.train_here_in_bucket(bucket, name, *flags)
     copy_of_run(bucket, name, tmp_path / "run")
     assert_trained(name, load(path, overrides), printed, tmp_path / "run")
-    assert_analyzed(name, tmp_path / "run", undisturbed, tmp_path)
+    if name not in AS_MODERNBERT:
+        assert_analyzed(name, tmp_path / "run", undisturbed, tmp_path)
 
 
 def copy_of_run(bucket: ObjectStore, name: str, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Reader for tables with named columns: .tsv, .csv, .jsonl and .json, plain or compressed."""
 
 import csv
+import functools
 import itertools
 import re
 import sys
@@ -163,10 +164,16 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
         else:
             on_bad(UserError(f"{path}:{number} {_width_error(row, len(header), delimiter, quoted)}"))
     if empty:
-        say(f"{path}: empty rows skipped: {empty:,}", file=sys.stderr)
+        _note(f"{path}: empty rows skipped: {empty:,}")
     if not quoted and (count := _count_quoted([row for _, row in rows], header, columns)):
         remedy = remedies.setting("; set examples.quoted=True if a program such as pandas has written them")
-        say(f"{path}: {count:,} texts are in double quotes, which stay{remedy}", file=sys.stderr)
+        _note(f"{path}: {count:,} texts are in double quotes, which stay{remedy}")
+
+
+@functools.cache
+def _note(line: str) -> None:
+    """Say once what was found in a file, however often a command reads it."""
+    say(line, file=sys.stderr)
 
 
 def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]:
@@ -181,7 +188,7 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
     if _are_numbers(columns):
         regular = _regular_delimiter(path, max(map(int, columns)), own)
         if regular and regular != own:
-            say(f"{path}: its fields are separated by {regular!r}, and are read so", file=sys.stderr)
+            _note(f"{path}: its fields are separated by {regular!r}, and are read so")
         if regular or own in first:
             return regular or own, False
     # The suffix's delimiter comes first, so that a header with several marks is read as its name says.
@@ -194,7 +201,7 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
         for header in (names, unquoted):
             has_all = len(header) > max(map(int, columns)) if _are_numbers(columns) else set(columns) <= set(header)
             if has_all and delimiter != own:
-                say(f"{path}: its fields are separated by {delimiter!r}, and are read so", file=sys.stderr)
+                _note(f"{path}: its fields are separated by {delimiter!r}, and are read so")
             if has_all:
                 return delimiter, header is unquoted and unquoted != names
     if own in first or _are_numbers(columns):

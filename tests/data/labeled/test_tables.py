@@ -105,6 +105,18 @@ def test_what_a_file_holds_counts_more_than_its_name(tmp_path, capsys, name, con
     assert printed in capsys.readouterr().err
 
 
+def test_what_is_found_in_a_file_is_said_once(tmp_path, capsys):
+    """A command reads a file several times, for its labels, its lengths and its scores."""
+    path = write(tmp_path, "a.csv", "text;label\none;x\n\n;\ntwo;y\n")
+    for _ in range(2):
+        assert len(tables.read(path, ["text", "label"])) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(f"{path}: ").partition(":")[0] for line in lines] == [
+        "its fields are separated by ';', and are read so",
+        "empty rows skipped",
+    ]
+
+
 @pytest.mark.parametrize(
     "content, printed",
     [
