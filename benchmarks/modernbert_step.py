@@ -24,6 +24,7 @@ from bertjax.runtime.command_line import exit_code_of
 
 PRESET, LENGTH, ROWS, PREDICTED = "modernbert_base", 1024, 2, 307
 _OURS, _OUR_PRODUCTS, _THEIR_PRODUCTS = "bertjax", "products", "pytorch-products"
+_WHOLE_ROWS = "without attention in parts"
 
 
 def setting_of(preset: str, rows: int) -> Setting:
@@ -57,6 +58,7 @@ def main() -> None:
     flops = products.flops_of(setting)
     arms = {
         _OURS: Arm("ours"),
+        _WHOLE_ROWS: Arm("ours", ("--without=long-rows",)),
         _OUR_PRODUCTS: Arm("products"),
         "pytorch-eager": Arm("pytorch_modern"),
         "pytorch-compiled": Arm("pytorch_modern", ("--compiled",)),
@@ -70,7 +72,7 @@ def main() -> None:
     train_step.print_table(results, {name: answer["loss"] for name, answer in answers.items()})
     medians = {name: result["tokens_per_second"]["median"] for name, result in results.items()}
     shares = {
-        name: rate / medians[_OUR_PRODUCTS if name == _OURS else _THEIR_PRODUCTS]
+        name: rate / medians[_OUR_PRODUCTS if name in (_OURS, _WHOLE_ROWS) else _THEIR_PRODUCTS]
         for name, rate in medians.items()
         if not name.endswith("products")
     }

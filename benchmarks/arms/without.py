@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.models import activations, dropout, encoder, layers
+from bertjax.models import activations, dropout, encoder, layers, long_rows
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import losses
 
@@ -25,10 +25,11 @@ class _ContractingDense(nn.Module):
     features: int
     use_bias: bool = True
     dtype: str = ""
+    stddev: float | None = None
 
     @nn.compact
     def __call__(self, x):
-        init = nn.initializers.truncated_normal(self.config.init_stddev)
+        init = nn.initializers.truncated_normal(self.config.init_stddev if self.stddev is None else self.stddev)
         kernel = self.param("kernel", init, (x.shape[-1], self.features))
         bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else 0.0
         return x @ kernel + bias
@@ -38,12 +39,21 @@ def _erfc_gelu(x):
     return jax.nn.gelu(x, approximate=False)
 
 
-def _drawn_dropout(x, rate, key, columns_BQ=None):
+def _drawn_dropout(x, rate, key):
     """Apply dropout with one random number per element, as in `nn.Dropout`."""
     if key is None or rate == 0.0:
         return x
     kept = jax.vmap(lambda row_key: jax.random.bernoulli(row_key, 1.0 - rate, x.shape[1:]))(key)
     return jnp.where(kept, x / (1.0 - rate), 0.0)
+
+
+def _drawn_attention_dropout(x, rate, seeds_BH2, columns_BQ=None):
+    key_B = None if seeds_BH2 is None else jax.vmap(jax.random.key)(seeds_BH2[:, 0, 0])
+    return _drawn_dropout(x, rate, key_B)
+
+
+def _whole_rows(config, inputs, attend_plainly):
+    return attend_plainly(inputs)[0]
 
 
 class _EveryPosition(encoder.Encoder):
@@ -61,22 +71,15 @@ def _gathering_term(logits, labels, weights):
     return jnp.sum(loss * weights), jnp.sum((jnp.argmax(logits, axis=-1) == labels) * weights)
 
 
-# Name -> (bertjax's functions and classes, the plain implementation of each).
-TRICKS: dict[str, tuple[tuple[Any, ...], Any]] = {
-    "merged-axes": ((layers.Dense,), _ContractingDense),
-    "erf-gelu": ((activations.gelu,), _erfc_gelu),
-    "hashed-dropout": ((dropout.dropout, dropout.attention_dropout), _drawn_dropout),
-    "read-positions": ((encoder.Encoder,), _EveryPosition),
-    "comparing-loss": ((losses.classification_term,), _gathering_term),
+# {name: {function or class of bertjax: the plain implementation}}.
+TRICKS: dict[str, dict[Any, Any]] = {
+    "merged-axes": {layers.Dense: _ContractingDense},
+    "erf-gelu": {activations.gelu: _erfc_gelu},
+    "hashed-dropout": {dropout.dropout: _drawn_dropout, dropout.attention_dropout: _drawn_attention_dropout},
+    "read-positions": {encoder.Encoder: _EveryPosition},
+    "comparing-loss": {losses.classification_term: _gathering_term},
+    "long-rows": {long_rows.context_of: _whole_rows},
 }
-
-
-def uses(trick: str) -> list[tuple[ModuleType, str]]:
-    """Return (module, name) of every place where bertjax uses the trick."""
-    ours, _ = TRICKS[trick]
-    modules = [module for name, module in sys.modules.items() if name.startswith("bertjax.")]
-    names = [(module, name, value) for module in modules for name, value in vars(module).items()]
-    return [(module, name) for module, name, value in names if any(value is one for one in ours)]
 
 
 def remove(trick: str, replace: Callable[[ModuleType, str, Any], None] = setattr) -> None:
@@ -86,6 +89,8 @@ def remove(trick: str, replace: Callable[[ModuleType, str, Any], None] = setattr
       trick: a name of `TRICKS`.
       replace: sets a name in a module.
     """
-    _, plain = TRICKS[trick]
-    for module, name in uses(trick):
-        replace(module, name, plain)
+    for module in [module for name, module in sys.modules.items() if name.startswith("bertjax.")]:
+        for name, value in list(vars(module).items()):
+            for ours, plain in TRICKS[trick].items():
+                if value is ours:
+                    replace(module, name, plain)

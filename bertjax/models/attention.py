@@ -127,8 +127,8 @@ class SelfAttention(nn.Module):
             implementation = implementation_at(self.config.execution, tokens)
             if implementation != PLAIN:
                 return attend_by_kernel(implementation, inputs)
-        if tokens >= long_rows.SHORTEST and not inputs.fixed_heads and not self.is_mutable_collection(taps.CAPTURED):
-            return long_rows.context_of(inputs, attend_plainly)
+        if tokens >= long_rows.SHORTEST and not self.is_mutable_collection(taps.CAPTURED):
+            return long_rows.context_of(self.config, inputs, attend_plainly)
         context_BQHD, probabilities_BHQT = attend_plainly(inputs)
         taps.capture(self, "attention", probabilities_BHQT)
         return context_BQHD

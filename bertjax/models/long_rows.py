@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models import windows
+from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import attention_dropout
 from bertjax.models.kernels import AttentionInputs
 from bertjax.models.precision import precision_of
@@ -20,13 +21,19 @@ from bertjax.models.visibility import visible
 SHORTEST = 512
 
 
-def context_of(inputs: AttentionInputs, attend_plainly: Callable[..., tuple[jax.Array, Any]]) -> jax.Array:
+def context_of(
+    config: EncoderConfig, inputs: AttentionInputs, attend_plainly: Callable[..., tuple[jax.Array, Any]]
+) -> jax.Array:
     """Return the context [B, Q, H, D / H], up to rounding that of `attend_plainly`.
 
     Args:
-      inputs: inputs without fixed heads.
+      config, inputs: the encoder and what its attention reads.
       attend_plainly: `attention.attend_plainly`.
     """
+    # Terms that are added to the scores are in memory as a whole anyway. `dots` saves products without a batch, and the
+    # ones below have none: it would keep the scores of all heads and layers.
+    if inputs.fixed_heads or inputs.bias_BHQT is not None or config.execution.remat == "dots":
+        return attend_plainly(inputs)[0]
 
     def whole() -> jax.Array:
         return attend_plainly(inputs, _by_head)[0]
@@ -46,34 +53,29 @@ def context_of(inputs: AttentionInputs, attend_plainly: Callable[..., tuple[jax.
 
 
 def _by_head(
-    query_BQHD, key_BTHD, value_BTHD, mask_BQT, dropout_rate, seeds_BH2, bias_BHQT, columns_BQ
+    query_BQHC, key_BTHC, value_BTHC, mask_BQT, dropout_rate, seeds_BH2, _, columns_BQ
 ) -> tuple[jax.Array, Any]:
-    """Return the context of `attention.attend`, whose arguments these are, and no probabilities."""
-    rows, queries, heads, _ = query_BQHD.shape
-    scale, options = query_BQHD.shape[-1] ** -0.5, {"precision": precision_of(key_BTHD.dtype)}
+    """Return the context of `attention.attend`, whose arguments these are, without a bias, and no probabilities."""
+    rows, queries, heads, width = query_BQHC.shape
+    scale, options = width**-0.5, {"precision": precision_of(key_BTHC.dtype)}
 
     def by_head(array: jax.Array) -> jax.Array:  # [B, N, H, C] -> [B H, N, C]
-        return jnp.swapaxes(array, 1, 2).reshape(rows * heads, -1, array.shape[-1])
+        return jnp.swapaxes(array, 1, 2).reshape(rows * heads, array.shape[1], array.shape[3])
 
     def one(inputs) -> jax.Array:
-        number, query_QC, key_TC, value_TC, bias_QT, seeds_2 = inputs
+        number, query_QC, key_TC, value_TC, seeds_2 = inputs
         row = number // heads
         # Products of matrices: XLA for CPU multiplies batches of them, even of one, at a fraction of the speed.
         logits_QT = jnp.matmul(query_QC * scale, key_TC.T, **options)
-        kept_QT = jax.nn.softmax(visible(logits_QT, mask_BQT[row], bias_QT)).astype(value_TC.dtype)
+        kept_QT = jax.nn.softmax(visible(logits_QT, mask_BQT[row])).astype(value_TC.dtype)
         if seeds_2 is not None:
             columns_1Q = None if columns_BQ is None else columns_BQ[row][None]
             kept_QT = attention_dropout(kept_QT[None, None], dropout_rate, seeds_2[None, None], columns_1Q)[0, 0]
         return jnp.matmul(kept_QT, value_TC, **options)
 
-    # What has a gradient is looped over. That of a constant of the loop would be added up as a whole in each turn.
-    bias = seeds = None
-    if bias_BHQT is not None:
-        bias = jnp.broadcast_to(bias_BHQT, (rows, heads, *bias_BHQT.shape[2:])).reshape(-1, *bias_BHQT.shape[2:])
-    if seeds_BH2 is not None:
-        seeds = seeds_BH2.reshape(-1, 2)
-    states = map(by_head, (query_BQHD, key_BTHD, value_BTHD))
+    states = map(by_head, (query_BQHC, key_BTHC, value_BTHC))
+    seeds = None if seeds_BH2 is None else seeds_BH2.reshape(-1, 2)
     # Backward, scores are computed once more, which is faster than to read them from memory.
     forgetting = jax.checkpoint(one, prevent_cse=False)  # backward is another loop, so nothing can be merged
-    contexts = jax.lax.map(forgetting, (jnp.arange(rows * heads), *states, bias, seeds))
-    return jnp.swapaxes(contexts.reshape(rows, heads, queries, -1), 1, 2), None
+    contexts = jax.lax.map(forgetting, (jnp.arange(rows * heads), *states, seeds))
+    return jnp.swapaxes(contexts.reshape(rows, heads, queries, value_BTHC.shape[3]), 1, 2), None

@@ -54,7 +54,8 @@ def apply_capturing(
         variables | ({taps.CAPTURED: {"encoder": of_layers}} if of_layers else {}),
         *arguments,
         method=method,
-        mutable=[taps.CAPTURED, _RETURNED],
+        # A collection without names would capture all of them, which no attention kernel can.
+        mutable=[taps.CAPTURED, _RETURNED] if of_layers else [_RETURNED],
         # Taps see only layers. Flax records the encoder's output.
         capture_intermediates=OUTPUT in names and _is_encoder_call,
     )

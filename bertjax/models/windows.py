@@ -21,7 +21,7 @@ _NOWHERE = -1
 def has_blocks(inputs: AttentionInputs) -> bool:
     """Return whether `in_blocks` computes these inputs, and at most half of their scores."""
     window, tokens = inputs.visibility.widest, inputs.key_BTHD.shape[1]
-    if window is None:
+    if not isinstance(window, int) or window > _BLOCK:
         return False
     drawn = inputs.key is not None and drops(inputs.rate)
     others = inputs.bias_BHQT, inputs.visibility.rank_BT, inputs.columns_BQ
@@ -37,10 +37,13 @@ def in_blocks(inputs: AttentionInputs) -> AttentionInputs:
     window, (_, tokens, *of_head) = cast(int, inputs.visibility.widest), inputs.key_BTHD.shape
 
     def reached(values: jax.Array, beyond: int = 0) -> jax.Array:
-        edges = ((0, 0), (window, window), *[(0, 0)] * (values.ndim - 2))
-        padded = jnp.pad(values, edges, constant_values=beyond)
-        parts = [padded[:, start : start + _BLOCK + 2 * window] for start in range(0, tokens, _BLOCK)]
-        return jnp.stack(parts, axis=1).reshape(-1, _BLOCK + 2 * window, *values.shape[2:])
+        # The end of the block before, the block, and the start of the one after: three views, so that the gradient is
+        # their sum, and not one of whole rows for each block.
+        blocks = values.reshape(values.shape[0], tokens // _BLOCK, _BLOCK, *values.shape[2:])
+        nothing = jnp.full_like(blocks[:, :1, :window], beyond)
+        before = jnp.concatenate([nothing, blocks[:, :-1, _BLOCK - window :]], axis=1)
+        after = jnp.concatenate([blocks[:, 1:, :window], nothing], axis=1)
+        return jnp.concatenate([before, blocks, after], axis=2).reshape(-1, _BLOCK + 2 * window, *values.shape[2:])
 
     queries = inputs.query_BQHD.reshape(-1, _BLOCK, *of_head)
     columns_BQ = jnp.broadcast_to(window + jnp.arange(_BLOCK), queries.shape[:2])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks import train_step
-from benchmarks.arms import ours, products
+from benchmarks.arms import ours, products, without
 from benchmarks.arms.setting import Setting
 from bertjax.config import config_file
+from bertjax.models import long_rows
 from bertjax.training import stage_flops
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
@@ -27,6 +28,19 @@ def test_the_share_is_that_of_the_step_of_the_front_door():
     encoder = config.encoder(setting.vocab_size, "cpu")
     assert ours.encoder(setting, encoder.execution.unroll) == dataclasses.replace(encoder, init_stddev=0.02)
     assert products.flops_of(setting) == stage_flops.per_step(Program(config, setting.vocab_size), 0)
+
+
+@pytest.mark.parametrize("trick", without.TRICKS)
+def test_a_trick_changes_the_speed_and_not_the_step(trick, monkeypatch):
+    """The second loss is that after an update. Only dropout draws other decisions."""
+    is_drawn, tokens = trick == "hashed-dropout", long_rows.SHORTEST if trick == "long-rows" else SMALL.seq_len
+    rate = 0.1 if is_drawn else 0.0
+    setting = dataclasses.replace(SMALL, max_positions=tokens, seq_len=tokens, dropout=rate, attention_dropout=rate)
+    losses = [[step(), step()] for step in [ours.build(setting)]]
+    without.remove(trick, monkeypatch.setattr)
+    losses += [[step(), step()] for step in [ours.build(setting)]]
+    assert losses[0] == pytest.approx(losses[1], abs=0.1 if is_drawn else 1e-5)
+    assert losses[0][0] != losses[0][1] and (losses[0] != losses[1] or not is_drawn)
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Attention of long rows in parts, as a CPU computes it, against plain attention as a whole."""
 
 import dataclasses
+import math
 import re
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 from bertjax.models import long_rows
 from bertjax.models.attention import attend_plainly
+from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.kernels import AttentionInputs
 from bertjax.models.taps import CAPTURED
@@ -22,7 +24,6 @@ COLUMNS_T = jnp.arange(T)
 EXAMPLES_BT = jnp.stack([jnp.searchsorted(jnp.array(ends), COLUMNS_T, side="right") for ends in ([90, 400], [7, 8])])
 EXAMPLES_BT = jnp.where((COLUMNS_T < 500) | (jnp.arange(B)[:, None] > 0), EXAMPLES_BT + 1, 0)
 KEYS = jax.random.split(jax.random.key(0), B)
-BIAS_BHQT = jax.random.normal(jax.random.key(1), (B, H, T, T))
 
 
 def local(window: int) -> dict:
@@ -37,8 +38,6 @@ CASES = {
     "local with dropout": (local(9), {"rate": 0.5, "key": KEYS}),
     "local in an order": (local(9) | {"rank_BT": COLUMNS_T + 0 * EXAMPLES_BT}, {}),
     "dropout": ({}, {"rate": 0.5, "key": KEYS}),
-    "bias": ({}, {"bias_BHQT": BIAS_BHQT}),
-    "bias of all rows": ({}, {"bias_BHQT": BIAS_BHQT[:1]}),
     "order": ({"rank_BT": (7 * COLUMNS_T) % T + 0 * EXAMPLES_BT}, {}),
     "few queries": (local(9), {"columns_BQ": jnp.array([[3, 99, 511], [0, 1, 2]])}),
     "few queries with dropout": ({}, {"columns_BQ": jnp.array([[3, 99], [0, 1]]), "rate": 0.5, "key": KEYS}),
@@ -46,23 +45,21 @@ CASES = {
 
 
 def in_parts(inputs: AttentionInputs) -> jax.Array:
-    return long_rows.context_of(inputs, attend_plainly)
+    return long_rows.context_of(batches.ENCODER, inputs, attend_plainly)
 
 
-def inputs_of(case: str) -> tuple[AttentionInputs, dict[str, jax.Array]]:
-    """Return inputs, and those of them that have gradients."""
+def inputs_of(case: str) -> AttentionInputs:
     visible, others = CASES[case]
     query, key, value = jax.random.normal(jax.random.key(2), (3, B, T, H, C))
     if "columns_BQ" in others:
         query = query[:, : others["columns_BQ"].shape[1]]
-    inputs = AttentionInputs(query, key, value, Visibility(EXAMPLES_BT, **visible), **others)
-    names = "query_BQHD", "key_BTHD", "value_BTHD", *(["bias_BHQT"] if "bias_BHQT" in others else [])
-    return inputs, {name: getattr(inputs, name) for name in names}
+    return AttentionInputs(query, key, value, Visibility(EXAMPLES_BT, **visible), **others)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_context_and_its_gradients_are_those_of_the_whole(case):
-    inputs, learned = inputs_of(case)
+    inputs = inputs_of(case)
+    learned = {name: getattr(inputs, name) for name in ("query_BQHD", "key_BTHD", "value_BTHD")}
 
     def contexts(function):
         def number(learned):
@@ -91,14 +88,14 @@ def largest(shapes) -> int:
 
 
 def test_no_part_holds_the_scores_of_all_heads():
-    inputs, _ = inputs_of("examples")
+    inputs = inputs_of("examples")
     assert largest(shapes_of(lambda inputs: attend_plainly(inputs)[0], inputs)) == B * H * T * T
     assert largest(shapes_of(in_parts, inputs)) == T * T
 
 
 def test_a_local_layer_has_no_scores_of_whole_rows():
     """The number of the layer is a constant here, so the compiler keeps the branch of local layers alone."""
-    inputs, _ = inputs_of("local")
+    inputs = inputs_of("local")
     assert largest(shapes_of(in_parts, inputs)) < T * T / 2
 
 
@@ -113,3 +110,20 @@ def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
 
     assert [is_in_parts(tokens) for tokens in (long_rows.SHORTEST - 1, long_rows.SHORTEST)] == [False, True]
     assert not is_in_parts(long_rows.SHORTEST, mutable=[CAPTURED])
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+def test_no_layer_keeps_its_scores_in_a_scanned_stack(remat):
+    """`dots` saves products of two matrices without a batch, such as those of one head; it takes the whole."""
+    config = dataclasses.replace(
+        batches.ENCODER, layers=3, max_positions=T, execution=dataclasses.replace(Execution(), remat=remat)
+    )
+    tokens_BT = jnp.zeros((B, T), jnp.int32)
+    params = Encoder(config).init(jax.random.key(0), tokens_BT)
+
+    def number(params, examples_BT):
+        return jnp.sum(Encoder(config).apply(params, tokens_BT, examples_BT=examples_BT).hidden ** 2)
+
+    text = jax.jit(jax.grad(number)).lower(params, EXAMPLES_BT).compile().as_text()
+    sizes = [math.prod(map(int, shape.split(","))) for shape in re.findall(r"f32\[([\d,]+)\]", text)]
+    assert max(sizes) < config.layers * B * config.heads * T * T

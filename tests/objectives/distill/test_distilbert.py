@@ -1,8 +1,10 @@
 """DistilBERT's student and teacher: losses, teachers that do not fit, and files that are opened once."""
 
 import dataclasses
+import functools
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from bertjax.config import export
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.config.task import Task
-from bertjax.models import mixing
+from bertjax.models import kernels, mixing
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import Execution
@@ -234,6 +236,23 @@ def test_the_output_is_that_of_the_final_norm():
     expected = model.apply(variables, BATCH, method=Model.encode).hidden
     np.testing.assert_allclose(captured["output"], expected, rtol=1e-6)
     assert np.abs(captured["output"] - captured["hidden"][-1]).max() > 0.1
+
+
+def test_the_output_alone_needs_no_value_of_a_layer():
+    """So that a kernel, which keeps no probabilities, computes the encoder of a student with this loss alone."""
+    execution = Execution(attention=kernels.SPLASH)
+    encoder = dataclasses.replace(batches.ENCODER, max_positions=256, execution=execution)
+    model, ones = MaskedLM().model(encoder), jnp.ones((1, 256), jnp.int32)
+    batch = {f"{name}_BT": ones for name in ("tokens", "segments", "positions", "examples")}
+    batch["summary_positions_BN"] = ones[:, :1]
+    params = jax.eval_shape(lambda: model.init(jax.random.key(0), batch, method=Model.encode))
+
+    def output(variables):
+        arguments = {"method": Model.encode, "names": ("output",), "layers": ()}
+        return mixing.apply_capturing(model, variables, batch, **arguments)[1]["output"]
+
+    with mock.patch.object(kernels, "attend_by_splash", functools.partial(kernels.attend_by_splash, interpret=True)):
+        assert jax.eval_shape(output, params).shape == (1, 256, encoder.width)
 
 
 def test_a_teacher_needs_a_masked_lm_head(teacher):
