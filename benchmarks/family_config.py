@@ -105,6 +105,15 @@ ROWS: dict[str, Row] = {
         stages=({"tasks": ["mlm"]}, {"tasks": ["electra"]}),
         rate_of="electra",
     ),
+    # Sentence order alike: for an encoder that reads neighbors already.
+    "order-after-mlm": Row(
+        {
+            "mlm": task("mlm", _PAIRS),
+            "order": task("sentence_order", _whole("sentence_order")),
+        },
+        stages=({"tasks": ["mlm"]}, {"tasks": ["order"]}),
+        rate_of="bert",
+    ),
     "spanbert": Row({"spanbert": task("span_boundary", "doc_sentences", {"kind": "spans"}, longest=15)}),
     "ernie": Row(_ERNIE, stages=tuple({"tasks": [name]} for name in _ERNIE)),
     "ernie2": Row(
