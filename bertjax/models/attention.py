@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models import kernels, long_rows, taps
+from bertjax.models import kernels, taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import attention_dropout, drops, seeds_of
 from bertjax.models.fixed import Attend, with_fixed_heads
@@ -121,13 +121,13 @@ class SelfAttention(nn.Module):
 
     def attend(self, inputs: AttentionInputs) -> jax.Array:
         """Return the context [B, Q, H, D / H], using the implementation for this row length."""
-        tokens = inputs.key_BTHD.shape[1]
-        has_many_queries = inputs.columns_BQ is None or tokens > kernels.LONGEST_WITH_PLAIN_QUERIES
-        if has_many_queries and self.config.execution.attention != PLAIN:
-            implementation = implementation_at(self.config.execution, tokens)
-            if implementation != PLAIN:
-                return attend_by_kernel(implementation, inputs)
-        if tokens >= long_rows.SHORTEST and not self.is_mutable_collection(taps.CAPTURED):
+        execution, tokens = self.config.execution, inputs.key_BTHD.shape[1]
+        is_many = inputs.columns_BQ is None or tokens > kernels.LONGEST_WITH_PLAIN_QUERIES
+        if is_many and execution.attention != PLAIN and (name := implementation_at(execution, tokens)) != PLAIN:
+            return attend_by_kernel(name, inputs)
+        if tokens >= kernels.SHORTEST_IN_PARTS and not self.is_mutable_collection(taps.CAPTURED):
+            from bertjax.models import long_rows  # only here: who opens an export of short texts needs few modules
+
             return long_rows.context_of(self.config, inputs, attend_plainly)
         context_BQHD, probabilities_BHQT = attend_plainly(inputs)
         taps.capture(self, "attention", probabilities_BHQT)

@@ -17,9 +17,6 @@ from bertjax.models.kernels import AttentionInputs
 from bertjax.models.precision import precision_of
 from bertjax.models.visibility import visible
 
-# Rows from this length on are long. At 256 tokens nothing is gained, at 1,024 a factor of three.
-SHORTEST = 512
-
 
 def context_of(
     config: EncoderConfig, inputs: AttentionInputs, attend_plainly: Callable[..., tuple[jax.Array, Any]]

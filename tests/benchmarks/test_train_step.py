@@ -9,7 +9,7 @@ from benchmarks import train_step
 from benchmarks.arms import ours, products, without
 from benchmarks.arms.setting import Setting
 from bertjax.config import config_file
-from bertjax.models import long_rows
+from bertjax.models import kernels
 from bertjax.training import stage_flops
 from bertjax.training.program import Program
 from bertjax.training.shapes import batch_shapes
@@ -33,7 +33,7 @@ def test_the_share_is_that_of_the_step_of_the_front_door():
 @pytest.mark.parametrize("trick", without.TRICKS)
 def test_a_trick_changes_the_speed_and_not_the_step(trick, monkeypatch):
     """The second loss is that after an update. Only dropout draws other decisions."""
-    is_drawn, tokens = trick == "hashed-dropout", long_rows.SHORTEST if trick == "long-rows" else SMALL.seq_len
+    is_drawn, tokens = trick == "hashed-dropout", kernels.SHORTEST_IN_PARTS if trick == "long-rows" else SMALL.seq_len
     rate = 0.1 if is_drawn else 0.0
     setting = dataclasses.replace(SMALL, max_positions=tokens, seq_len=tokens, dropout=rate, attention_dropout=rate)
     losses = [[step(), step()] for step in [ours.build(setting)]]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import long_rows
+from bertjax.models import kernels, long_rows
 from bertjax.models.attention import attend_plainly
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
@@ -108,8 +108,9 @@ def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
             jax.make_jaxpr(lambda params: encoder.apply(params, tokens_BT, **options))(params)
         )
 
-    assert [is_in_parts(tokens) for tokens in (long_rows.SHORTEST - 1, long_rows.SHORTEST)] == [False, True]
-    assert not is_in_parts(long_rows.SHORTEST, mutable=[CAPTURED])
+    shortest = kernels.SHORTEST_IN_PARTS
+    assert [is_in_parts(tokens) for tokens in (shortest - 1, shortest)] == [False, True]
+    assert not is_in_parts(shortest, mutable=[CAPTURED])
 
 
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])

@@ -10,7 +10,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.config.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
-from bertjax.models import long_rows
+from bertjax.models import kernels
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.blocks.lstm import LSTMBlock
@@ -46,7 +46,7 @@ from tests import batches
 SMALL = EncoderConfig(vocab_size=1024, layers=2, width=128, heads=2, feedforward=512, max_positions=32)
 LARGER = dataclasses.replace(SMALL, vocab_size=8064, layers=6, width=256, heads=4, feedforward=1024, max_positions=128)
 # Rows that a CPU computes in parts.
-LONG = dataclasses.replace(SMALL, max_positions=long_rows.SHORTEST)
+LONG = dataclasses.replace(SMALL, max_positions=kernels.SHORTEST_IN_PARTS)
 
 
 LOSSES = {"soft": SoftLogits(), "everywhere": TokenLogits(), "output": OutputCosine()}
