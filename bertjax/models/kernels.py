@@ -27,7 +27,7 @@ LONGEST_FUSED = {"bfloat16": 8192, "float32": 4096}
 # The last layer may compute only the positions that heads read: in short rows few enough for the plain implementation.
 # In longer rows they are many, and a kernel is cheaper although it computes all T queries.
 LONGEST_WITH_PLAIN_QUERIES = 2048
-# Rows from this length on are computed in parts on a CPU. At 256 tokens nothing is gained, at 1,024 a factor of three.
+# Rows from this length on are computed in parts on a CPU. At 256 tokens nothing was gained.
 SHORTEST_IN_PARTS = 512
 
 # Below this, plain attention is as fast: on v5e the two forecasts are equal at 128 tokens.
