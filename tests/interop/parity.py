@@ -24,7 +24,7 @@ def write(folder, model: torch.nn.Module) -> torch.nn.Module:
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+            parameter.add_(0.27 * torch.randn_like(parameter))
     model.eval().save_pretrained(folder)
     tokenizers.write(folder, TOKENS, LENGTH, segments=0)
     return model
