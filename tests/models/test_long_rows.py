@@ -116,9 +116,7 @@ def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])
 def test_no_layer_keeps_its_scores_in_a_scanned_stack(remat):
     """`dots` saves products of two matrices without a batch, such as those of one head; it takes the whole."""
-    config = dataclasses.replace(
-        batches.ENCODER, layers=3, max_positions=T, execution=dataclasses.replace(Execution(), remat=remat)
-    )
+    config = dataclasses.replace(batches.ENCODER, layers=3, max_positions=T, execution=Execution(remat=remat))
     tokens_BT = jnp.zeros((B, T), jnp.int32)
     params = Encoder(config).init(jax.random.key(0), tokens_BT)
 
