@@ -145,7 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--attention",
-        choices=("auto", "plain", "triton", "cudnn"),
+        choices=("auto", "plain", "cudnn"),
         default="auto",
         help="bertjax's attention implementation",
     )
@@ -163,8 +163,8 @@ def main(argv: list[str] | None = None) -> None:
             raise UserError(f"--{flag}={getattr(args, flag)} must be at least 1")
     if args.peak_tflops is not None and not args.peak_tflops > 0:
         raise UserError(f"--peak-tflops={args.peak_tflops} must be above 0")
-    if args.smoke and args.attention in ("triton", "cudnn"):
-        raise UserError(f"--attention={args.attention} needs a GPU; leave out --smoke")
+    if args.smoke and args.attention == "cudnn":
+        raise UserError("--attention=cudnn needs a GPU; leave out --smoke")
     if args.attention == "cudnn" and args.attention_dropout:
         raise UserError(f"--attention=cudnn has no dropout, and --attention-dropout={args.attention_dropout}; give 0")
 

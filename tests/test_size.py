@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_CODE_LINES, MOST_FILES, MOST_SMALL_FILES, MOST_TEST_LINES = 43_903, 547, 75, 63_660
+MOST_CODE_LINES, MOST_FILES, MOST_SMALL_FILES, MOST_TEST_LINES = 43_700, 546, 75, 63_560
 SMALL = 40  # lines; a file below is rarely worth its name
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -21,7 +21,7 @@ def test_the_package_and_its_tests_do_not_grow():
 
 
 def test_code_lines():
-    text = '"""Docstring\nof two lines."""\n\nx = 1  # counts\n# does not\ny = (\n    2,\n)\ndef f():\n    "doc"\n    return 3\n'
+    text = '"Docstring\\\nof two lines."\n\nx = 1  # counts\n# not\ny = (\n    2,\n)\ndef f():\n    "d"\n    return 3\n'
     assert code_lines(text) == {4, 6, 7, 8, 9, 11}
 
 

@@ -103,14 +103,10 @@ def keeps(words: jax.Array, rate: float, axis: int) -> jax.Array:
 
     Byte b of word w decides element `b * len(words) + w`, so the four parts are concatenated, not interleaved.
     """
-    return jnp.concatenate([keeps_by(words, byte, rate) for byte in range(BYTES)], axis=axis)
-
-
-def keeps_by(words: jax.Array, byte: int, rate: float) -> jax.Array:
-    """Return the decisions from one byte of each word, True to keep."""
     # Shift the byte to the top, where a signed comparison decides by it alone: the limit's lower bits are 0.
     limit = _constant(words, (_kept_bytes(rate) << 24) - (1 << 31))
-    return words << _constant(words, 24 - 8 * byte) < limit
+    decisions = [words << _constant(words, 24 - 8 * byte) < limit for byte in range(BYTES)]
+    return jnp.concatenate(decisions, axis=axis)
 
 
 def drops(rate: float) -> bool:

@@ -1,6 +1,6 @@
 """Attention kernels that never materialize [B, H, T, T], and the rows and inputs that each one supports.
 
-They match the plain implementation (`attention.attend`) up to rounding; the ones in `WITH_DROPOUT` also match its
+They match the plain implementation (`attention.attend`) up to rounding; `fused` also matches its
 dropout. A kernel rejects every input that it does not support, see `AttentionInputs`.
 """
 
@@ -15,11 +15,9 @@ from bertjax.models.dropout import GROUP, LONGEST_GROUP, drops, seeds_of
 from bertjax.models.remat import KEPT
 from bertjax.models.visibility import Visibility
 
-PLAIN, FUSED, TRITON, SPLASH, CUDNN = ("plain", "fused", "triton", "splash", "cudnn")
-# These support dropout, local layers and the same head widths: one kernel for TPU, one for GPU.
-WITH_DROPOUT = FUSED, TRITON
+PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")
 
-# Head widths that evenly divide, or fill, a TPU lane tile (and a Triton block).
+# Head widths that evenly divide, or fill, a TPU lane tile.
 HEAD_WIDTHS = 32, 64, 128
 # Longest rows for which the gradients fit into the 16 MiB of VMEM on TPU v4.
 LONGEST_FUSED = {"bfloat16": 8192, "float32": 4096}
@@ -42,8 +40,6 @@ def implementation_at(execution: Execution, seq_len: int) -> str:
     tile = _LANES if seq_len <= LONGEST_GROUP else GROUP
     # Fall back by row length, not with an error: a run may have stages of several lengths.
     if requested == FUSED and (seq_len > LONGEST_FUSED[execution.dtype] or seq_len % tile):
-        return PLAIN
-    if requested == TRITON and seq_len % _LANES:
         return PLAIN
     if requested == SPLASH and (seq_len < SHORTEST_SPLASH or seq_len % _LANES):
         return PLAIN
@@ -92,7 +88,7 @@ class AttentionInputs(NamedTuple):
 
 # Inputs and visibility fields that each kernel supports, in addition to the ones that all kernels support.
 _BY_ALL = {"query_BQHD", "key_BTHD", "value_BTHD", "visibility", "examples_BT", "widest", "key", "columns_BQ"}
-_TAKES = {FUSED: {"rate", "window"}, TRITON: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
+_TAKES = {FUSED: {"rate", "window"}, SPLASH: set(), CUDNN: {"window", "rank_BT"}}
 _DESCRIPTIONS = {
     "rate": "dropout of attention (model.attention_dropout)",
     "window": "windows of local layers (model.block.window)",
@@ -118,7 +114,8 @@ def check_inputs(implementation: str, inputs: AttentionInputs) -> None:
         reason = f"does not compute {' and '.join(_DESCRIPTIONS.get(name, name) for name in refused)}"
         raise CannotCompute(implementation, reason)
     heads, width = inputs.value_BTHD.shape[2:]
-    if implementation in WITH_DROPOUT and (reason := reason_against_heads(implementation, heads * width, heads)):
+    if implementation == FUSED and (width not in HEAD_WIDTHS or heads * width % _LANES):
+        reason = f"takes heads of width 32, 64 or 128 that fill tiles of 128, and these are {heads} of {width}"
         raise CannotCompute(implementation, reason)
 
 
@@ -131,10 +128,11 @@ def attend_by_kernel(implementation: str, inputs: AttentionInputs) -> jax.Array:
       CannotCompute: the kernel does not support an input.
     """
     check_inputs(implementation, inputs)
-    if implementation in WITH_DROPOUT:
-        kernel = functools.partial(attend_with_dropout, rate=inputs.rate, key=inputs.key, implementation=implementation)
-    else:
-        kernel = {SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
+    kernel = {
+        FUSED: functools.partial(attend_by_fused, rate=inputs.rate, key=inputs.key),
+        SPLASH: attend_by_splash,
+        CUDNN: attend_by_cudnn,
+    }[implementation]
     others = inputs.key_BTHD, inputs.value_BTHD, inputs.visibility
     if inputs.columns_BQ is None:
         return kernel(inputs.query_BQHD, *others)
@@ -143,26 +141,16 @@ def attend_by_kernel(implementation: str, inputs: AttentionInputs) -> jax.Array:
     return kernel(query_BTHD, *others)[rows_B1, inputs.columns_BQ]
 
 
-def reason_against_heads(implementation: str, width: int, heads: int) -> str:
-    """Return why a kernel in `WITH_DROPOUT` cannot compute width D split over H heads; empty if it can."""
-    is_tiled = implementation == FUSED
-    if width // heads not in HEAD_WIDTHS or (is_tiled and width % _LANES):
-        filling = " that fill tiles of 128" if is_tiled else ""
-        return f"takes heads of width 32, 64 or 128{filling}, and these are {heads} of {width // heads}"
-    return ""
-
-
-def attend_with_dropout(
+def attend_by_fused(
     query_BTHD: jax.Array,
     key_BTHD: jax.Array,
     value_BTHD: jax.Array,
     visibility: Visibility,
     rate: float = 0.0,
     key: jax.Array | None = None,
-    implementation: str = FUSED,
     interpret: bool = False,
 ) -> jax.Array:
-    """Return the context [B, T, H, D / H] from a kernel in `WITH_DROPOUT`, with the same draws as `attention_dropout`.
+    """Fused attention: returns the context [B, T, H, D / H], with the same draws as `attention_dropout`.
 
     Args:
       query_BTHD, key_BTHD, value_BTHD: single-device arrays, since the partitioner cannot split a kernel.
@@ -173,22 +161,19 @@ def attend_with_dropout(
     Raises:
       CannotCompute: the kernel does not support the visibility, this row length or this head width.
     """
-    if implementation == FUSED:
-        from bertjax.models.fused import attend_fused as attend
-    else:
-        from bertjax.models.triton_attention import attend_triton as attend
+    from bertjax.models.fused import attend_fused
 
-    check_inputs(implementation, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key))
+    check_inputs(FUSED, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key))
     rows, tokens, heads, _ = query_BTHD.shape
     if tokens % _LANES:
         reason = f"takes rows of a multiple of {_LANES} tokens, and these have {tokens}"
-        raise CannotCompute(implementation, reason)
+        raise CannotCompute(FUSED, reason)
     if key is None or not drops(rate):
         rate, seeds_BH2 = 0.0, jnp.zeros((rows, heads, 2), jnp.int32)
     else:
         seeds_BH2 = seeds_of(key, rows, heads)
     query_BTD, key_BTD, value_BTD = (x.reshape(rows, tokens, -1) for x in (query_BTHD, key_BTHD, value_BTHD))
-    context_BTD = attend(
+    context_BTD = attend_fused(
         query_BTD, key_BTD, value_BTD, visibility.examples_BT, seeds_BH2, visibility.window, rate, KEPT, interpret
     )
     return context_BTD.reshape(query_BTHD.shape)

@@ -8,13 +8,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
 from bertjax.forecast.pallas import Call, Work, calls, kernels, work_of_call
-from bertjax.models.kernels import LONGEST_FUSED, attend_by_splash, attend_with_dropout
+from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh
 
 
 def fused_with_dropout(*arguments):
-    return attend_with_dropout(*arguments, 0.1, jax.random.key(0))
+    return attend_by_fused(*arguments, 0.1, jax.random.key(0))
 
 
 @pytest.mark.parametrize("attend", [attend_by_splash, fused_with_dropout])

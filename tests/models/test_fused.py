@@ -1,4 +1,4 @@
-"""The kernels with dropout against the plain implementation with the same draws, run without their devices."""
+"""The kernel with dropout against the plain implementation with the same draws, run without its device."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, dropout, fused, kernels, triton_attention
+from bertjax.models import attention, dropout, fused, kernels
 from bertjax.models.attention import attend
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -18,13 +18,13 @@ from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.dropout import seeds_of
 from bertjax.models.encoder import Encoder
 from bertjax.models.fused_kernels import Plan
-from bertjax.models.kernels import FUSED, LONGEST_FUSED, TRITON, WITH_DROPOUT, attend_with_dropout, implementation_at
+from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, implementation_at
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
-interpreted = functools.partial(attend_with_dropout, interpret=True)
+interpreted = functools.partial(attend_by_fused, interpret=True)
 
 
 def plain(query, key, value, visibility, rate, dropout_key):
@@ -38,11 +38,8 @@ def packed(rows: int, tokens: int, seed: int = 0) -> jax.Array:
     return jnp.asarray((1 + np.sum(starts <= np.arange(tokens), axis=1)) % 5, jnp.int32)
 
 
-def assert_equal_to_plain(
-    heads: int, width: int, visibility: Visibility, rate: float, implementation: str = FUSED
-) -> None:
+def assert_equal_to_plain(heads: int, width: int, visibility: Visibility, rate: float) -> None:
     """Compare values and gradients in float32."""
-    kernel = functools.partial(interpreted, implementation=implementation)
     rows, tokens = visibility.examples_BT.shape
     shape = (4, rows, tokens, heads, width)
     *states, weights = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
@@ -55,11 +52,10 @@ def assert_equal_to_plain(
 
         return jax.jit(run)(states, visibility)
 
-    for actual, expected in zip(value_and_gradients(kernel), value_and_gradients(plain), strict=True):
+    for actual, expected in zip(value_and_gradients(interpreted), value_and_gradients(plain), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", WITH_DROPOUT)
 @hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
 @hypothesis.given(
     tokens=st.sampled_from([128, 256]),
@@ -68,46 +64,14 @@ def assert_equal_to_plain(
     window=st.sampled_from([None, 0, 3, 200, jnp.iinfo(jnp.int32).max]),
     seed=st.integers(0, 9),
 )
-def test_values_and_gradients_are_those_of_the_plain_implementation(implementation, tokens, heads, rate, window, seed):
+def test_values_and_gradients_are_those_of_the_plain_implementation(tokens, heads, rate, window, seed):
     window = None if window is None else jnp.int32(window)
-    assert_equal_to_plain(*heads, Visibility(packed(1, tokens, seed), window), rate, implementation)
+    assert_equal_to_plain(*heads, Visibility(packed(1, tokens, seed), window), rate)
 
 
 def test_long_rows_are_computed_in_blocks_of_queries(monkeypatch):
     monkeypatch.setattr(fused, "_LOGITS", 256 * 128)
     assert_equal_to_plain(2, 64, Visibility(packed(2, 256), jnp.int32(40)), 0.1)
-
-
-def test_long_rows_of_a_gpu_have_groups_of_keys(monkeypatch):
-    """Their words are those of the groups, in blocks that hold all keys once."""
-    monkeypatch.setattr(dropout, "LONGEST_GROUP", 256)
-    monkeypatch.setattr(dropout, "GROUP", 128)
-    assert_equal_to_plain(2, 64, Visibility(packed(2, 384), jnp.int32(40)), 0.1, TRITON)
-
-
-@pytest.mark.parametrize("width, dtype", [(32, jnp.bfloat16), (128, jnp.bfloat16), (64, jnp.float32)])
-def test_the_programs_of_a_gpu_are_translated_to_triton(width, dtype):
-    """Without a GPU: the translation refuses what Triton lacks, and no array for pairs of tokens is left."""
-    states = jnp.zeros((1, 512, 2, width), dtype)
-
-    def total(states, keys):
-        visibility = Visibility(packed(1, 512), jnp.int32(40))
-        context = attend_with_dropout(states, states, states, visibility, 0.1, keys, TRITON)
-        return jnp.sum(context.astype(jnp.float32))
-
-    # From JAX 0.11 on, Triton asks which GPU it translates for.
-    gpu = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", num_cores=132, platform="gpu")
-    keys = jax.random.split(jax.random.key(0), 1)
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=gpu)):
-        text = jax.jit(jax.grad(total)).trace(states, keys).lower(lowering_platforms=("cuda",)).as_text()
-    assert text.count("xla.gpu.triton") == 3 and "512x512" not in text
-
-
-def test_the_blocks_of_keys_of_a_row_hold_each_key_once():
-    for tokens, width in ((128, 32), (384, 64), (2048, 128), (2176, 64), (2560, 64)):
-        plan = triton_attention.Plan(width, 0.1, False, "", True, tokens)
-        starts = [int(plan.first_column(jnp.int32(block), byte)) for block in range(plan.blocks) for byte in range(4)]
-        assert sorted(start + key for start in starts for key in range(plan.words)) == list(range(tokens))
 
 
 def test_the_programs_of_rows():
@@ -129,8 +93,7 @@ def test_long_rows_are_computed_in_groups_of_keys(monkeypatch, window, rate):
     assert_equal_to_plain(2, 64, Visibility(packed(1, 512), None if window is None else jnp.int32(window)), rate)
 
 
-@pytest.mark.parametrize("implementation", WITH_DROPOUT)
-def test_examples_of_a_row_do_not_leak(implementation):
+def test_examples_of_a_row_do_not_leak():
     """The gradient of one example's values with respect to every other token is exactly zero, with dropout, too."""
     examples_BT, keys = packed(1, 128), jax.random.split(jax.random.key(0), 1)
     states = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 128, 2, 64)), jnp.float32)
@@ -138,7 +101,7 @@ def test_examples_of_a_row_do_not_leak(implementation):
     @jax.jit
     def gradient(states, own_BT):
         def of_example(states):
-            context_BTHD = interpreted(*states, Visibility(examples_BT), 0.1, keys, implementation)
+            context_BTHD = interpreted(*states, Visibility(examples_BT), 0.1, keys)
             return jnp.sum(jnp.where(own_BT[..., None, None], context_BTHD, 0.0))
 
         return jax.grad(of_example)(states)
@@ -162,20 +125,18 @@ WIDE = dataclasses.replace(
 
 
 @pytest.mark.parametrize(
-    "implementation, reads, remat, longest",
+    "reads, remat, longest",
     [
-        (TRITON, None, "dots", 128),
-        (FUSED, np.array([[3, 95, 127], [0, 1, 1]]), "full", 128),
-        (FUSED, np.array([[3, 95], [1, 1]]), "dots", 64),
+        (None, "dots", 128),
+        (np.array([[3, 95, 127], [0, 1, 1]]), "full", 128),
+        (np.array([[3, 95], [1, 1]]), "dots", 64),
     ],
 )
-def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation(
-    implementation, reads, remat, longest, monkeypatch
-):
+def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation(reads, remat, longest, monkeypatch):
     """All positions, or only a few at the last layer. It is then plain in both and draws what the kernel would, or in
     long rows computes all positions by the kernel."""
     monkeypatch.setattr(kernels, "LONGEST_WITH_PLAIN_QUERIES", longest)
-    config = dataclasses.replace(WIDE, execution=Execution(attention=implementation, remat=remat))
+    config = dataclasses.replace(WIDE, execution=Execution(attention="fused", remat=remat))
     tokens_BT = jnp.asarray(np.random.default_rng(0).integers(7, 100, (2, 128)))
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens_BT)
     params, keys = batches.filled(shapes["params"], 0.1), jax.random.split(jax.random.key(2), 2)
@@ -188,7 +149,7 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
 
         return jax.jit(jax.grad(number, has_aux=True))(params)
 
-    monkeypatch.setattr(kernels, "attend_with_dropout", interpreted)
+    monkeypatch.setattr(kernels, "attend_by_fused", interpreted)
     actual = value_and_gradient()
     monkeypatch.setattr(attention, "implementation_at", lambda *_: kernels.PLAIN)
     expected = value_and_gradient()
@@ -205,10 +166,6 @@ def test_rows_that_are_not_tiled_or_too_long_stay_plain():
         assert [implementation_at(execution, length) for length in lengths] == [
             "plain", "fused", "fused", "plain", "fused", "plain", "fused", "fused", "plain",
         ]  # fmt: skip
-    lengths = (96, 128, 2048, 2176, 2560, 16384)
-    assert [implementation_at(Execution(attention="triton"), length) for length in lengths] == [
-        "plain", "triton", "triton", "triton", "triton", "triton",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -244,10 +201,9 @@ def test_heads_and_rows_that_fill_no_tile_are_refused():
     with pytest.raises(
         ValueError, match="^attention=fused takes heads of width 32, 64 or 128 .*2 of 16; use attention="
     ):
-        attend_with_dropout(*states, Visibility(packed(1, 128)))
+        attend_by_fused(*states, Visibility(packed(1, 128)))
     rows = *jnp.zeros((3, 1, 160, 2, 64)), Visibility(packed(1, 160))
-    for implementation in WITH_DROPOUT:
-        with pytest.raises(ValueError, match=f"^attention={implementation} takes rows of a multiple of 128 tokens"):
-            attend_with_dropout(*rows, implementation=implementation)
+    with pytest.raises(ValueError, match="^attention=fused takes rows of a multiple of 128 tokens"):
+        attend_by_fused(*rows)
     with pytest.raises(ValueError, match="^attention=fused does not compute an order of tokens"):
-        attend_with_dropout(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))
+        attend_by_fused(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))

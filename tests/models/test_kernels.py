@@ -16,13 +16,12 @@ from bertjax.models.kernels import (
     CUDNN,
     FUSED,
     SPLASH,
-    TRITON,
     AttentionInputs,
     CannotCompute,
     attend_by_cudnn,
+    attend_by_fused,
     attend_by_kernel,
     attend_by_splash,
-    attend_with_dropout,
     implementation_at,
 )
 from bertjax.models.tracing import with_possible_attention
@@ -98,7 +97,6 @@ PASSED = {
 ALWAYS = ("query_BQHD", "key_BTHD", "value_BTHD", "visibility")
 COMPUTED = {
     FUSED: {"examples_BT", "window", "widest", "rate", "key", "columns_BQ"},
-    TRITON: {"examples_BT", "window", "widest", "rate", "key", "columns_BQ"},
     SPLASH: {"examples_BT", "key", "columns_BQ"},
     CUDNN: {"examples_BT", "window", "widest", "rank_BT", "key", "columns_BQ"},
 }
@@ -115,7 +113,7 @@ TOGETHER = {
 @pytest.mark.parametrize("field", sorted({*AttentionInputs._fields, *Visibility._fields} - {*ALWAYS}))
 @pytest.mark.parametrize("implementation", COMPUTED)
 def test_a_kernel_computes_what_is_passed_or_refuses_it(implementation, field, monkeypatch):
-    monkeypatch.setattr(kernels, "attend_with_dropout", functools.partial(attend_with_dropout, interpret=True))
+    monkeypatch.setattr(kernels, "attend_by_fused", functools.partial(attend_by_fused, interpret=True))
     monkeypatch.setattr(kernels, "attend_by_splash", IMPLEMENTATIONS["splash"])
     monkeypatch.setattr(kernels, "attend_by_cudnn", IMPLEMENTATIONS["cudnn"])
     query, key, value = np.random.default_rng(0).normal(size=(3, 1, 128, 2, 64)).astype(np.float32)
@@ -205,7 +203,6 @@ def encoder(**choices) -> EncoderConfig:
         ("plain", "tpu", "TPU v4", 0.0, "plain"),
         ("splash", "tpu", "TPU v6 lite", 0.0, "splash"),
         ("cudnn", "gpu", "NVIDIA H200", 0.0, "cudnn"),
-        ("triton", "gpu", "NVIDIA H200", 0.1, "triton"),
     ],
 )
 def test_the_table_of_implementations(requested, backend, kind, dropout, path):
@@ -217,7 +214,6 @@ def test_the_table_of_implementations(requested, backend, kind, dropout, path):
     [
         ("splash", "tpu", "TPU v2", 0.0, "splash runs on TPU v4 and later, and this is TPU v2"),
         ("splash", "tpu", "TPU v4", 0.1, "splash does not compute dropout of attention (model.attention_dropout)"),
-        ("triton", "tpu", "TPU v4", 0.1, "triton runs on GPU, not on tpu"),
         ("cudnn", "cpu", "cpu", 0.0, "cudnn runs on GPU in bfloat16, not on cpu in bfloat16"),
     ],
 )
@@ -225,12 +221,6 @@ def test_an_unusable_implementation_is_refused(requested, backend, kind, dropout
     with pytest.raises(UserError) as error:
         choose_attention(requested, encoder(attention_dropout=dropout), backend, kind)
     assert str(error.value) == f"runtime.attention={reason}; use runtime.attention=auto"
-
-
-def test_heads_of_a_gpu_fill_no_tiles():
-    assert choose_attention("triton", encoder(width=320, heads=5), "gpu", "NVIDIA H200") == "triton"
-    with pytest.raises(UserError, match="triton takes heads of width 32, 64 or 128, and these are 8 of 96; use"):
-        choose_attention("triton", encoder(width=768, heads=8), "gpu", "NVIDIA H200")
 
 
 def test_splash_is_not_sharded_over_tensor():

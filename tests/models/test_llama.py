@@ -217,7 +217,6 @@ def test_kernels_compute_grouped_queries():
     encoder = dataclasses.replace(CONFIG, width=128, heads=4, attention_dropout=0.0)
     for name in (kernels.FUSED, kernels.SPLASH):
         assert choose_attention(name, encoder, "tpu", "TPU v4") == name
-    assert choose_attention("triton", encoder, "gpu", "NVIDIA H100") == "triton"
     config = dataclasses.replace(CONFIG, execution=Execution(remat="full"))
     np.testing.assert_allclose(
         encode(config, params_of(CONFIG), packed()).hidden,

@@ -3,7 +3,7 @@
 import re
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH, TRITON
+from bertjax.models.kernels import CUDNN, FUSED, PLAIN, SPLASH
 from bertjax.models.taps import ATTENTION
 from bertjax.models.tracing import reason_against
 from bertjax.runtime.errors import UserError
@@ -25,11 +25,10 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
     | splash | TPU v4 or later | 0                 | none         | any                                       |
     | plain  | any             | any               | any          | any                                       |
 
-    On GPU there are two more. `triton` supports dropout and local layers, for heads 32, 64 or 128 wide. `cudnn` runs in
-    bfloat16 without dropout and needs the full mask to separate packed examples. `auto` chooses neither, because they
-    have not been measured. fused, splash and triton cannot run with an axis `tensor`: the compiler shards that axis,
-    and it cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has relative positions
-    (XLNet, DeBERTa), biases of distances (MPNet) and fixed heads.
+    On GPU, `cudnn` runs in bfloat16 without dropout and needs the full mask to separate packed examples. `auto` does
+    not choose it, because it has not been measured. fused and splash cannot run with an axis `tensor`: the compiler
+    shards that axis, and it cannot shard a kernel. They also need `model.direction=bidirectional`. Only `plain` has
+    relative positions (XLNet, DeBERTa), biases of distances (MPNet) and fixed heads.
 
     Kernel support is tested by tracing the encoder, see `bertjax.models.tracing`.
 
@@ -47,11 +46,9 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
     def reason_against_device(name: str) -> str:
         if name in (FUSED, SPLASH) and (backend != "tpu" or _WITHOUT_KERNELS.match(device_kind)):
             return f"runs on TPU v4 and later, and this is {device_kind}"
-        if name == TRITON and backend != "gpu":
-            return f"runs on GPU, not on {backend}"
         if name == CUDNN and (backend, encoder.execution.dtype) != ("gpu", "bfloat16"):
             return f"runs on GPU in bfloat16, not on {backend} in {encoder.execution.dtype}"
-        if name in (FUSED, TRITON, SPLASH) and tensor > 1:
+        if name in (FUSED, SPLASH) and tensor > 1:
             return f"cannot be sharded over runtime.mesh.tensor={tensor}"
         if name != PLAIN and ATTENTION not in encoder.block.captures:
             return f"computes attention, and model.block.kind={encoder.block.kind} has none"
