@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from bertjax.config import config_file
 from bertjax.config.config import Config
 from bertjax.forecast import report, topologies
+from bertjax.forecast.cost import cost_of, shape_of
 from bertjax.forecast.forecast import Forecast, forecast_step
-from bertjax.forecast.projection import project, shape_of
 from bertjax.forecast.search import best, search
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError
@@ -27,7 +27,7 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Forecas
     Args:
       config: the configuration. No corpus is read; the vocabulary has its configured size.
       topology: name of the chips, such as `v5e:16x16`, `2xv5e:16x16` or `v4-32`.
-      stage: index of the only stage to compile; by default, one stage per distinct shape (`projection.shape_of`).
+      stage: index of the only stage to compile; by default, one stage per distinct shape (`cost.shape_of`).
 
     Returns:
       One forecast per task and compiled stage, in order.
@@ -98,28 +98,28 @@ def _run_search(config: Config, args: argparse.Namespace) -> int:
         tried.append(forecast)
         log.info("%s", report.one_line(forecast))
     winner = best(tried)
-    projected = winner and project([winner], config, args.mfu, args.corpus_tokens, [index])
+    cost = winner and cost_of([winner], config, args.mfu, args.corpus_tokens, [index])
     if args.json:
         chosen = None if winner is None else tried.index(winner)
         found = {"tried": [report.as_dict(one) for one in tried], "best": chosen}
-        print(json.dumps(found | {"run": projected and projected.as_dict()}, indent=2))
+        print(json.dumps(found | {"run": cost and cost.as_dict()}, indent=2))
     elif winner is None:
         print(f"no combination fits {chips}; use a smaller batch or more chips")
     else:
         print(report.as_text(winner))
-        print(projected.as_text(whole=len(stages) == 1))
+        print(cost.as_text(whole=len(stages) == 1))
         print(f"best         {shlex.join(report.flags(winner))}")
     return 0 if winner else 1
 
 
 def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespace) -> None:
-    projected = project(forecasts, config, args.mfu, args.corpus_tokens, None if args.stage is None else [args.stage])
+    cost = cost_of(forecasts, config, args.mfu, args.corpus_tokens, None if args.stage is None else [args.stage])
     if args.json:
         plain = [report.as_dict(forecast) for forecast in forecasts]
-        print(json.dumps({"forecasts": plain, "run": projected.as_dict()}, indent=2))
+        print(json.dumps({"forecasts": plain, "run": cost.as_dict()}, indent=2))
     else:
         print("\n\n".join(report.as_text(forecast) for forecast in forecasts))
-        print(projected.as_text(whole=args.stage is None), flush=True)
+        print(cost.as_text(whole=args.stage is None), flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,11 +11,10 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.data.pipeline import filled_up
-from bertjax.forecast import calibration, hlo, pallas, roofline, traffic, vector, work
+from bertjax.forecast import hlo, pallas, roofline, work
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
-from bertjax.forecast.traffic import Traffic
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime.errors import RunFailed
@@ -112,22 +111,18 @@ class Counts:
 
     Attributes:
       executed_flops: matrix-product FLOPs per step over all devices.
-      vector_operations: elementwise operations and reductions per step over all devices.
       xla_flops: XLA's own count per dispatch. It includes elementwise operations, omits kernels, and counts loop bodies
         once.
       collectives: collectives that one device runs in a dispatch.
       floor: lower bound on the step time.
-      traffic: bytes moved per step by each source line, largest first.
       unknown_loops: loops with unknown trip count; their bodies are counted once.
       unknown_kernels: kernel calls that were not counted.
     """
 
     executed_flops: float
-    vector_operations: float
     xla_flops: float
     collectives: tuple[Collective, ...]
     floor: Floor
-    traffic: tuple[Traffic, ...]
     unknown_loops: int
     unknown_kernels: int
 
@@ -168,11 +163,6 @@ class Forecast:
                 "please report it"
             )
         return most
-
-    @property
-    def calibrated_seconds(self) -> float:
-        """Seconds per step if it is as efficient as a published one (`calibration`); also a forecast."""
-        return self.counts.floor.seconds * calibration.factor(self.step.attention)
 
 
 def forecast_step(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
@@ -230,22 +220,19 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     return Forecast(step, memory, counts, seconds, libtpu_version())
 
 
-def _counts(compiled: jax.stages.Compiled, kernels: dict[str, pallas.Work], step: CompiledStep, mesh: Mesh) -> Counts:
+def _counts(compiled: jax.stages.Compiled, kernels: dict[pallas.Call, float], step: CompiledStep, mesh: Mesh) -> Counts:
     module = hlo.parse(compiled.as_text())
     all_collectives = collectives(module, tuple(mesh.devices.flat))
     # HLO shows a kernel as one opaque call; its FLOPs come from the traced jaxpr, its bytes from the call's operands.
-    in_kernels = [(pallas.work_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
-    flops = work.matrix_flops(module) + sum(one.flops * runs for one, runs in in_kernels if one)
-    operations = vector.operations(module) + sum(one.operations * runs for one, runs in in_kernels if one)
+    in_kernels = [(pallas.flops_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
+    flops = work.matrix_flops(module) + sum(one * runs for one, runs in in_kernels if one)
     moved, steps = work.hbm_bytes(module), step.steps_per_call
     # The compiled text has one program per device (SPMD), so per-device counts are multiplied by the mesh size.
     return Counts(
         executed_flops=flops * mesh.size / steps,
-        vector_operations=operations * mesh.size / steps,
         xla_flops=compiled.cost_analysis()["flops"] * mesh.size,
         collectives=tuple(all_collectives),
-        floor=roofline.floor(step.topology.chip, flops, operations, moved, all_collectives, steps),
-        traffic=tuple(dataclasses.replace(one, bytes=one.bytes / steps) for one in traffic.by_line(module)),
+        floor=roofline.floor(step.topology.chip, flops, moved, all_collectives, steps),
         unknown_loops=module.loops_of_unknown_length,
         unknown_kernels=sum(one is None for one, _ in in_kernels),
     )

@@ -19,10 +19,6 @@ _ARRAY = re.compile(r"(?P<dtype>[a-z]\w*)\[(?P<dims>[\d,]*)\](?:\{(?P<layout>[^}
 _COMPUTATION = re.compile(r"(?P<entry>ENTRY )?%(?P<name>[^ ]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r" +(?P<root>ROOT )?%(?P<name>[^ ]+) = (?P<rest>.*)$")
 _OPCODE = re.compile(r"(?<= )(?P<opcode>[a-z][\w-]*)\(")
-# Source tables at the top of the text: file names, locations (file and line), and stack frames.
-_FILE = re.compile(r'(\d+) "([^"]*)"$')
-_LOCATION = re.compile(r"(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)")
-_FRAME = re.compile(r"(\d+) \{file_location_id=(\d+) parent_frame_id=(\d+)\}")
 # `to_apply` is left out on purpose: it runs once per element and is counted with the reduction itself.
 _CALLED = re.compile(
     r"\b(?:calls|body|condition|branch_computations|true_computation|false_computation)="
@@ -124,12 +120,10 @@ class Module:
     Attributes:
       computations: {name: computation}.
       entry: name of the entry computation.
-      frames: {stack frame id: ((file, line), id of the calling frame)}; the outermost frame has caller 0.
     """
 
     computations: dict[str, Computation]
     entry: str
-    frames: dict[int, tuple[tuple[str, int], int]] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def runs(self) -> dict[str, int]:
@@ -164,13 +158,6 @@ class Module:
             if times:
                 for instruction in self.computations[name].instructions.values():
                     yield self.computations[name], instruction, times
-
-    def lines(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
-        """Yield (file, line) for each call on the instruction's source stack, innermost first."""
-        frame = int(instruction.attribute("stack_frame_id").rstrip("}") or 0)
-        while frame in self.frames:
-            line, frame = self.frames[frame]
-            yield line
 
     @property
     def loops_of_unknown_length(self) -> int:
@@ -216,18 +203,7 @@ def parse(text: str) -> Module:
             instructions = {}
             computations[matched["name"]] = Computation(matched["name"], instructions)
             entry = matched["name"] if matched["entry"] else entry
-    return Module(computations, entry, _frames(text.partition("\n%")[0].splitlines()))
-
-
-def _frames(head: list[str]) -> dict[int, tuple[tuple[str, int], int]]:
-    """Parse `Module.frames` from the lines before the first computation."""
-    names = head[head.index("FileNames") + 1 : head.index("FunctionNames")] if "FileNames" in head else []
-    files = {matched[1]: matched[2] for line in names if (matched := _FILE.match(line))}
-    places = {matched[1]: (files[matched[2]], int(matched[3])) for line in head if (matched := _LOCATION.match(line))}
-    # XLA prints the caller's id plus one.
-    return {
-        int(matched[1]): (places[matched[2]], int(matched[3]) - 1) for line in head if (matched := _FRAME.match(line))
-    }
+    return Module(computations, entry)
 
 
 def _instruction(name: str, rest: str, is_root: bool) -> Instruction:

@@ -1,24 +1,11 @@
-"""FLOPs and vector operations in Pallas kernels. The compiled program contains only their calls."""
+"""Matrix-product FLOPs in Pallas kernels. The compiled program contains only their calls."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from bertjax.forecast import vector
 from bertjax.forecast.hlo import Module
-
-
-class Work(NamedTuple):
-    """Work of one kernel call.
-
-    Attributes:
-      flops: matrix-product FLOPs.
-      operations: vector unit operations, see `bertjax.forecast.vector`.
-    """
-
-    flops: float
-    operations: float
 
 
 class Call(NamedTuple):
@@ -35,27 +22,25 @@ class Call(NamedTuple):
     results: tuple[tuple[int, ...], ...]
 
 
-def kernels(jaxpr: Any) -> dict[Call, Work]:
-    """Return {call of a kernel: its work} for all kernels in a traced function.
+def kernels(jaxpr: Any) -> dict[Call, float]:
+    """Return {call of a kernel: its FLOPs} for all kernels in a traced function.
 
     The count covers the kernel's own jaxpr at every grid point, all branches included.
 
     Args:
       jaxpr: jaxpr from `jax.stages.Traced`.
     """
-    work = {}
+    flops = {}
     for equation in _equations(jaxpr):
         if equation.primitive.name == "pallas_call":
             points = math.prod(equation.params["grid_mapping"].grid)
-            inside = equation.params["jaxpr"]
-            counts = (_total(inside, count) for count in (_product, vector.operations_of))
             shapes = (tuple(value.aval.shape for value in values) for values in (equation.invars, equation.outvars))
-            work[Call(equation.params["name"], *shapes)] = Work(*(float(points * count) for count in counts))
-    return work
+            flops[Call(equation.params["name"], *shapes)] = float(points * _total(equation.params["jaxpr"]))
+    return flops
 
 
-def work_of_call(call: Call, kernels: dict[Call, Work]) -> Work | None:
-    """Return the work of a call in a compiled program, or None if its kernel was not traced at these shapes."""
+def flops_of_call(call: Call, kernels: dict[Call, float]) -> float | None:
+    """Return the FLOPs of a call in a compiled program, or None if its kernel was not traced at these shapes."""
     # A call's name contains the kernel's name, maybe after JAX transformations (`jvp_`). The longest match wins,
     # since one kernel's name may be part of another's.
     traced = [one for one in kernels if one.name in call.name and one[1:] == call[1:]]
@@ -71,12 +56,12 @@ def calls(module: Module) -> Iterator[tuple[Call, int]]:
             yield Call(instruction.name, shapes, tuple(array.shape for array in instruction.arrays)), runs
 
 
-def _total(jaxpr: Any, count: Callable[[Any], int]) -> int:
-    """Sum a count over the equations of a jaxpr, nested jaxprs included."""
+def _total(jaxpr: Any) -> int:
+    """Return the FLOPs of a jaxpr, nested jaxprs included."""
     total = 0
     for equation in jaxpr.eqns:
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += count(equation) + times * sum(_total(inner, count) for inner in _inner(equation))
+        total += _product(equation) + times * sum(_total(inner) for inner in _inner(equation))
     return total
 
 

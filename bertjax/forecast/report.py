@@ -4,14 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from bertjax.forecast import calibration
 from bertjax.forecast.collectives import Collective, table
 from bertjax.forecast.forecast import Forecast
-from bertjax.forecast.traffic import Traffic
 
 _GIB = 1 << 30
-# Number of source lines in the traffic table.
-_LINES = 10
 
 
 def as_text(forecast: Forecast) -> str:
@@ -39,21 +35,16 @@ def as_text(forecast: Forecast) -> str:
     if counts.unknown_kernels:
         lines.append(f"             {counts.unknown_kernels} calls of kernels were not counted")
     floor, most_mfu = counts.floor, forecast.most_mfu
-    # Some chips have no published speed of the vector unit: a 0 would look like a measurement.
-    known = [field.name for field in dataclasses.fields(floor) if field.name != "vector" or at.topology.chip.vector]
-    busy = [f"{name} {_milliseconds(getattr(floor, name))}" for name in known]
+    busy = [f"{name} {_milliseconds(seconds)}" for name, seconds in dataclasses.asdict(floor).items()]
     lines += [
         f"floor        {_milliseconds(floor.seconds)} a step, bound by {floor.description}",
         f"             ({', '.join(busy)})",
         f"             {_milliseconds(floor.seconds_without_overlap)} if only one resource works at a time",
         f"             the model's own FLOPs at the chips' bfloat16 peak take {_milliseconds(at.ideal_seconds)}"
         + (f": an MFU of at most {most_mfu:.0%}" if most_mfu else ""),
-        f"             if as efficient as {calibration.SOURCE}: {_milliseconds(forecast.calibrated_seconds)} "
-        f"(forecast: {calibration.factor(at.attention):.3g} times the floor)",
         "collectives  of one device, a step" + ("" if counts.collectives else ": none"),
         *_collective_lines(counts.collectives, at.steps_per_call),
     ]
-    lines += _traffic_lines(counts.traffic)
     # A scan over layers writes and reads its carry and its stacked residuals in HBM, which unrolling can avoid.
     if floor.binds == "memory" and not at.unroll:
         lines.append("try          --config.runtime.unroll=True, which may move fewer bytes, and compiles longer")
@@ -104,7 +95,7 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
     return plain | {
         **dataclasses.asdict(counts),
         "collectives": per_step,
-        "floor": dataclasses.asdict(floor) | bounds | {"calibrated_seconds": forecast.calibrated_seconds},
+        "floor": dataclasses.asdict(floor) | bounds,
     }
 
 
@@ -146,16 +137,6 @@ def _collective_lines(collectives: Sequence[Collective], steps: int) -> list[str
         + (f", over {row.links:.0%} of the links" if row.links < 1 else "")
         for row in table(list(collectives))
     ]
-
-
-def _traffic_lines(traffic: Sequence[Traffic]) -> list[str]:
-    total = sum(one.bytes for one in traffic)
-    lines = [
-        f"             {one.bytes / total:6.1%} {one.bytes / 1e6:>12,.3f} MB, "
-        f"{'backward' if one.is_backward else 'forward'}, {one.line}"
-        for one in traffic[:_LINES]
-    ]
-    return [f"memory       {total / 1e6:,.3f} MB of one device, a step; the lines that move most", *lines]
 
 
 def _milliseconds(seconds: float) -> str:

@@ -12,7 +12,6 @@ class Floor:
 
     Attributes:
       compute: matrix products in bfloat16.
-      vector: elementwise operations and reductions in float32; 0 if the vector unit's speed is unpublished.
       memory: transfers between core and HBM.
       interconnect: transfers within a slice, over all links of a chip that lead to other chips in the group.
       network: transfers between slices.
@@ -20,7 +19,6 @@ class Floor:
     """
 
     compute: float
-    vector: float
     memory: float
     interconnect: float
     network: float
@@ -34,7 +32,7 @@ class Floor:
     @property
     def seconds_without_overlap(self) -> float:
         """Lower bound if only one resource works at a time."""
-        return self.compute + self.vector + self.memory + self.interconnect + self.network
+        return self.compute + self.memory + self.interconnect + self.network
 
     @property
     def binds(self) -> str:
@@ -44,7 +42,7 @@ class Floor:
     @property
     def description(self) -> str:
         """Name of the limiting resource, with the collectives that it waits for."""
-        waits = self.synchronous > 0 and self.binds in ("compute", "vector", "memory")
+        waits = self.synchronous > 0 and self.binds in ("compute", "memory")
         return f"{self.binds} plus synchronous collectives" if waits else self.binds
 
     @property
@@ -52,22 +50,18 @@ class Floor:
         """{resource: lower bound that it sets}."""
         return {
             "compute": self.compute + self.synchronous,
-            "vector": self.vector + self.synchronous,
             "memory": self.memory + self.synchronous,
             "interconnect": self.interconnect,
             "network": self.network,
         }
 
 
-def floor(
-    chip: Chip, flops: float, operations: float, hbm_bytes: float, collectives: list[Collective], steps: int
-) -> Floor:
+def floor(chip: Chip, flops: float, hbm_bytes: float, collectives: list[Collective], steps: int) -> Floor:
     """Return the floor of a step.
 
     Args:
       chip: target chip; its devices share its peak rates.
       flops: matrix-product FLOPs on one device.
-      operations: vector unit operations on one device.
       hbm_bytes: bytes that one device reads and writes.
       collectives: collectives that one device runs. They account for devices that share a chip.
       steps: number of steps that the counts cover.
@@ -84,7 +78,6 @@ def floor(
     synchronous = [one for one in collectives if not one.asynchronous]
     return Floor(
         compute=flops / (chip.flops * busy),
-        vector=operations / (chip.vector * busy) if chip.vector else 0.0,
         memory=hbm_bytes / (chip.memory_bandwidth * busy),
         interconnect=seconds(collectives, False),
         network=seconds(collectives, True),

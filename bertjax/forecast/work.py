@@ -7,7 +7,6 @@ operand, it reads only the slices.
 import itertools
 import math
 import re
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -37,14 +36,13 @@ def matrix_flops(module: Module) -> float:
 
 def hbm_bytes(module: Module) -> float:
     """Return the HBM reads and writes of one device, in bytes."""
-    return float(sum(count for *_, count in transfers(module)))
-
-
-def transfers(module: Module) -> Iterator[tuple[Computation, Instruction, int]]:
-    """Yield (computation, instruction, HBM bytes that it moves on one device, summed over its executions)."""
-    for computation, instruction, runs in module:
-        if computation.name not in module.fused and (count := runs * _moved(module, computation, instruction)):
-            yield computation, instruction, count
+    return float(
+        sum(
+            runs * _moved(module, computation, instruction)
+            for computation, instruction, runs in module
+            if computation.name not in module.fused
+        )
+    )
 
 
 def _moved(module: Module, computation: Computation, instruction: Instruction) -> int:

@@ -16,7 +16,6 @@ class Chip:
       name: generation in topology names such as `v5e:4x4`.
       memory: HBM bytes.
       flops: peak FLOP/s of bfloat16 matrix products.
-      vector: peak float32 operations/s of the vector units; 0 if unpublished.
       memory_bandwidth: HBM bytes/s.
       interconnect: bytes/s to other chips in the slice over all links, one way.
       network: bytes/s to other slices, one way; 0 if slices cannot be combined.
@@ -29,7 +28,6 @@ class Chip:
     name: str
     memory: int
     flops: float
-    vector: float
     memory_bandwidth: float
     interconnect: float
     network: float
@@ -39,10 +37,6 @@ class Chip:
     source: str
 
 
-# A vector unit has 8 x 128 lanes. Each lane has 2 ALUs on v4 and 4 on v5, and an ALU finishes one operation per cycle
-# (https://jax-ml.github.io/scaling-book/tpus). The clocks, 1.05, 1.5 and 1.75 GHz, follow from peak FLOP/s: a core has
-# 4 matrix units with 128 x 128 multiply-adds each (jax/_src/pallas/mosaic/tpu_info.py).
-_LANES = 8 * 128
 # For v5e and later, the documentation adds up both directions of the interconnect, so one way is half of its figure.
 # For v3 and v4 it gives the all-reduce bandwidth of a pod, which is the chips' total one-way bandwidth: 340 TB/s for
 # 1,024 chips and 1.1 PB/s for 4,096. (Check on v5e: 51.2 TB/s for 256 chips is half of 400 GB/s per chip.) The figures
@@ -55,7 +49,6 @@ CHIPS = {
             name="v2",
             memory=16 * _GIB,
             flops=46 * _TERA,
-            vector=0.0,
             memory_bandwidth=700 * _GB,
             interconnect=4 * 496 / 8 * _GB,
             network=0.0,
@@ -68,7 +61,6 @@ CHIPS = {
             name="v3",
             memory=32 * _GIB,
             flops=123 * _TERA,
-            vector=0.0,
             memory_bandwidth=900 * _GB,
             interconnect=340 * _TERA / 1024,
             network=0.0,
@@ -81,7 +73,6 @@ CHIPS = {
             name="v4",
             memory=32 * _GIB,
             flops=275 * _TERA,
-            vector=2 * 2 * _LANES * 1.05e9,
             memory_bandwidth=1200 * _GB,
             interconnect=1100 * _TERA / 4096,
             network=50 / 8 * _GB,
@@ -94,7 +85,6 @@ CHIPS = {
             name="v5e",
             memory=16 * _GIB,
             flops=197 * _TERA,
-            vector=4 * _LANES * 1.5e9,
             memory_bandwidth=819 * _GB,
             interconnect=400 / 2 * _GB,
             network=6.4 * _TERA / 8 / 256,
@@ -107,7 +97,6 @@ CHIPS = {
             name="v5p",
             memory=95 * _GIB,
             flops=459 * _TERA,
-            vector=2 * 4 * _LANES * 1.75e9,
             memory_bandwidth=2765 * _GB,
             interconnect=1200 / 2 * _GB,
             network=50 / 8 * _GB,
@@ -120,7 +109,6 @@ CHIPS = {
             name="v6e",
             memory=32 * _GIB,
             flops=918 * _TERA,
-            vector=0.0,
             memory_bandwidth=1638 * _GB,
             interconnect=800 / 2 * _GB,
             network=100 / 8 * _GB,
@@ -133,7 +121,6 @@ CHIPS = {
             name="tpu7x",
             memory=192 * _GIB,
             flops=2307 * _TERA,
-            vector=0.0,
             memory_bandwidth=7380 * _GB,
             interconnect=1200 / 2 * _GB,
             network=100 / 8 * _GB,

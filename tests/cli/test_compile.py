@@ -2,19 +2,17 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from benchmarks import compile_calibration
 from bertjax.cli import compile
 from bertjax.config import config, config_file
 from bertjax.config.config import Config
-from bertjax.forecast import calibration, report, search, topologies
+from bertjax.forecast import report, search, topologies
+from bertjax.forecast.cost import cost_of, duration
 from bertjax.forecast.forecast import Forecast, Memory
-from bertjax.forecast.projection import duration, project
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime import command_line
 from bertjax.training.config import NO_EFFECT_ON_COST, Stage
@@ -70,8 +68,7 @@ def test_figures(forecast):
     floor = forecast.counts.floor
     assert floor.compute == pytest.approx(forecast.counts.executed_flops / (4 * 197e12))
     assert 0 < floor.synchronous <= floor.interconnect and floor.network == 0.0
-    assert 0 < floor.vector == pytest.approx(forecast.counts.vector_operations / (4 * 4 * 8 * 128 * 1.5e9))
-    busiest = max(floor.compute, floor.vector, floor.memory)
+    busiest = max(floor.compute, floor.memory)
     assert floor.seconds == max(busiest + floor.synchronous, floor.interconnect)
 
 
@@ -97,13 +94,13 @@ def test_the_text_states_that_nothing_was_measured(forecast):
 
 def test_epochs_and_days(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
-    projected = project([forecast], config, mfu=0.5, corpus_tokens=15_000 * 8 * 32 / 3)
+    cost = cost_of([forecast], config, mfu=0.5, corpus_tokens=15_000 * 8 * 32 / 3)
     seconds = 15_000 * forecast.step.model_flops / (4 * 197e12 * 0.5)
-    plain, text = projected.as_dict(), projected.as_text(whole=True)
-    assert plain["epochs"] == pytest.approx(3) and plain["days"] == pytest.approx(seconds / 86_400)
+    plain, text = cost.as_dict(), cost.as_text(whole=True)
+    assert plain["epochs"] == pytest.approx(3) and plain["seconds"] == pytest.approx(seconds)
     assert plain["chip_hours"] == pytest.approx(4 * seconds / 3600)
     assert "whole run" in text and ", 3 epochs of" in text and "assumed MFU 50%" in text and "warning" not in text
-    last = project([forecast], config, mfu=0.5, corpus_tokens=4000 * 8 * 32 / 41, stages=[1])
+    last = cost_of([forecast], config, mfu=0.5, corpus_tokens=4000 * 8 * 32 / 41, stages=[1])
     assert last.seconds == pytest.approx(seconds * 4 / 15)
     assert "stage 1" in last.as_text(whole=False) and "warning: 41 epochs" in last.as_text(whole=False)
 
@@ -118,28 +115,8 @@ def test_durations(seconds, text):
 def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
     most = forecast.step.ideal_seconds / forecast.counts.floor.seconds
-    below, above = (project([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
+    below, above = (cost_of([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
     assert "is above it" not in below and "is above it" in above
-    assert f"at the floor, an MFU of {most:.0%}" in above
-
-
-def test_the_published_step_scales_the_floor(forecast):
-    """Its factors are those of the lines that `benchmarks.compile_calibration` wrote, rounded."""
-    path = Path(__file__).parents[2] / "benchmarks" / "results" / "compile_calibration.jsonl"
-    lines = {line["cell"]: line for line in map(json.loads, path.read_text().splitlines())}
-    for attention, cell in (("plain", "dense"), ("fused", "kernel")):
-        assert compile_calibration.cell_config(cell).runtime.attention == attention
-        assert lines[cell]["factor"] == lines[cell]["published_seconds"] / lines[cell]["floor"]["seconds"]
-        assert calibration.factor(attention) == pytest.approx(lines[cell]["factor"], abs=5e-4)
-    seconds = forecast.counts.floor.seconds * calibration.factor(forecast.step.attention)
-    assert f"if as efficient as GPT-speedrun-TPU's published v4-8 step: {seconds * 1e3:.3g} ms (forecast: " in (
-        report.as_text(forecast)
-    )
-    assert json.loads(json.dumps(report.as_dict(forecast)))["floor"]["calibrated_seconds"] == seconds
-    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
-    projected = project([forecast], config, mfu=0.4)
-    assert projected.calibrated_seconds == pytest.approx(11_000 * seconds)
-    assert "published v4-8 step (forecast): " in projected.as_text(True)
 
 
 def test_a_utilization_above_one_is_an_internal_error(forecast):
@@ -148,8 +125,6 @@ def test_a_utilization_above_one_is_an_internal_error(forecast):
     wrong = dataclasses.replace(forecast, step=dataclasses.replace(forecast.step, model_flops=flops))
     with pytest.raises(AssertionError, match=r"the floor of stage 0 allows an MFU of 1\.1.*, above 1"):
         report.as_text(wrong)
-    with pytest.raises(AssertionError, match="above 1"):
-        project([wrong], Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),)), mfu=0.4)
     partly = dataclasses.replace(wrong, counts=dataclasses.replace(wrong.counts, unknown_kernels=1))
     assert partly.most_mfu is None and "MFU of at most" not in report.as_text(partly)
 

@@ -74,7 +74,7 @@ def test_cores_share_the_links_of_their_chip(axes, chips, copies):
     collective = only_collective(lambda x: jax.lax.psum(x, axes), on, P(("chip", "core")), P())
     assert (collective.kind, collective.chips, collective.devices) == ("all-reduce", chips, 2)
     assert collective.sent == copies * collective.bytes * 2 * 3 / 4
-    at_floor = floor(CHIPS["v3"], 0.0, 0.0, 0.0, [collective], steps=1).interconnect
+    at_floor = floor(CHIPS["v3"], 0.0, 0.0, [collective], steps=1).interconnect
     assert at_floor == pytest.approx(copies * ROWS // 8 * WIDTH * 4 * 1.5 / (340e12 / 1024))
 
 

@@ -7,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
-from bertjax.forecast.pallas import Call, Work, calls, kernels, work_of_call
+from bertjax.forecast.pallas import Call, calls, flops_of_call, kernels
 from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh
@@ -34,14 +34,10 @@ def test_attention(attend):
     traced = jax.jit(jax.grad(loss)).trace(states, examples)
     module = hlo.parse(traced.lower().compile().as_text())
     traced_kernels = kernels(traced.jaxpr.jaxpr)
-    counted = [work_of_call(call, traced_kernels) for call, _ in calls(module)]
+    counted = [flops_of_call(call, traced_kernels) for call, _ in calls(module)]
     logits = [rows * heads * seq_len * seq_len for heads in models]
     expected = [products * count * width for count in logits for products in (4, 10)]
-    assert sorted(work.flops for work in counted) == pytest.approx(sorted(expected))
-    # The exponential, its maximum and sum, the mask and the scale are at least five operations for each logit.
-    for count in logits:
-        own = [work for work in counted if work.flops in (4 * count * width, 10 * count * width)]
-        assert len(own) == 2 and all(5 * count < work.operations < 100 * count for work in own)
+    assert sorted(counted) == pytest.approx(sorted(expected))
 
 
 @pytest.mark.slow
@@ -65,26 +61,26 @@ def test_the_longest_rows_fit_into_the_memory_of_a_v4_chip(dtype):
     assert len(list(calls(module))) == 2  # forward and backward
 
 
-def test_operations_of_a_kernel():
-    """For each of 4 blocks of 8 x 128 elements: a product and a sum, and three times a maximum; then a row sum."""
+def test_products_of_a_kernel():
+    """Three products in a loop, for each of 4 blocks of 8 rows."""
 
     def kernel(x_ref, y_ref, out_ref):
-        z = x_ref[...] * 2.0 + y_ref[...]
-        z, _ = jax.lax.scan(lambda z, _: (jnp.maximum(z, 0.5), None), z, length=3)
-        out_ref[...] = jnp.broadcast_to(jnp.sum(z, axis=1, keepdims=True), z.shape)
+        y = y_ref[...]
+        out_ref[...], _ = jax.lax.scan(lambda z, _: (z @ y, None), x_ref[...], length=3)
 
     block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    x = jax.ShapeDtypeStruct((32, 128), jnp.float32)
-    call = pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[block, block], out_specs=block, name="known")
-    known = Call("known", ((32, 128), (32, 128)), ((32, 128),))
-    assert kernels(jax.make_jaxpr(call)(x, x).jaxpr) == {known: Work(0.0, 4 * 6 * 8 * 128)}
+    whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
+    x, y = jax.ShapeDtypeStruct((32, 128), jnp.float32), jax.ShapeDtypeStruct((128, 128), jnp.float32)
+    call = pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[block, whole], out_specs=block, name="known")
+    known = Call("known", ((32, 128), (128, 128)), ((32, 128),))
+    assert kernels(jax.make_jaxpr(call)(x, y).jaxpr) == {known: 4 * 3 * 2 * 8 * 128 * 128}
 
 
 def test_calls_that_differ_in_an_operand_only():
     """As models of equal width do if their heads are of different sizes: the gradients have the same shapes."""
 
     def kernel(x_ref, scale_ref, out_ref):
-        out_ref[...] = x_ref[...] * jnp.sum(scale_ref[...])
+        out_ref[...] = x_ref[...] + jnp.sum(scale_ref[...] @ scale_ref[...].T)
 
     x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
 
@@ -95,5 +91,5 @@ def test_calls_that_differ_in_an_operand_only():
     traced = kernels(jax.make_jaxpr(both)(x).jaxpr)
     for rows in (8, 16):
         call = Call("jvp_scaled_.3", ((8, 128), (rows, 128)), ((8, 128),))
-        assert work_of_call(call, traced) == Work(0.0, 8 * 128 + rows * 128)
-    assert work_of_call(Call("jvp_scaled_.3", ((8, 128),), ((8, 128),)), traced) is None
+        assert flops_of_call(call, traced) == 2 * rows * 128 * rows
+    assert flops_of_call(Call("jvp_scaled_.3", ((8, 128),), ((8, 128),)), traced) is None

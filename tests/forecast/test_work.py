@@ -1,11 +1,14 @@
 """FLOPs and bytes: programs whose work is known, compiled for chips that are not there."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from bertjax.forecast import hlo, vector
+from bertjax.forecast import hlo
+from bertjax.forecast.roofline import Floor
 from bertjax.forecast.work import hbm_bytes, matrix_flops
 from tests.forecast.programs import compiled, mesh, module
 
@@ -74,15 +77,6 @@ def test_bytes_of_elementwise_work():
     size = 64 << 20
     program = module(lambda x, y: x * 2 + y, ((size,), "float32", P()), ((size,), "float32", P()), on=mesh(ONE))
     assert hbm_bytes(program) == 3 * 4 * size
-    assert vector.operations(program) == 2 * size
-
-
-def test_operations_of_a_reduction_in_a_loop():
-    def function(x):
-        return jax.lax.scan(lambda total, x_DD: (total + jnp.sum(jnp.exp(x_DD)), None), 0.0, x)[0]
-
-    program = module(function, ((5, 512, 1024), "float32", P()), on=mesh(ONE))
-    assert vector.operations(program) == pytest.approx(5 * 2 * 512 * 1024, rel=1e-3)
 
 
 def test_bytes_of_a_row_written_in_place():
@@ -147,3 +141,24 @@ def test_arrays_that_reach_memory():
     program = module(function, ((4096, 512), "bfloat16", P()), ((512, 8192), "bfloat16", P()), on=mesh(ONE))
     assert ("bf16", (4096, 512)) in program.arrays
     assert ("bf16", (4096, 1)) not in program.arrays
+
+
+FLOOR = Floor(compute=4.5, memory=3.0, interconnect=2.0, network=1.0, synchronous=1.5)
+
+
+def test_the_two_bounds_of_a_step():
+    assert (FLOOR.seconds, FLOOR.seconds_without_overlap) == (6.0, 10.5)
+    alone = Floor(compute=4.0, memory=0.0, interconnect=0.0, network=0.0)
+    assert alone.seconds == alone.seconds_without_overlap == 4.0
+
+
+@pytest.mark.parametrize(
+    "changes, description",
+    [
+        ({}, "compute plus synchronous collectives"),
+        ({"synchronous": 0.0}, "compute"),
+        ({"interconnect": 9.0}, "interconnect"),  # the synchronous collectives are a part of it
+    ],
+)
+def test_what_binds_is_named_with_the_collectives_that_it_waits_for(changes, description):
+    assert dataclasses.replace(FLOOR, **changes).description == description

@@ -1,11 +1,10 @@
-"""Project a whole run onto absent chips: duration, chip-hours, and epochs over the corpus."""
+"""What a run costs on absent chips: time and chip-hours at an assumed MFU and at the floor of its steps, and epochs."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from bertjax.config.config import Config
-from bertjax.forecast import calibration
 from bertjax.forecast.forecast import Forecast
 from bertjax.training.repetition import MOST_EPOCHS_OF_CORPUS
 
@@ -13,8 +12,8 @@ _HOUR, _DAY = 3600, 86_400
 
 
 @dataclasses.dataclass(frozen=True)
-class Projection:
-    """Projected duration of a run or of some stages; nothing in it was measured.
+class Cost:
+    """Cost of a run or of some of its stages; nothing in it was measured.
 
     Attributes:
       stages: indices of the included stages.
@@ -23,9 +22,6 @@ class Projection:
       assumed_mfu: model FLOPs utilization, the assumed share of peak FLOP/s.
       seconds: duration of all steps at the assumed MFU.
       floor_seconds: duration of all steps at the floor; None if a step does not fit.
-      calibrated_seconds: duration of all steps if they are as efficient as a published one (`calibration`); None if a
-        step does not fit.
-      most_mfu: largest MFU that the floor allows; None if a step does not fit or was not counted completely.
       corpus_tokens: assumed corpus size; None if unspecified.
     """
 
@@ -35,8 +31,6 @@ class Projection:
     assumed_mfu: float
     seconds: float
     floor_seconds: float | None
-    calibrated_seconds: float | None
-    most_mfu: float | None
     corpus_tokens: float | None
 
     @property
@@ -44,18 +38,13 @@ class Projection:
         return self.tokens / self.corpus_tokens if self.corpus_tokens else None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the projection as JSON values, with days and chip-hours added."""
+        """Return the cost as JSON values, with epochs and chip-hours added."""
         # `predicted` keeps a reader of the JSON from taking it for a measurement.
-        return dataclasses.asdict(self) | {
-            "predicted": True,
-            "epochs": self.epochs,
-            "days": self.seconds / _DAY,
-            "floor_days": None if self.floor_seconds is None else self.floor_seconds / _DAY,
-            "chip_hours": self.seconds * self.chips / _HOUR,
-        }
+        added = {"predicted": True, "epochs": self.epochs, "chip_hours": self.seconds * self.chips / _HOUR}
+        return dataclasses.asdict(self) | added
 
     def as_text(self, whole: bool) -> str:
-        """Return the projection as lines of text.
+        """Return the cost as lines of text.
 
         Args:
           whole: whether all stages are included.
@@ -68,12 +57,8 @@ class Projection:
             f"{self._cost(self.seconds)}",
         ]
         if self.floor_seconds is not None:
-            mfu = f", an MFU of {self.most_mfu:.0%}" if self.most_mfu else ""
-            line = f"             at the floor{mfu}: {self._cost(self.floor_seconds)}"
-            if self.floor_seconds > self.seconds:
-                line += "; the assumed MFU is above it"
-            calibrated = self._cost(self.calibrated_seconds)
-            lines += [line, f"             if as efficient as {calibration.SOURCE} (forecast): {calibrated}"]
+            above = "; the assumed MFU is above it" if self.floor_seconds > self.seconds else ""
+            lines.append(f"             at the floor: {self._cost(self.floor_seconds)}{above}")
         lines.append("             compilation, evaluation, checkpoints and preemptions are not included")
         if self.epochs and self.epochs > MOST_EPOCHS_OF_CORPUS:
             lines.append(
@@ -99,14 +84,14 @@ def shape_of(config: Config, stage: int) -> Hashable:
     return dataclasses.replace(at.shape, tasks=at.among(config.tasks), layers=at.layers or config.model.layers)
 
 
-def project(
+def cost_of(
     forecasts: Sequence[Forecast],
     config: Config,
     mfu: float,
     corpus_tokens: float | None = None,
     stages: Sequence[int] | None = None,
-) -> Projection:
-    """Add up step forecasts to the duration of a run.
+) -> Cost:
+    """Add up step forecasts to the cost of a run.
 
     Args:
       forecasts: one for each distinct stage shape, and for each task in a mixture. A task without a forecast uses
@@ -134,19 +119,14 @@ def project(
                 total += stage.steps * weight / sum(weights.values()) * step_seconds(one)
         return total
 
-    # MFU = ideal time / real time, so an assumed MFU turns the ideal time into a duration.
-    ideal = seconds_of(lambda one: one.step.ideal_seconds)
     fits = all(one.counts for one in forecasts)
-    floor = seconds_of(lambda one: one.counts.floor.seconds) if fits else None
-    is_counted = all(one.most_mfu is not None for one in forecasts)
-    return Projection(
+    return Cost(
         stages=indices,
         chips=forecasts[0].step.topology.chips,
         tokens=sum(config.stages[i].steps * config.stages[i].batch * config.stages[i].seq_len for i in indices),
         assumed_mfu=mfu,
-        seconds=ideal / mfu,
-        floor_seconds=floor,
-        calibrated_seconds=seconds_of(lambda one: one.calibrated_seconds) if fits else None,
-        most_mfu=ideal / floor if is_counted else None,
+        # MFU = ideal time / real time, so an assumed MFU turns the ideal time into a duration.
+        seconds=seconds_of(lambda one: one.step.ideal_seconds) / mfu,
+        floor_seconds=seconds_of(lambda one: one.counts.floor.seconds) if fits else None,
         corpus_tokens=corpus_tokens,
     )
