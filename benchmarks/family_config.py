@@ -168,7 +168,7 @@ ABLATIONS: dict[str, Row] = {
     "albert-share-none": _albert(sharing="none")._replace(rate_of="albert"),
     "albert-nsp": _albert("bert", _PAIRS)._replace(rate_of="albert"),
     "albert-none": _albert("mlm", {"kind": "doc_sentences"})._replace(rate_of="albert"),
-    # Clark et al. (2020), figure 3; what its table 5 needs beyond settings is in docs/decisions_first.md.
+    # Clark et al. (2020), figure 3; what its table 5 needs beyond settings is in docs/results/family_findings.md.
     "electra-generator-quarter": _electra(0.25)._replace(rate_of="electra"),
     "electra-generator-whole": _electra(1.0)._replace(rate_of="electra"),
 }

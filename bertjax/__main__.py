@@ -39,7 +39,6 @@ COMMANDS = {
         "compress": "cut layers, heads, neurons or pieces, or round weights to int8",
         "push": "publish a model on the Hugging Face Hub",
     },
-    "check the machine": {"check": "find devices that compute wrong results"},
 }
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 # Commands that also use an ONNX file, on machines without JAX; their modules are in `bertjax.serving`.

@@ -17,7 +17,6 @@ from bertjax.interop import (
     mpnet,
     neobert,
     roberta,
-    ultrabert,
     xlnet,
 )
 from bertjax.interop.family import Family, Flat
@@ -36,7 +35,6 @@ FAMILIES: tuple[Family, ...] = (
     modernbert.FAMILY,
     eurobert.FAMILY,
     neobert.FAMILY,
-    ultrabert.FAMILY,
     mpnet.FAMILY,
     deberta.FAMILY,
 )

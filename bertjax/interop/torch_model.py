@@ -131,9 +131,6 @@ class _TwoLayers(torch.nn.Module):
 
 
 def _head(params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding) -> torch.nn.Module:
-    if "second" in params:  # `DeepDecoderHead`
-        layers = [part for name in ("first", "second") for part in (_dense(params[name]), torch.nn.GELU("tanh"))]
-        return torch.nn.Sequential(*layers, _dense({"kernel": params["word"].T}))
     if "word" in params:  # `DecoderHead`
         return _dense({"kernel": params["word"].T} | ({"bias": params["word_bias"]} if "word_bias" in params else {}))
     if "word_bias" in params:

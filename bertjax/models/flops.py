@@ -1,7 +1,7 @@
 """Analytic FLOP counts: matmuls of encoders and heads."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from flax.core import FrozenDict
 
@@ -10,7 +10,7 @@ from bertjax.models.heads import MaskedLMHead, PairHead, SpanBoundaryHead
 from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec
-from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead, DeepDecoderHead, VocabularyHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead, VocabularyHead
 
 
 class Counts(NamedTuple):
@@ -57,8 +57,6 @@ def head_products(config: EncoderConfig, head: HeadSpec) -> int:
         return (width + config.vocab_size) * config.embeddings.output_width(config)
     if head.kind in (VocabularyHead, DecoderHead, BiasedDecoderHead):
         return config.vocab_size * width
-    if head.kind is DeepDecoderHead:
-        return (2 * cast(Any, config.block).decoder_width + config.vocab_size) * width
     if head.kind is SpanBoundaryHead:
         boundary = (2 * width + head.options["place_width"]) * width
         return boundary + (width + config.vocab_size) * embedded

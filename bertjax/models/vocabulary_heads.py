@@ -1,14 +1,11 @@
 """Heads that predict tokens without a transform: with the word embeddings, or with a table of their own."""
 
-from typing import Any, cast
-
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import vocabulary_logits
-from bertjax.models.layers import Dense
 
 
 class VocabularyHead(nn.Module):
@@ -49,26 +46,6 @@ class DecoderHead(nn.Module):
             return vocabulary_logits(self.config, hidden_BKD, own_VD, jnp.zeros(()))  # a zero for each bias
         word_bias_V = self.param("word_bias", nn.initializers.zeros, (self.config.padded_vocab_size,))
         return vocabulary_logits(self.config, hidden_BKD, own_VD, word_bias_V)
-
-
-class DeepDecoderHead(nn.Module):
-    """Two dense layers without biases, each with the approximate GELU, and a decoder (UltraBERT).
-
-    (transformers 5.24, models/ultrabert/modeling_ultrabert.py: `UltrabertPredictionHead`.) The block's `decoder_width`
-    is the width between the two layers.
-    """
-
-    config: EncoderConfig
-
-    @nn.compact
-    def __call__(self, hidden_BKD: jax.Array, word_VE: jax.Array) -> jax.Array:
-        """Return float32 logits, see `DecoderHead`."""
-        config = self.config
-        for name, width in (("first", cast(Any, config.block).decoder_width), ("second", config.width)):
-            hidden_BKD = jax.nn.gelu(Dense(config, width, use_bias=False, name=name)(hidden_BKD), approximate=True)
-        init = nn.initializers.truncated_normal(config.init_stddev)
-        own_VD = self.param("word", init, (config.padded_vocab_size, config.width))
-        return vocabulary_logits(config, hidden_BKD, own_VD, jnp.zeros(()))
 
 
 class BiasedDecoderHead(DecoderHead):

@@ -43,8 +43,7 @@ SETTINGS = [
     ("corpus=texts", "unknown configuration key 'corpus'; did you mean 'data.corpus'?"),
     (
         "model.block.window=3",
-        "'model.block.window'; 'window' is a setting of model.block.kind=modern or ultrabert; add "
-        "--config.model.block.kind=modern",
+        "'model.block.window'; 'window' is a setting of model.block.kind=modern; add --config.model.block.kind=modern",
     ),
     ("batch=3", "unknown configuration key 'batch'; did you mean 'stages.0.batch'?"),
     ("model.=3", "unknown configuration key 'model.'"),

@@ -61,12 +61,6 @@ OWN = {
         "embeddings": {"positions": "none", "segments": 0},
         "pooler_activation": "gelu",
     },
-    "ultrabert": {
-        "layers": 4,
-        "block": {"kind": "ultrabert", "window": 3, "decoder_width": 12, "key_value_heads": 1},
-        "embeddings": {"kind": "words"},
-        "attention_dropout": 0.2,
-    },
     "mpnet": {"block": {"kind": "mpnet"}, "embeddings": {"segments": 0, "position_offset": 2}},
 }
 CLASSES = {
@@ -93,7 +87,6 @@ CLASSES = {
     "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
     "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
     "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
-    "ultrabert": {"UltrabertForMaskedLM": frozenset({"mlm"}), "UltrabertModel": frozenset()},
     "deberta-v2": {"DebertaV2ForMaskedLM": frozenset({"mlm"}), "DebertaV2Model": frozenset()},
     "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
 }
@@ -108,7 +101,6 @@ STEMS = {
     "modernbert": "ModernBert",
     "eurobert": "EuroBert",
     "neobert": "NeoBERT",
-    "ultrabert": "Ultrabert",
     "deberta-v2": "DebertaV2",
     "mpnet": "MPNet",
 }

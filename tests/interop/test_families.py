@@ -82,10 +82,10 @@ def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, arc
     code = ", trust_remote_code=True" if kind == "neobert" else ""
     assert re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
     assert ("from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)." in card) == bool(code)
-    since = {"modernbert": "4.48", "eurobert": "5.3", "ultrabert": "5.20", "deberta-v2": "4.48"}.get(kind)
+    since = {"modernbert": "4.48", "eurobert": "5.3", "deberta-v2": "4.48"}.get(kind)
     assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
     assert (f"model = Flax{auto}.from_pretrained" in card) == (
-        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "ultrabert", "deberta-v2", "mpnet")
+        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "deberta-v2", "mpnet")
     )
 
 

@@ -77,7 +77,6 @@ FAMILIES = {
     "mobilebert": ("mobilebert.encoder.layer.1", MOBILEBERT),
     "modernbert": ("model.layers.1", MODERNBERT),
     "eurobert": ("model.layers.1", EUROBERT),
-    "ultrabert": ("ultrabert.layers.1", EUROBERT),
     "neobert": ("model.transformer_encoder.1", NEOBERT),
     "deberta-v2": ("deberta.encoder.layer.1", DEBERTA),
     "mpnet": ("mpnet.encoder.layer.1", MPNET),

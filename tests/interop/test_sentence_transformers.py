@@ -255,7 +255,6 @@ def test_a_head_beside_others_is_no_module():
     assert not huggingface.head_on_mean(export)
     assert not huggingface.head_on_mean(on_mean("classification", pooling="cls"))
     assert not huggingface.head_on_mean(on_mean("classification", reads="mix"))
-    assert not huggingface.head_on_mean(on_mean("classification", "ultrabert")), "a class of its own has it"
 
 
 @pytest.mark.parametrize("pair", [False, True], ids=["single texts", "pairs"])

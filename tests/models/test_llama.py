@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ from bertjax.inference.masked import masked_lm
 from bertjax.models import cut, kernels, vocabulary
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock
-from bertjax.models.blocks.ultrabert import UltraBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.flops import head_products
@@ -45,15 +43,6 @@ CONFIG = dataclasses.replace(
     max_positions=16,
     block=LlamaBlock(key_value_heads=2, rotary_base=100.0),
 )
-# The first and third layer see 2 tokens to either side.
-LOCAL = dataclasses.replace(
-    CONFIG,
-    layers=4,
-    block=UltraBlock(
-        key_value_heads=2, rotary_base=100.0, local_rotary_base=10.0, window=2, global_every=2, decoder_width=8
-    ),
-)
-BLOCKS = pytest.mark.parametrize("config", [CONFIG, LOCAL], ids=["llama", "ultrabert"])
 CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
 
@@ -120,38 +109,20 @@ def test_the_encoder_equals_a_loop_over_heads_and_a_mask_is_per_head_of_queries(
     assert np.abs(by_hand(params, tokens_T, without) - by_hand(params, tokens_T, ones_LH)).max() > 0.05
 
 
-@BLOCKS
-def test_packed_examples_equal_single_examples_and_do_not_leak(config):
-    params, batch = params_of(config), packed()
-    together = encode(config, params, batch)
+def test_packed_examples_equal_single_examples_and_do_not_leak():
+    params, batch = params_of(CONFIG), packed()
+    together = encode(CONFIG, params, batch)
     for index, columns in enumerate((slice(0, 7), slice(7, 15))):
-        alone = encode(config, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
+        alone = encode(CONFIG, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
         np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
 
 
-@BLOCKS
-def test_reading_few_positions_is_exact(config):
-    params, batch, read_BK = params_of(config), packed(), np.array([[3, 8, 14]])
-    whole, few = encode(config, params, batch), encode(config, params, batch, read_BK=read_BK)
+def test_reading_few_positions_is_exact():
+    params, batch, read_BK = params_of(CONFIG), packed(), np.array([[3, 8, 14]])
+    whole, few = encode(CONFIG, params, batch), encode(CONFIG, params, batch, read_BK=read_BK)
     np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
-
-
-def test_layers_of_ultrabert_differ_by_their_place():
-    """The last in each period is global; FLOPs of the others stop at their window."""
-    kinds = [LOCAL.block.kind_at(number) for number in range(4)]
-    assert kinds == ["local", "global"] * 2
-    assert [LOCAL.block.most_visible(number) for number in range(4)] == [5, math.inf] * 2
-    tokens_BT = packed()["tokens_BT"]
-    _, state = Encoder(LOCAL).apply({"params": params_of(LOCAL)}, tokens_BT, mutable=["captured"])
-    attention_LTT = np.asarray(state["captured"]["attention"])[:, 0].max(1)
-    distances_TT = np.abs(np.subtract.outer(np.arange(16), np.arange(16)))
-    for number, kind in enumerate(kinds):
-        assert (attention_LTT[number][distances_TT > 2].max() > 0) == (kind == "global")
-        assert attention_LTT[number][distances_TT <= 2].min() > 0
-    head = HeadSpec(masked_lm_head(LOCAL))
-    assert head_products(LOCAL, head) == 2 * 16 * 8 + 100 * 16
 
 
 def test_captured_keys_have_one_head_per_head_of_queries():
@@ -275,9 +246,6 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
         ({"block": LlamaBlock(key_value_heads=5)}, "model.block.key_value_heads=5 does not divide model.heads=12; ch"),
         ({"block": LlamaBlock(key_value_heads=-1)}, "model.block.key_value_heads=-1 does not divide"),
         ({"block": LlamaBlock(rotary_base=1.0)}, "model.block.rotary_base=1.0 must be above 1; 10000 is usual"),
-        ({"block": UltraBlock(window=0)}, "model.block.window=0 and model.block.global_every=3 contradict each other"),
-        ({"block": UltraBlock(local_rotary_base=0.5)}, "model.block.local_rotary_base=0.5 must be above 1"),
-        ({"block": UltraBlock(decoder_width=0)}, "model.block.decoder_width=0 must be at least 1"),
         ({"width": 36, "heads": 12}, "model.block.kind=llama rotates pairs of channels, and heads are 3 wide"),
         ({"embeddings": BertEmbeddings()}, "model.block.kind=llama has positions of its own; set model.embeddings."),
         ({"embeddings": WordEmbeddings(segments=2)}, "model.embeddings.kind=words has no table of segments for model"),

@@ -12,7 +12,6 @@ KINDS = {
     "mpnet": "bertjax.models.blocks.mpnet:MPNetBlock",
     "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertBlock",
     "llama": "bertjax.models.blocks.llama:LlamaBlock",
-    "ultrabert": "bertjax.models.blocks.ultrabert:UltraBlock",
     "deberta": "bertjax.models.blocks.deberta:DebertaBlock",
     "lstm": "bertjax.models.blocks.lstm:LSTMBlock",
 }

@@ -7,7 +7,7 @@ per head of queries. Its decoder has biases, and its classifier reads BERT's poo
 """
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -21,34 +21,45 @@ from bertjax.models.label_heads import HiddenLayerHead
 from bertjax.models.layers import normalization
 from bertjax.models.random import split
 from bertjax.models.remat import kept
-from bertjax.models.rotary import Rotary, check_rotary, rotary_at
+from bertjax.models.rotary import check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupedBlock(Block):
-    """A pre-norm Transformer layer with RMS norms, rotary positions, grouped queries and SwiGLU.
-
-    Subclasses choose the heads, and may let a layer depend on its place.
+class LlamaBlock(Block):
+    """A pre-norm Transformer layer with RMS norms, rotary positions, grouped queries and SwiGLU: EuroBERT or NeoBERT.
 
     Attributes:
       key_value_heads: number of heads of keys and values; each serves the same number of consecutive heads of queries
         (Ainslie et al., 2023, arXiv 2305.13245). 0 for one per head of queries; that number itself becomes 0.
       rotary_base: longest rotary wavelength divided by 2 pi (Su et al., 2021, arXiv 2104.09864).
+      decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
+      pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
     """
 
+    kind: str = dataclasses.field(init=False, default="llama")
     key_value_heads: int = 0
     rotary_base: float = 10_000.0
+    decoder_bias: bool = False
+    pooler: bool = False
 
     position_settings = ("rotary_base",)
     has_biases = has_attention_biases = False
     has_final_norm = True
 
-    def at_depth(self, number: jax.Array | int, visibility: Visibility, positions: Any) -> tuple[Visibility, Rotary]:
-        """Return what a layer sees, and its rotation of queries and keys."""
-        return visibility, positions
+    @property
+    def has_pooler(self):
+        return self.pooler
+
+    @property
+    def example_head(self):
+        return None if self.pooler else HiddenLayerHead
+
+    @property
+    def masked_lm_head(self):
+        return BiasedDecoderHead if self.decoder_bias else DecoderHead
 
     def check(self, config):
         check_heads(config)
@@ -84,32 +95,6 @@ class GroupedBlock(Block):
         return (self.key_value_heads or config.heads) * config.head_channels
 
 
-@dataclasses.dataclass(frozen=True)
-class LlamaBlock(GroupedBlock):
-    """The layer and heads of EuroBERT or NeoBERT. Its other settings: see `GroupedBlock`.
-
-    Attributes:
-      decoder_bias: whether the masked-LM decoder has biases, as in NeoBERT.
-      pooler: whether heads on examples read BERT's pooler, as in NeoBERT. Otherwise they have EuroBERT's hidden layer.
-    """
-
-    kind: str = dataclasses.field(init=False, default="llama")
-    decoder_bias: bool = False
-    pooler: bool = False
-
-    @property
-    def has_pooler(self):
-        return self.pooler
-
-    @property
-    def example_head(self):
-        return None if self.pooler else HiddenLayerHead
-
-    @property
-    def masked_lm_head(self):
-        return BiasedDecoderHead if self.decoder_bias else DecoderHead
-
-
 class LlamaLayer(nn.Module):
     """One pre-norm layer (Xiong et al., 2020, arXiv 2002.04745)."""
 
@@ -138,8 +123,7 @@ class LlamaLayer(nn.Module):
         sums, normed_BTD = hidden_BTD if queries is None else queries.hidden_BQD, norm(hidden_BTD)
         normed_queries = queries and queries._replace(hidden_BQD=norm(queries.hidden_BQD))
         attention = GroupedAttention(config, name="attention")
-        visibility, rotary = cast(LlamaBlock, config.block).at_depth(number, visibility, positions)
-        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
+        attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, positions)
         sums = kept(sums + dropout(attended, rate, output_key))
         normed = normalization(config, "output_norm")(sums)
         output = feed_forward(self, normed, visibility, queries, gated=True, activate=jax.nn.silu)  # SwiGLU

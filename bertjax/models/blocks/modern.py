@@ -20,11 +20,14 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout
 from bertjax.models.label_heads import LabelHead
 from bertjax.models.layers import normalization
-from bertjax.models.local_layers import at_depth, check_local_layers
 from bertjax.models.random import split
 from bertjax.models.remat import kept
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
+from bertjax.runtime.errors import UserError
+
+# A window that no row exceeds.
+_EVERYTHING = jnp.iinfo(jnp.int32).max
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,16 @@ class ModernBlock(Block):
         check_heads(config)
         check_no_position_table(config)
         check_rotary(config, "rotary_base", "local_rotary_base")
-        check_local_layers(self)
+        if self.window < 0:
+            raise UserError(f"model.block.window={self.window} must not be negative; 0 lets every layer see everything")
+        if self.global_every < 1:
+            raise UserError(f"model.block.global_every={self.global_every} must be at least 1")
+        # One without the other would silently have no effect.
+        if (self.window > 0) != (self.global_every > 1):
+            raise UserError(
+                f"model.block.window={self.window} and model.block.global_every={self.global_every} contradict each "
+                "other; local layers need a window above 0 and a global_every above 1"
+            )
 
     def layer(self, config):
         return ModernLayer(config, parent=None)
@@ -79,6 +91,18 @@ class ModernBlock(Block):
         """Return the rotations in global layers and, if there are local layers, in those."""
         bases = [getattr(self, name) for name in self.position_settings]
         return tuple(rotary_at(positions_BT, config.head_channels, base) for base in bases)
+
+    def at_depth(
+        self, number: jax.Array | int, visibility: Visibility, positions: tuple[Rotary, ...]
+    ) -> tuple[Visibility, Rotary]:
+        """Return what layer `number` sees, and its rotation of queries and keys."""
+        if not self.window:
+            return visibility, positions[0]
+        is_global = number % self.global_every == 0
+        # Data, not a branch: the number is traced, so the scan compiles one layer body for local and global layers.
+        window = jnp.where(is_global, _EVERYTHING, self.window).astype(jnp.int32)
+        rotary = jax.tree.map(lambda whole, local: jnp.where(is_global, whole, local), *positions)
+        return visibility._replace(window=window, widest=self.window), rotary
 
     def output_stddev(self, config):
         # Each layer adds two outputs to the hidden states. Their sum starts with the same variance for any depth
@@ -134,8 +158,7 @@ class ModernLayer(nn.Module):
 
         normed_BTD = normed(hidden_BTD)
         normed_queries = queries and queries._replace(hidden_BQD=normed(queries.hidden_BQD))
-        is_global = number % config.block.global_every == 0
-        visibility, rotary = at_depth(config.block, is_global, visibility, positions)
+        visibility, rotary = cast(ModernBlock, config.block).at_depth(number, visibility, positions)
         attention = SelfAttention(config, name="attention")
         attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, rotary)
         sums = kept(sums + dropout(attended, rate, output_key))

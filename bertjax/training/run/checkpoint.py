@@ -291,8 +291,8 @@ class Checkpoints:
         index, paths = next((index, paths) for index, paths in enumerate(gathered) if paths)
         return None, RunFailed(
             f"process {index} reads other values of {shorten(paths, limit=1)} from checkpoint {step} in {self._folder} "
-            "than the other processes; the checkpoint is kept; run python -m bertjax check on the machine of "
-            "that process, and the run without it"
+            "than the other processes; the checkpoint is kept; run the same command again without the machine of that "
+            "process"
         )
 
     def meta(self, step: int) -> dict:

@@ -92,8 +92,7 @@ def check_replicas(state: Any, step: int) -> None:
         )
         raise RunFailed(
             f"after step {step} the copies of the state differ between devices ({devices}); nothing was saved after it "
-            "and the older checkpoints are kept; run the same command again, and python -m bertjax check on "
-            "the machine of that process"
+            "and the older checkpoints are kept; run the same command again without the machine of that process"
         )
 
 

@@ -25,7 +25,7 @@ def test_a_state_with_one_wrong_copy_is_not_saved(result):
     assert (result["saved"], result["restored"]) == ([0, 4], 4)
     for outcome in result["outcomes"][1:4]:
         assert outcome.startswith("after step ") and "the older checkpoints are kept" in outcome
-        assert "python -m bertjax check" in outcome
+        assert "without the machine of that process" in outcome
 
 
 def test_the_device_with_the_wrong_copy_and_the_array_are_named(result):
