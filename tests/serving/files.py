@@ -69,7 +69,7 @@ def described(files: Files, path: Path, objective: dict[str, Any] = {}, examples
 # Packages that a server does not have. Any import of them fails, in the process and its children.
 ABSENT = (
     *("jax", "jaxlib", "flax", "optax", "orbax", "grain", "torch", "transformers", "onnx", "sklearn", "scipy"),
-    *("safetensors", "sentencepiece", "matplotlib", "rich", "ml_collections", "absl", "tensorboardX", "threadpoolctl"),
+    *("safetensors", "sentencepiece", "matplotlib", "rich", "ml_collections", "absl", "tensorboardX"),
 )
 _BLOCK = """
 import sys

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -55,8 +54,7 @@ class Identifiability(Part):
         for subject in subjects:
             statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
             for material in materials:
-                with _one_blas_thread():
-                    arrays = reduce(subject, material, statistics, progress, share=_SHARE)
+                arrays = reduce(subject, material, statistics, progress, share=_SHARE)
                 results[subject.label, material.name] = arrays
                 numbers[subject.label][material.name] = _numbers(arrays, subject.encoder)
         arrays = {
@@ -67,17 +65,6 @@ class Identifiability(Part):
         of_lengths = frozenset(key for of_model in results.values() for key in of_model)
         figures = _figures({", ".join(names): of_model for names, of_model in results.items()})
         return Result(numbers, arrays, figures, _text(numbers), other_axes=of_lengths)
-
-
-def _one_blas_thread() -> AbstractContextManager:
-    """Return a context in which LAPACK, which JAX calls on CPU, does not split a matrix among threads.
-
-    The matrices are small: on two busy cores, 12 decompositions of [512, 32] take 0.005 s instead of 0.8 s.
-    """
-    import scipy.linalg  # noqa: F401  (limits apply to libraries that are loaded)
-    from threadpoolctl import threadpool_limits
-
-    return threadpool_limits(limits=1, user_api="blas")
 
 
 @dataclasses.dataclass(frozen=True)
