@@ -4,12 +4,11 @@ import numpy as np
 
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
-from bertjax.models.blocks.llama import LlamaBlock
+from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.models.word_embeddings import WordEmbeddings
 
 ENCODER = EncoderConfig(
     vocab_size=100, layers=3, width=16, heads=2, feedforward=32, max_positions=16, dropout=0.0, attention_dropout=0.0

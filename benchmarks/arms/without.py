@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 
-from bertjax.models import activations, dropout, encoder, layers, long_rows
+from bertjax.models import dropout, encoder, layers, long_rows
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import losses
 
@@ -74,7 +74,7 @@ def _gathering_term(logits, labels, weights):
 # {name: {function or class of bertjax: the plain implementation}}.
 TRICKS: dict[str, dict[Any, Any]] = {
     "merged-axes": {layers.Dense: _ContractingDense},
-    "erf-gelu": {activations.gelu: _erfc_gelu},
+    "erf-gelu": {layers.gelu: _erfc_gelu},
     "hashed-dropout": {dropout.dropout: _drawn_dropout, dropout.attention_dropout: _drawn_attention_dropout},
     "read-positions": {encoder.Encoder: _EveryPosition},
     "comparing-loss": {losses.classification_term: _gathering_term},

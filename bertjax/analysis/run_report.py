@@ -9,8 +9,8 @@ import numpy as np
 
 from bertjax.analysis import class_sections, drawing, fold_sections, run_data, smaller_models
 from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.analysis.run_data import changes_of
 from bertjax.analysis.subject import Subject
-from bertjax.comparison.defaults import changes_of
 from bertjax.comparison.runs import Run, open_runs
 from bertjax.comparison.settings import text_of
 from bertjax.config import config_file

@@ -12,7 +12,7 @@ from bertjax.data.preparation.steps import digest
 from bertjax.data.tokenizer import new_pieces
 from bertjax.data.tokenizer.new_pieces import Extension
 from bertjax.interop import huggingface
-from bertjax.models import resize, vocabulary
+from bertjax.models import vocabulary
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
@@ -112,7 +112,7 @@ def _with_positions(model: export.Export, max_positions: int) -> export.Export:
     before = model.encoder.max_positions
     if max_positions <= before:
         raise UserError(f"--max-positions={max_positions} does not exceed the present {before}; give a larger number")
-    params = resize.add_positions(model.params, model.encoder, max_positions)
+    params = vocabulary.add_positions(model.params, model.encoder, max_positions)
     return _with_settings(model, max_positions=max_positions)._replace(params=params)
 
 
@@ -157,7 +157,7 @@ def _sample(corpus: str, text_field: str) -> list[str]:
 
 
 def _with_pieces(model: export.Export, extended: Extension) -> export.Export:
-    params = resize.add_pieces(model.params, model.encoder, extended.parts)
+    params = vocabulary.add_pieces(model.params, model.encoder, extended.parts)
     vocab_size = extended.tokenizer.vocab_size
     # Settings first: the padding below follows from the new vocabulary size.
     model = _with_settings(model, vocab_size=vocab_size)

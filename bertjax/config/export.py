@@ -22,7 +22,7 @@ from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models import int8, vocabulary
 from bertjax.models.config import UNIONS, EncoderConfig, Execution
-from bertjax.models.parameters import encoder_shapes
+from bertjax.models.vocabulary import encoder_shapes
 from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import UserError, check_format, json_text, quoted, reason, shorten
 

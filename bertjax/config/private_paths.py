@@ -7,7 +7,7 @@ control what another machine opens, writes, matches or runs, so few of its setti
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bertjax.data import places
+from bertjax.data.config import CACHE_DIR, STORE
 
 # Settings that name files and folders; `*` matches one component.
 _PATHS = (
@@ -27,7 +27,7 @@ _PATHS = (
     "tasks.*.examples.further_heldout.*",
 )
 # Locations on a machine; exports contain the defaults.
-_PLACES = {"data.store": places.STORE, "data.cache_dir": places.CACHE_DIR}
+_PLACES = {"data.store": STORE, "data.cache_dir": CACHE_DIR}
 # Prefix of the corpora that come with bertjax. Without a name behind it: no corpus.
 EMBEDDED = "embedded:"
 # Prefixes of corpora that are not paths (`bertjax.data.sources.PLACES`).

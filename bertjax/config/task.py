@@ -6,7 +6,7 @@ from typing import Self
 
 from bertjax.data.formats import kinds_with
 from bertjax.data.formats.base import ExampleFormat
-from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking
 from bertjax.objectives import OBJECTIVES

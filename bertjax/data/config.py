@@ -3,10 +3,13 @@
 import dataclasses
 import re
 
-from bertjax.data import places
 from bertjax.data.filters.base import Filter
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
+
+STORE = "~/.cache/bertjax/stores"
+CACHE_DIR = "~/.cache/bertjax/remote"
+
 
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.
@@ -40,7 +43,7 @@ class SourceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicates:
-    """Near-duplicate removal by MinHash (`bertjax.data.preparation.minhash`).
+    """Near-duplicate removal by MinHash (`bertjax.data.preparation.near_duplicates`).
 
     Two documents whose word n-grams have the Jaccard similarity s are found with probability
     1 - (1 - s^hashes)^buckets. The defaults are datatrove's, which made FineWeb.
@@ -110,8 +113,8 @@ class DataConfig:
     near_duplicates: NearDuplicates = NearDuplicates()
     splitter: str = "punctuation"
     tokenizer: TokenizerConfig = TokenizerConfig()
-    store: str = places.STORE
-    cache_dir: str = places.CACHE_DIR
+    store: str = STORE
+    cache_dir: str = CACHE_DIR
     workers: int | None = None
     overfit: int = 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.config.config import Config
 from bertjax.forecast.forecast import Forecast
-from bertjax.training.repetition import MOST_EPOCHS_OF_CORPUS
+from bertjax.training.results.source_epochs import MOST_EPOCHS_OF_CORPUS
 
 _HOUR, _DAY = 3600, 86_400
 

@@ -11,14 +11,14 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.data.pipeline import filled_up
-from bertjax.forecast import hlo, pallas, roofline, work
+from bertjax.forecast import hlo, roofline, work
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.roofline import Floor
 from bertjax.forecast.topologies import Topology, libtpu_version, usable_memory
 from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime.errors import RunFailed
-from bertjax.training.micro_batches import count_micro_batches
+from bertjax.training.loss import count_micro_batches
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage
 
@@ -216,15 +216,15 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
         model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,
     )
-    counts = None if compiled is None else _counts(compiled, pallas.kernels(traced.jaxpr.jaxpr), step, program.mesh)
+    counts = None if compiled is None else _counts(compiled, work.kernels(traced.jaxpr.jaxpr), step, program.mesh)
     return Forecast(step, memory, counts, seconds, libtpu_version())
 
 
-def _counts(compiled: jax.stages.Compiled, kernels: dict[pallas.Call, float], step: CompiledStep, mesh: Mesh) -> Counts:
+def _counts(compiled: jax.stages.Compiled, kernels: dict[work.Call, float], step: CompiledStep, mesh: Mesh) -> Counts:
     module = hlo.parse(compiled.as_text())
     all_collectives = collectives(module, tuple(mesh.devices.flat))
     # HLO shows a kernel as one opaque call; its FLOPs come from the traced jaxpr, its bytes from the call's operands.
-    in_kernels = [(pallas.flops_of_call(call, kernels), runs) for call, runs in pallas.calls(module)]
+    in_kernels = [(work.flops_of_call(call, kernels), runs) for call, runs in work.calls(module)]
     flops = work.matrix_flops(module) + sum(one * runs for one, runs in in_kernels if one)
     moved, steps = work.hbm_bytes(module), step.steps_per_call
     # The compiled text has one program per device (SPMD), so per-device counts are multiplied by the mesh size.

@@ -21,9 +21,8 @@ from bertjax.interop.task_heads import (
     TOKENS,
     TaskHead,
 )
-from bertjax.models.blocks.llama import LlamaBlock
+from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"

@@ -21,7 +21,7 @@ from bertjax.interop.task_heads import ON_TOKENS, TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import PairHead, masked_lm_head
 from bertjax.models.label_heads import DetectionHead, label_head
-from bertjax.models.parameters import encoder_shapes, unpadded_shapes
+from bertjax.models.vocabulary import encoder_shapes, unpadded_shapes
 from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.runtime.errors import UserError, quoted, shorten
 

@@ -10,16 +10,14 @@ import jax
 from flax import linen as nn
 
 from bertjax.models import taps
-from bertjax.models.activations import Activation, activation
 from bertjax.models.attention import Positions, SelfAttention
 from bertjax.models.blocks.base import Block, Products, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.dropout import dropout
+from bertjax.models.dropout import dropout, split
 from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
 from bertjax.models.fixed import FIXED_PATTERNS
-from bertjax.models.layers import Dense, normalization
-from bertjax.models.random import split
+from bertjax.models.layers import Activation, Dense, activation, normalization
 from bertjax.models.remat import kept
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError

@@ -24,7 +24,7 @@ class Execution:
 
     Attributes:
       dtype: dtype of activations and matmuls (`float32` or `bfloat16`); softmax, layer norm and losses are always
-        float32. `float32` matmuls are not rounded to bfloat16 or TF32, see `bertjax.models.precision`.
+        float32. `float32` matmuls are not rounded to bfloat16 or TF32, see `bertjax.models.layers`.
       unroll: unroll the loop over layers (faster, longer to compile) instead of scanning it.
       remat: recompute nothing (`none`), all but matmuls with weights (`dots`) or whole layers (`full`) for gradients.
       attention: `plain`, or an implementation from `bertjax.models.kernels`, used for the rows it supports.

@@ -2,7 +2,7 @@
 
 Two words come from the key of a row (and head, in attention). The decision for an element, or for a query and key, is a
 function of these words and its place in the row. So no mask is saved for the backward pass, kernels and plain attention
-draw the same, and with one key per row (see `random`) devices and micro-batches do not change a draw.
+draw the same, and with one key per row devices and micro-batches do not change a draw.
 
 Each hashed word serves four decisions, one per byte, which quarters the hashing. The drop rate is therefore rounded to
 a multiple of 1/256, and the scale is the exact inverse of the kept share. In attention, a row's keys are one group;
@@ -16,7 +16,20 @@ import math
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.random import bits
+
+def split(key: jax.Array, number: int) -> jax.Array:
+    """Return keys [number] from a scalar key, or [number, B] from keys [B]."""
+    if key.ndim == 0:
+        return jax.random.split(key, number)
+    return jax.vmap(lambda row_key: jax.random.split(row_key, number), out_axes=1)(key)
+
+
+def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Return random uint32 of the given shape; with keys [B], the first axis must be B."""
+    if key.ndim == 0:
+        return jax.random.bits(key, shape, jnp.uint32)
+    return jax.vmap(lambda row_key: jax.random.bits(row_key, shape[1:], jnp.uint32))(key)
+
 
 BYTES, _BYTE_VALUES = 4, 256  # of a word, of a byte
 # Rows up to the first length form one group of keys; longer rows are split into groups of the second length.

@@ -94,7 +94,7 @@ EMBEDDINGS = Union(
     default="bert",
     kinds={
         "bert": "bertjax.models.bert:BertEmbeddings",
-        "words": "bertjax.models.word_embeddings:WordEmbeddings",
+        "words": "bertjax.models.blocks.llama:WordEmbeddings",
         "mobilebert": "bertjax.models.blocks.mobilebert:MobileBertEmbeddings",
         "xlnet": "bertjax.models.blocks.xlnet:XLNetEmbeddings",
     },

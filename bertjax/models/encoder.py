@@ -11,13 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import stack, taps
-from bertjax.models.activations import pooler_activation
 from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
+from bertjax.models.dropout import split
 from bertjax.models.kernels import PLAIN, implementation_at
-from bertjax.models.layers import Dense, normalization
-from bertjax.models.random import split
+from bertjax.models.layers import Dense, normalization, pooler_activation
 from bertjax.models.remat import POLICIES, save_all_but_gathered
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
-from bertjax.models.layers import Dense, layer_norm
+from bertjax.models.layers import Dense, activation, layer_norm
 from bertjax.models.precision import precision_of
 
 

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.activations import activation
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import transformed
-from bertjax.models.layers import Dense
+from bertjax.models.layers import Dense, activation
 from bertjax.models.model import HeadSpec
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
-from bertjax.models.blocks.llama import LlamaBlock
+from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -13,7 +13,6 @@ from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import FIXED_PATTERNS
-from bertjax.models.word_embeddings import WordEmbeddings
 
 
 def _bert(layers: int, width: int, heads: int, **others) -> EncoderConfig:

@@ -1,11 +1,18 @@
-"""Vocabulary padding. It is internal: neither counted nor exported."""
+"""The tables of an encoder: vocabulary padding, which is neither counted nor exported, and new pieces and positions."""
 
+import dataclasses
+import functools
 import math
+from collections.abc import Sequence
+from typing import cast
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
-from bertjax.models.config import EncoderConfig
+from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
 
 
 def has_vocabulary_axis(path: tuple) -> bool:
@@ -55,3 +62,63 @@ def count_parameters(params: dict, config: EncoderConfig) -> int:
     """Return the parameter count, without vocabulary padding."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(params)
     return sum(count_leaf(path, leaf, config) for path, leaf in leaves)
+
+
+def unpadded_shapes(params: dict, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return {flattened path: shape}, without vocabulary padding."""
+
+    def shape(path: tuple, leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
+        return (config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape
+
+    return cast(dict, flatten_dict(jax.tree_util.tree_map_with_path(shape, params), sep="/"))
+
+
+@functools.lru_cache(maxsize=16)
+def encoder_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return {flattened path: shape}, such as `embeddings/word`, for an encoder without vocabulary padding."""
+    # Execution has no effect on shapes. Sharded weights could not be initialized here.
+    encoder = Encoder(dataclasses.replace(config, execution=Execution()))
+
+    def init() -> dict:
+        return cast(dict, encoder.init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))["params"])
+
+    return unpadded_shapes(jax.eval_shape(init), config)
+
+
+def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int]]) -> dict:
+    """Add a row for each new piece, initialized to the mean of the pieces that it was split into.
+
+    Word embeddings and MLM head biases grow; existing rows do not change.
+
+    Args:
+      params: encoder and heads, with padded vocabulary.
+      parts: for each new piece, the old tokenizer's ids for it, at least one. New ids follow the old ids.
+
+    Returns:
+      Params for `config` with `vocab_size` raised by `len(parts)`, without padding.
+    """
+
+    def extend(path, leaf):
+        if not has_vocabulary_axis(path):
+            return leaf
+        new = np.array([leaf[list(ids)].mean(axis=0) for ids in parts], leaf.dtype)
+        return np.concatenate([leaf, new.reshape(-1, *leaf.shape[1:])])
+
+    return jax.tree_util.tree_map_with_path(extend, cut(params, config))
+
+
+def add_positions(params: dict, config: EncoderConfig, max_positions: int) -> dict:
+    """Extend the position table: new position i starts as old position i mod the old length.
+
+    Within each stretch of the old length, positions are familiar and learned distances still hold (Beltagy et al.,
+    2020, arXiv 2004.05150, did this for RoBERTa).
+    """
+
+    first = config.embeddings.position_offset
+    # The unused rows before the first position (`position_offset`) are copied once, not repeated.
+    rows = np.concatenate([np.arange(first), first + np.arange(max_positions) % config.max_positions])
+
+    def extend(path, leaf):
+        return leaf[rows] if path[-1].key == "position" else leaf
+
+    return jax.tree_util.tree_map_with_path(extend, params)

@@ -5,9 +5,11 @@ An exported model has the wrapped objective alone, so predictions need neither t
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, ClassVar, Self, cast
 
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots
 from bertjax.runtime.errors import UserError
@@ -102,3 +104,23 @@ def rewrapped(objective: Objective, change: Callable[[Objective], Objective]) ->
     if isinstance(objective, Wrapper):
         return objective.copy_with(objective=change(objective.objective))
     return change(objective)
+
+
+class Taught:
+    """What wrappers with a teacher add; each has a field `teacher`, the export folder of a trained model.
+
+    Attributes:
+      bound_teacher: the teacher, after `bind_teacher`.
+    """
+
+    teacher: str
+    bound_teacher: ClassVar[Teacher | None] = None
+
+    def bind_teacher(self, teacher: Teacher) -> Self:
+        """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
+        return cast(Any, self).copy_with(bound_teacher=teacher)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the teacher runs, so that both models need the same tokenizer."""
+        return True

@@ -26,8 +26,7 @@ from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
-from bertjax.training.loss import Loss
-from bertjax.training.micro_batches import count_micro_batches
+from bertjax.training.loss import Loss, count_micro_batches
 from bertjax.training.parallel.sharding import put_global
 from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, is_lower_better, scores_of, scores_of_records

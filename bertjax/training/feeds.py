@@ -17,9 +17,8 @@ from bertjax.data.pipeline import Features, Feed
 from bertjax.data.plan import Counts, Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.optional import ReadsStore, bind
-from bertjax.objectives.wrapper import rewrapped, unwrapped
+from bertjax.objectives.wrapper import Taught, rewrapped, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
 from bertjax.training.stages import stage_at

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from bertjax.models import int8, rounding
+from bertjax.models import int8, layers
 from bertjax.runtime.errors import UserError
 
 _FEWEST, _MOST = 2, 8
@@ -54,7 +54,7 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
     for path, leaf in flat.items():
         axis = None if path.startswith("projections/") else int8.summed_axis(path, leaf)
         if axis is not None:  # None: stays float; projections serve only a teacher's losses and are never exported
-            flat[path] = rounding.rounded(leaf, _bits(config, path, leaf), axis)
+            flat[path] = layers.rounded(leaf, _bits(config, path, leaf), axis)
     return unflatten_dict(flat, sep="/")
 
 

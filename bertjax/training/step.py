@@ -16,8 +16,7 @@ from bertjax.objectives.slots import Slots, with_slots
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
-from bertjax.training.loss import Loss, normalized, total_loss
-from bertjax.training.micro_batches import count_micro_batches, over_micro_batches
+from bertjax.training.loss import Loss, count_micro_batches, normalized, over_micro_batches, total_loss
 from bertjax.training.model_params import ModelParams
 from bertjax.training.state import State, advance
 

@@ -7,8 +7,8 @@ from bertjax.config.config import Config, Task
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.distilled import Distilled
-from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.distill.teacher import Teacher
+from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.errors import UserError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.analysis import drawing
-from bertjax.analysis.attention_patterns import CLASSES
+from bertjax.analysis.parts.patterns import CLASSES
 
 
 @pytest.mark.parametrize("panels", [1, 2, 3])

@@ -9,7 +9,7 @@ import pytest
 from bertjax.analysis import run_data, run_report
 from bertjax.analysis.page.page import Section, Table, TokenRow, page
 from bertjax.config.config import Config, Task, from_dict
-from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.formats.segments import SegmentPairs
 from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.results import curves

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bertjax.comparison.defaults import changes_of
+from bertjax.analysis.run_data import changes_of
 from bertjax.config.config import Config, from_dict
 from bertjax.objectives.base import Objective
 

@@ -19,8 +19,7 @@ from bertjax.config import export, private_paths
 from bertjax.config.config import CONFIG_UNIONS, Config, from_dict, to_dict
 from bertjax.config.opening import SavedModel
 from bertjax.config.registry import Union
-from bertjax.data import places
-from bertjax.data.config import DataConfig
+from bertjax.data.config import CACHE_DIR, STORE, DataConfig
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.base import config_of
 from bertjax.objectives.distill.teacher import Teacher
@@ -41,7 +40,7 @@ data.filters.*.most_ellipses data.filters.*.most_symbols data.filters.*.most_wor
 data.filters.*.shortest_mean_word data.filters.*.stop_words data.filters.*.text_field
 data.heldout_share data.splitter
 model.activation model.activation_bits model.attention_dropout model.block.biases
-model.block.bottlenecked model.block.buckets model.block.decoder_bias model.block.decoder_width
+model.block.bottlenecked model.block.buckets model.block.decoder_bias
 model.block.feedforwards model.block.max_distance
 model.block.fixed_heads model.block.gated model.block.global_every
 model.block.inner_width model.block.key_value_heads model.block.kind model.block.local_rotary_base
@@ -219,7 +218,7 @@ def test_what_is_local_has_its_default(hostile):
     saved = SavedModel(hostile)
     for config in (saved.config, config_of(saved.export)):
         data = config.data
-        assert (data.store, data.cache_dir, data.workers) == (places.STORE, places.CACHE_DIR, None)
+        assert (data.store, data.cache_dir, data.workers) == (STORE, CACHE_DIR, None)
         assert list(data.filters) == ["length"] and data.heldout_share == 0.2
         assert data.corpus == private_paths.EMBEDDED and "passwd" not in repr(config)
         assert (config.optimizer, config.runtime, config.eval) == (OptimizerConfig(), RuntimeConfig(), EvalConfig())

@@ -10,8 +10,8 @@ from bertjax.data import coverage
 from bertjax.data.config import DataConfig
 from bertjax.data.coverage import check_documents, check_labels, label_shares, unread_share
 from bertjax.data.formats.doc_sentences import DocSentences
-from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.data.formats.sentence_order import SentenceOrder
+from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.sentence_pairs import SentenceOrder
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.tokenizer_config import TokenizerConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.forecast.groups import first_group, share_of_links
+from bertjax.forecast.collectives import first_group, share_of_links
 from bertjax.forecast.hlo import Instruction
 from tests.forecast.programs import mesh
 

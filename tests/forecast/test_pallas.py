@@ -7,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.forecast import hlo
-from bertjax.forecast.pallas import Call, calls, flops_of_call, kernels
+from bertjax.forecast.work import Call, calls, flops_of_call, kernels
 from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from tests.forecast.programs import mesh

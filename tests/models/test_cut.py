@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.models import cut
 from bertjax.models.encoder import Encoder
-from bertjax.models.parameters import encoder_shapes, unpadded_shapes
+from bertjax.models.vocabulary import encoder_shapes, unpadded_shapes
 from tests import batches
 
 CONFIGS = {

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.models.activations import gelu, gelu_tanh
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.layers import Dense, layer_norm
+from bertjax.models.layers import Dense, gelu, gelu_tanh, layer_norm
 
 
 def test_gelu_is_the_erf_form():

@@ -12,7 +12,7 @@ from bertjax.config.export import Export
 from bertjax.inference.masked import masked_lm
 from bertjax.models import cut, kernels, vocabulary
 from bertjax.models.bert import BertEmbeddings
-from bertjax.models.blocks.llama import LlamaBlock
+from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.flops import head_products
@@ -21,7 +21,6 @@ from bertjax.models.model import HeadSpec
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
-from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from bertjax.models.blocks.mobilebert import MobileBertBlock as Mobile
-from bertjax.models.blocks.mobilebert import MobileBertEmbeddings
+from bertjax.models.blocks.mobilebert import MobileBertEmbeddings, trigrams
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
-from bertjax.models.parameters import encoder_shapes
 from bertjax.models.presets import PRESETS
-from bertjax.models.trigrams import trigrams
+from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of

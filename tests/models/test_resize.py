@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.models import resize, vocabulary
+from bertjax.models import vocabulary
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -29,7 +29,7 @@ def make() -> dict:
 
 def test_a_new_piece_starts_as_the_mean_of_its_parts_and_nothing_else_changes():
     params, config = make(), batches.ENCODER
-    extended = resize.add_pieces(params, config, PARTS)
+    extended = vocabulary.add_pieces(params, config, PARTS)
     for path in (("encoder", "embeddings", "word"), ("heads", "mlm", "word_bias")):
         old, new = params, extended
         for key in path:
@@ -46,7 +46,7 @@ def test_a_new_piece_starts_as_the_mean_of_its_parts_and_nothing_else_changes():
 def test_new_positions_repeat_the_old_ones():
     params = make()
     old = params["encoder"]["embeddings"]["position"]
-    extended = resize.add_positions(params, batches.ENCODER, 40)
+    extended = vocabulary.add_positions(params, batches.ENCODER, 40)
     assert np.array_equal(extended["encoder"]["embeddings"]["position"], np.concatenate([old, old, old[:8]]))
     extended["encoder"]["embeddings"]["position"] = old
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, extended, params)))
@@ -55,5 +55,5 @@ def test_new_positions_repeat_the_old_ones():
 def test_rows_before_the_first_position_stay_before_it():
     config = dataclasses.replace(batches.ENCODER, max_positions=3, embeddings=BertEmbeddings(position_offset=2))
     table = np.arange(10, dtype=np.float32).reshape(5, 2)
-    extended = resize.add_positions({"position": table}, config, 7)
+    extended = vocabulary.add_positions({"position": table}, config, 7)
     np.testing.assert_array_equal(extended["position"], table[[0, 1, 2, 3, 4, 2, 3, 4, 2]])

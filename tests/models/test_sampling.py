@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.sampling import sample
+from bertjax.objectives.pretraining.electra import sample
 
 DRAWS = 20_000
 

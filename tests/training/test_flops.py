@@ -12,21 +12,19 @@ from bertjax.config.config import Config, Task
 from bertjax.data.formats import FORMATS, kinds_with
 from bertjax.models import kernels
 from bertjax.models.bert import BertBlock, BertEmbeddings
-from bertjax.models.blocks.llama import LlamaBlock
+from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
-from bertjax.models.word_embeddings import WordEmbeddings
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.losses.output import OutputCosine
 from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
-from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.setfit import SetFit
@@ -34,6 +32,7 @@ from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.objectives.pretraining.permuted_mlm import PermutedMaskedLM
+from bertjax.objectives.wrapper import Taught
 from bertjax.training.config import Stage
 from bertjax.training.flops import StepFlops
 from bertjax.training.lora import LoraConfig

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.cli import compress, evaluate
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
-from bertjax.models import int8, rounding
+from bertjax.models import int8, layers
 from bertjax.training.model_params import ModelParams
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.step import gradients
@@ -85,8 +85,8 @@ def test_inputs_are_rounded_token_by_token_with_the_gradient_of_the_floats(count
     levels = 2 ** (count - 1) - 1
     largest = np.abs(rows).max(axis=1, keepdims=True)
     expected = np.round(rows / np.where(largest, largest, 1) * levels) / levels * largest
-    np.testing.assert_allclose(rounding.rounded(jnp.asarray(rows), count), expected, rtol=1e-5, atol=1e-7)
-    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(rounding.rounded(x, count))))(jnp.asarray(rows))
+    np.testing.assert_allclose(layers.rounded(jnp.asarray(rows), count), expected, rtol=1e-5, atol=1e-7)
+    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(layers.rounded(x, count))))(jnp.asarray(rows))
     np.testing.assert_allclose(gradient, np.cos(expected), rtol=1e-5, atol=1e-6)
 
 

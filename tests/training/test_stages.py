@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
-from bertjax.training.micro_batches import count_micro_batches
+from bertjax.training.loss import count_micro_batches
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.schedule_kinds import WarmupStableDecay

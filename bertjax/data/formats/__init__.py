@@ -7,13 +7,13 @@ from bertjax.config.registry import Union
 from bertjax.data.formats.base import ExampleFormat
 
 KINDS = {
-    "segment_pairs": "bertjax.data.formats.segment_pairs:SegmentPairs",
+    "segment_pairs": "bertjax.data.formats.segments:SegmentPairs",
     "sentence_pairs": "bertjax.data.formats.sentence_pairs:SentencePairs",
     "full_sentences": "bertjax.data.formats.full_sentences:FullSentences",
     "doc_sentences": "bertjax.data.formats.doc_sentences:DocSentences",
-    "sentence_order": "bertjax.data.formats.sentence_order:SentenceOrder",
-    "sentence_structure": "bertjax.data.formats.sentence_structure:SentenceStructure",
-    "sentence_distance": "bertjax.data.formats.sentence_distance:SentenceDistance",
+    "sentence_order": "bertjax.data.formats.sentence_pairs:SentenceOrder",
+    "sentence_structure": "bertjax.data.formats.sentence_pairs:SentenceStructure",
+    "sentence_distance": "bertjax.data.formats.sentence_pairs:SentenceDistance",
     "sentence_reordering": "bertjax.data.formats.sentence_reordering:SentenceReordering",
     "token_document": "bertjax.data.formats.token_document:TokenDocument",
 }

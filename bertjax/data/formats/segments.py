@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data.formats.pairs import RANDOM, PairFormat
+from bertjax.data.formats.pairs import NEXT, RANDOM, PairFormat
 from bertjax.data.formats.partners import Chunks, Share, below, in_another_with_room
 from bertjax.data.formats.trimming import Range
 from bertjax.runtime.errors import UserError
@@ -72,3 +72,34 @@ def check_share(field: str, value: float) -> None:
     """Raise UserError if a share is not between 0 and 1."""
     if not 0.0 <= value <= 1.0:
         raise UserError(f"examples.{field}={value} must be between 0 and 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentPairs(SegmentFormat):
+    """Two segments that fill a row together, each whole sentences. Label `is_random`: 1 if B is from another document.
+
+    Attributes:
+      random_next: share of pairs with a B from another document. Single-sentence chunks also get a random B, as in
+        BERT, so the total share is higher.
+      fewest: minimum sentences per chunk, if the document has that many left. With 1, as in BERT, a sentence that fills
+        a row is a chunk by itself. If most sentences do, most pairs are random; 2 then balances the labels.
+    """
+
+    kind: str = dataclasses.field(init=False, default="segment_pairs")
+    random_next: float = 0.5
+    labels: ClassVar[tuple[str, ...]] = ("is_random",)
+    relations: ClassVar[tuple[int, ...]] = (NEXT, RANDOM)
+    fewest: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_share("random_next", self.random_next)
+        if self.fewest < 1:
+            raise UserError(f"examples.fewest={self.fewest} must be at least 1 sentence")
+
+    def identity(self) -> dict:
+        """Leave out `fewest` at 1: plans made before it was a setting keep their fingerprints."""
+        return {name: value for name, value in super().identity().items() if (name, value) != ("fewest", 1)}
+
+    def shares(self) -> dict[int, float]:
+        return {RANDOM: self.random_next}

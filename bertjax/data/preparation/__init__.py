@@ -8,7 +8,7 @@
   `near_duplicates` find the documents to drop.
 - `ledger` counts documents as they are read and as they leave. An incomplete store is never published.
 - `steps` holds pure functions on documents.
-- `local` runs the steps in processes on one machine; `beam` runs the steps in `pieces` and `parts` on many.
+- `local` runs the steps in processes on one machine; `beam` runs them on many.
 
 A document is identified by its `Key` (source, part, number). Keys sort in corpus order, so a runner may process
 documents in any order, on any machines, and still write the same bytes.

@@ -1,4 +1,4 @@
-"""Preparation stages, independent of the runner: reading, tokenizer, tokens.
+"""Preparation stages, independent of the runner: reading, tokenizer, tokens, and the files of the store.
 
 Each stage has its own identity, so text that was read also serves another tokenizer or splitter. An unfinished
 preparation is a folder `<store>.partial`:
@@ -25,12 +25,12 @@ import numpy as np
 from bertjax.data import store, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.inspect.characters import characters_of
-from bertjax.data.preparation import pieces, reading
-from bertjax.data.preparation.assembly import assemble
+from bertjax.data.preparation import ledger, pieces, reading
+from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.shards import DamagedShard
-from bertjax.data.preparation.steps import EncodedShard
-from bertjax.data.store import SPLITS
+from bertjax.data.preparation.steps import LONGEST, EncodedShard
+from bertjax.data.store import COUNTS, SPLITS, SplitWriter
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
@@ -214,3 +214,42 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
     raise TooFew(
         f"corpus {corpus} gives {train} training and {heldout} held-out documents, but two of each are needed: {remedy}"
     )
+
+
+def assemble(shards: Iterable[EncodedShard], read: Reading, folder: Path) -> dict:
+    """Write the splits into a folder and return their description for the manifest.
+
+    Args:
+      shards: all shards in corpus order. Their boundaries have no effect.
+
+    Raises:
+      RunFailed: documents were read, but are neither in the store nor counted as left out; see `ledger`.
+    """
+    accounts = Ledger()
+    accounts.add_all(read.ledger)
+    counts_GC = np.zeros((len(read.groups), len(COUNTS)), np.int64)
+    # Every source is listed, also those with 0, so that manifests of one corpus always have the same keys.
+    longest, skipped = [], dict.fromkeys((source for _, source in read.groups), 0) | read.skipped
+    with contextlib.ExitStack() as stack:
+        writers = {name: stack.enter_context(contextlib.closing(SplitWriter(folder, name))) for name in SPLITS}
+        for shard in shards:
+            for group, counts in shard.counts.items():
+                counts_GC[group] += counts
+            for group, _, characters in shard.skipped:
+                skipped[read.groups[group][1]] += 1
+                accounts.add(read.groups[group][1], "no_token", 1, characters)
+            # Stable, so equally long documents stay in corpus order, wherever shards end.
+            longest = sorted(longest + shard.longest, key=lambda entry: -entry[0])[:LONGEST]
+            for name in SPLITS:
+                writers[name].append(*shard.arrays[name])
+    counts, duplicates = {name: {} for name in SPLITS}, dict.fromkeys(skipped, 0)
+    for (name, source), counts_C, number in zip(read.groups, counts_GC, read.duplicates, strict=True):
+        counts[name][source] = dict(zip(COUNTS, counts_C.tolist(), strict=True))
+        accounts.add(source, name, counts[name][source]["documents"], counts[name][source]["characters"])
+        duplicates[source] += number
+    # Before the manifest is written: without one, the folder is not a store.
+    ledger.check(accounts.numbers)
+    longest = [[tokens, read.groups[group][1], name] for tokens, group, name in longest]
+    contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
+    contents["ledger"] = {source: dict(sorted(entries.items())) for source, entries in sorted(accounts.numbers.items())}
+    return contents | ({"cleaning": read.cleaning} if read.cleaning else {})

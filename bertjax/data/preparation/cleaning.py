@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.data.config import NearDuplicates
 from bertjax.data.filters.base import Filter
-from bertjax.data.preparation import minhash, workers
+from bertjax.data.preparation import near_duplicates, workers
 from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.steps import Key
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
     Attributes:
       is_filtered: False for held-out files, which are never filtered.
-      buckets: see `minhash.buckets`, uint64 [buckets]; None if near-duplicates stay.
+      buckets: see `near_duplicates.buckets`, uint64 [buckets]; None if near-duplicates stay.
     """
 
     key: Key
@@ -73,7 +73,7 @@ class Cleaner:
         ]
         if not self.near_duplicates.drop:
             return verdicts, None
-        return verdicts, minhash.buckets([verdict.text for verdict in verdicts], self.near_duplicates)
+        return verdicts, near_duplicates.buckets([verdict.text for verdict in verdicts], self.near_duplicates)
 
 
 def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:

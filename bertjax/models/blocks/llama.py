@@ -16,10 +16,10 @@ from bertjax.models.attention import SelfAttention
 from bertjax.models.bert import feed_forward, products
 from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
 from bertjax.models.config import EncoderConfig
-from bertjax.models.dropout import dropout
+from bertjax.models.dropout import dropout, split
+from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
 from bertjax.models.label_heads import HiddenLayerHead
 from bertjax.models.layers import normalization
-from bertjax.models.random import split
 from bertjax.models.remat import kept
 from bertjax.models.rotary import check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
@@ -139,3 +139,30 @@ class GroupedAttention(SelfAttention):
             return super().projected(name, states, heads)
         # Repeated for each head of queries, so that kernels, taps and analyses see H heads of everything.
         return super().projected(name, states, shared).repeat(heads // shared, axis=-2)
+
+
+@dataclasses.dataclass(frozen=True)
+class WordEmbeddings(Embeddings):
+    """Word embeddings without a norm, as in Llama (Touvron et al., 2023, arXiv 2302.13971)."""
+
+    kind: str = dataclasses.field(init=False, default="words")
+    segments: int = 0
+
+    def check(self, config):
+        super().check(config)
+        if self.segments:
+            raise UserError(
+                f"model.embeddings.kind=words has no table of segments for model.embeddings.segments={self.segments}; "
+                "set it to 0"
+            )
+
+    def layer(self, config):
+        return WordEmbeddingLayer(config, parent=None)
+
+
+class WordEmbeddingLayer(EmbeddingLayer):
+    """Word embeddings with dropout."""
+
+    def __call__(self, tokens_BT, positions_BT, segments_BT, key, examples_BT=None):
+        words_BTE = rows(self.word, tokens_BT).astype(self.config.execution.dtype)
+        return dropout(words_BTE, self.config.dropout, key)

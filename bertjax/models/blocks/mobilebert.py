@@ -11,18 +11,34 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models.activations import activation
 from bertjax.models.attention import SelfAttention
 from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings, feed_forward
 from bertjax.models.blocks.base import Block, Products, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
-from bertjax.models.dropout import dropout
-from bertjax.models.layers import Dense, normalization
-from bertjax.models.random import split
+from bertjax.models.dropout import dropout, split
+from bertjax.models.layers import Dense, activation, normalization
 from bertjax.models.remat import kept
-from bertjax.models.trigrams import trigrams
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
+
+
+def trigrams(words_BTE: jax.Array, examples_BT: jax.Array) -> jax.Array:
+    """Concatenate the embeddings of the next, the own and the previous token, in this order: [B, T, 3 E].
+
+    Neighbors outside the example are zeros, as at row ends in the published code (google-research/mobilebert,
+    modeling.py). There a padded row continues with the embedding of [PAD].
+
+    Args:
+      words_BTE: word embeddings.
+      examples_BT: int, 1-based index of each token's example; 0 for padding.
+    """
+    # Rows hold several examples, so a shifted copy must be zeroed where it crosses into another example.
+    is_neighbor_BT1 = (examples_BT[:, 1:] == examples_BT[:, :-1])[..., None]
+    after_BTE = jnp.where(is_neighbor_BT1, words_BTE[:, 1:], 0.0)
+    before_BTE = jnp.where(is_neighbor_BT1, words_BTE[:, :-1], 0.0)
+    ends = ((0, 0), (0, 1), (0, 0)), ((0, 0), (1, 0), (0, 0))
+    return jnp.concatenate([jnp.pad(after_BTE, ends[0]), words_BTE, jnp.pad(before_BTE, ends[1])], axis=-1)
+
 
 BOTTLENECKED = NONE, QUERIES_KEYS, ALL = ("none", "queries_keys", "all")
 NORMALIZATIONS = LAYER_NORM, NO_NORM = ("layer_norm", "no_norm")

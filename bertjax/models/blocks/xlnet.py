@@ -10,10 +10,10 @@ from flax import linen as nn
 
 from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_heads
+from bertjax.models.blocks.llama import WordEmbeddingLayer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.relative import relative_positions
-from bertjax.models.word_embeddings import WordEmbeddingLayer
 from bertjax.runtime.errors import UserError
 
 

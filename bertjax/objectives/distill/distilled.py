@@ -23,10 +23,9 @@ from bertjax.models.taps import HIDDEN
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses.base import TeacherLoss, Values
 from bertjax.objectives.distill.losses.token_logits import HEAD
-from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
-from bertjax.objectives.wrapper import Wrapper
+from bertjax.objectives.wrapper import Taught, Wrapper
 from bertjax.runtime.errors import UserError, shorten
 
 # Parameter root of teacher losses; exports leave it out (`bertjax.config.export.exported`).

@@ -19,9 +19,8 @@ from bertjax.data.random import bits
 from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import LAYER_MASK
-from bertjax.objectives.distill.taught import Taught
 from bertjax.objectives.optional import flops_parts
-from bertjax.objectives.wrapper import Wrapper
+from bertjax.objectives.wrapper import Taught, Wrapper
 from bertjax.runtime.errors import UserError
 
 SEED, RATE = "replacing_seed_B", "replacing_rate_B"

@@ -12,12 +12,11 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.models.config import EncoderConfig
-from bertjax.models.dropout import dropout
+from bertjax.models.dropout import dropout, split
 from bertjax.models.flops import FlopsPart, label_products, pooler_products
 from bertjax.models.label_heads import label_head
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
-from bertjax.models.random import split
 from bertjax.objectives.base import Arrays, Objective, Traits
 from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
 from bertjax.objectives.outputs import RecordScores

@@ -11,8 +11,8 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
+from bertjax.models.dropout import split
 from bertjax.models.pooling import l2_normalize
-from bertjax.models.random import split
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.base import LATE
 from bertjax.objectives.finetuning.classification import Classification

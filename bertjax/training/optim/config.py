@@ -34,7 +34,7 @@ class OptimizerConfig:
     Attributes:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101); `stable_adamw`, which limits each parameter's update
         (Wortsman et al., 2023; arXiv 2304.13013); `lamb` (You et al., 2020; arXiv 1904.00962); `muon` for the kernels
-        of layers with AdamW for the rest (`bertjax.training.optim.muon`); or `module:function`, such as
+        of layers with AdamW for the rest (`bertjax.training.optim.optimizer`); or `module:function`, such as
         `optax.contrib:muon` (`bertjax.training.optim.outside`), for which Adam's settings below mean nothing.
       arguments: arguments of that function by name.
       learning_rate: peak learning rate; None derives it from the encoder width

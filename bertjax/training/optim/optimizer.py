@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.optim.adam import by_update_size, scale_by_adam
+from bertjax.training.optim.adam import by_update_size, scale_by_adam, scale_by_muon
 from bertjax.training.optim.by_path import IS_STACKED, by_depth, by_multiplier, stateless
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.ema import average_params
 from bertjax.training.optim.freezing import freeze
-from bertjax.training.optim.muon import scale_by_muon
 from bertjax.training.optim.outside import outside_optimizer
 from bertjax.training.param_paths import map_with_path, matches
 

@@ -27,7 +27,7 @@ from bertjax.runtime.errors import printable, shorten
 from bertjax.training import stage_flops
 from bertjax.training.config import ROTARY_BASES
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.micro_batches import count_micro_batches
+from bertjax.training.loss import count_micro_batches
 from bertjax.training.param_paths import path_of
 from bertjax.training.program import Program
 from bertjax.training.run.tables import Table

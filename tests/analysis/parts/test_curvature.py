@@ -10,10 +10,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
 from bertjax.analysis import series
-from bertjax.analysis.hessian import is_kernel_of_layers
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts import parts_of
-from bertjax.analysis.parts.curvature import Curvature, _eigenvalues, bits_of, subsets
+from bertjax.analysis.parts.curvature import Curvature, _eigenvalues, bits_of, is_kernel_of_layers, subsets
 from bertjax.analysis.reduce import hide
 from bertjax.analysis.subject import Subject
 from bertjax.objectives.finetuning.classification import Classification

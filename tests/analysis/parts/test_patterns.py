@@ -6,8 +6,18 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis.attention_patterns import BLOCK, CLASSES, COLUMN, DIAGONAL, NEAR, VERTICAL, classify, features
-from bertjax.analysis.parts.patterns import Patterns, shares_of_maps
+from bertjax.analysis.parts.patterns import (
+    BLOCK,
+    CLASSES,
+    COLUMN,
+    DIAGONAL,
+    NEAR,
+    VERTICAL,
+    Patterns,
+    classify,
+    features,
+    shares_of_maps,
+)
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from tests.analysis.conftest import packed_rows
@@ -65,7 +75,7 @@ def test_a_flat_map_has_no_feature():
 
 
 def features_by_loops(weights_TT: np.ndarray, segments_T: np.ndarray, special_T: np.ndarray) -> np.ndarray:
-    """The definitions of `bertjax.analysis.attention_patterns`, cell by cell."""
+    """The definitions of `bertjax.analysis.parts.patterns`, cell by cell."""
     n = len(weights_TT)
     column = [np.mean([weights_TT[i, j] for i in range(n) if abs(i - j) > NEAR] or [0.0]) for j in range(n)]
     vertical = sum(max(0.0, column[j] - COLUMN / n) for j in range(n))

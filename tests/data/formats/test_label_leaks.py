@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 from bertjax.data.formats.pairs import PREVIOUS, PairFormat
-from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.data.formats.sentence_distance import SentenceDistance
-from bertjax.data.formats.sentence_order import SentenceOrder
-from bertjax.data.formats.sentence_pairs import SentencePairs
-from bertjax.data.formats.sentence_structure import SentenceStructure
+from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.sentence_pairs import SentenceDistance, SentenceOrder, SentencePairs, SentenceStructure
 from bertjax.runtime.errors import UserError
 from tests.data.formats.splits import made, split_of
 

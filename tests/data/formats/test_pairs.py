@@ -12,11 +12,8 @@ from bertjax.data import random
 from bertjax.data.examples import Vocabulary
 from bertjax.data.formats import trimming
 from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
-from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.data.formats.sentence_distance import SentenceDistance
-from bertjax.data.formats.sentence_order import SentenceOrder
-from bertjax.data.formats.sentence_pairs import SentencePairs
-from bertjax.data.formats.sentence_structure import SentenceStructure
+from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.sentence_pairs import SentenceDistance, SentenceOrder, SentencePairs, SentenceStructure
 from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import document_of, made, split_of

@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.data.formats import FORMATS, KINDS, LABELED_KINDS, kinds_with
 from bertjax.data.formats.base import TextFormat
-from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.formats.segments import SegmentPairs
 from bertjax.runtime.errors import UserError
 
 

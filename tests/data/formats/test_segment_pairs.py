@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from bertjax.data.formats.segment_pairs import SegmentPairs
+from bertjax.data.formats.segments import SegmentPairs
 from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import split_of

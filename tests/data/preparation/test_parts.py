@@ -16,7 +16,7 @@ from bertjax.data import remote
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
-from bertjax.data.preparation import parts, pieces, sample, shards
+from bertjax.data.preparation import beam, pieces, sample, shards
 from bertjax.data.preparation.beam import Beam
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.sample import Sample
@@ -121,7 +121,7 @@ def test_a_stopped_preparation_resumes_and_a_damaged_shard_starts_from_scratch(c
     config, temp = dataclasses.replace(config, store=f"{config.store}-beam"), tmp_path / "temp"
     runner = Unreliable(temp=str(temp))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(parts.PartEncoder, "__call__", _interrupt)
+        patch.setattr(beam.PartEncoder, "__call__", _interrupt)
         prepare(config, runner)
     [seal] = temp.rglob(pieces.SEAL)
     before = seal.stat().st_mtime_ns

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
-from bertjax.data.formats.segment_pairs import SegmentPairs
-from bertjax.data.formats.sentence_order import SentenceOrder
+from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.sentence_pairs import SentenceOrder
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation import pieces
 from bertjax.data.preparation.prepare import prepare

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.store import Split
-from bertjax.data.text import collocations
+from bertjax.data.text import lexicon
 from tests.ragged import VOCABULARY
 
 FREQUENT, RARE = (100, 301 + 50, 101), (110, 111, 112)
@@ -32,7 +32,7 @@ def split(tmp_path) -> Split:
 
 def test_phrases_are_found_whole_and_chance_pairs_are_not(split):
     """The frequent phrase has a word of two tokens and a word of one; the rare one is below MIN_COUNT."""
-    mined = collocations.collocations(split, VOCABULARY)
+    mined = lexicon.collocations(split, VOCABULARY)
     assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]
 
 
@@ -44,9 +44,9 @@ def test_the_score_by_hand(tmp_path, monkeypatch):
     tokens[[500, 520, 540]] = [10, 10, 11]
     split = write(tmp_path, tokens, 20)
     for threshold, phrases in ((33.3, 1), (33.4, 0)):
-        monkeypatch.setattr(collocations, "THRESHOLD", threshold)
-        monkeypatch.setattr(collocations, "LONGEST", 2)
-        mined = [tuple(phrase.tolist()) for phrase in collocations.collocations(split, VOCABULARY)]
+        monkeypatch.setattr(lexicon, "THRESHOLD", threshold)
+        monkeypatch.setattr(lexicon, "LONGEST", 2)
+        mined = [tuple(phrase.tolist()) for phrase in lexicon.collocations(split, VOCABULARY)]
         assert mined.count((10, 11)) == phrases
 
 
@@ -54,12 +54,12 @@ def test_no_phrase_crosses_a_sentence(tmp_path):
     rng = np.random.default_rng(0)
     tokens = rng.integers(120, 300, 40_000)
     tokens[9::10], tokens[10::10] = 10, 11
-    assert collocations.collocations(write(tmp_path, tokens, 10), VOCABULARY) == []
+    assert lexicon.collocations(write(tmp_path, tokens, 10), VOCABULARY) == []
 
 
 def test_a_large_corpus_is_sampled_everywhere(split, monkeypatch):
-    monkeypatch.setattr(collocations, "SAMPLE_TOKENS", 20_000)
-    tokens, boundary = collocations._sample(split)
+    monkeypatch.setattr(lexicon, "SAMPLE_TOKENS", 20_000)
+    tokens, boundary = lexicon._sample(split)
     assert 18_000 < len(tokens) <= 20_000 and boundary[0]
-    mined = collocations.collocations(split, VOCABULARY)
+    mined = lexicon.collocations(split, VOCABULARY)
     assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]

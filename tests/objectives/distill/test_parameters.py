@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.bert import BertEmbeddings
-from bertjax.models.parameters import encoder_shapes
+from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.hidden import HiddenStates
 from bertjax.objectives.distill.losses.parameters import Parameters

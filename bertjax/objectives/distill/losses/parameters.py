@@ -14,7 +14,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.parameters import encoder_shapes
+from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.distill.losses.base import Pairs, Values, check_choice
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.runtime.errors import UserError, shorten
