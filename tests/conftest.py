@@ -6,6 +6,7 @@ import importlib.resources
 import json
 import os
 import subprocess
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,19 @@ from tests import runs
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if jaxlib.version.__version_info__ < (0, 11):
     QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="K/N", help="run the K-th of N parts of the test files")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the files of one part, chosen by a hash of their names."""
+    if config.option.part:
+        part, parts = map(int, config.option.part.split("/"))
+        kept = [item for item in items if zlib.crc32(item.location[0].encode()) % parts == part - 1]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        items[:] = kept
 
 
 def pytest_configure(config: pytest.Config) -> None:
