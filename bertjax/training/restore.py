@@ -39,6 +39,11 @@ class Restored:
     is_new: bool
     owes_evaluation: bool
 
+    @property
+    def of_hooks(self) -> dict[str, Any]:
+        """What hooks have put into the metadata (`Hook.on_save`); empty at step 0."""
+        return self.meta.get("hooks", {})
+
     def take_state(self) -> State:
         """Return the state and forget it: training reuses its memory, so that nothing else may hold it."""
         state, self.state = self.state, None

@@ -291,13 +291,14 @@ def read_checkpoint(path: Path, step: str) -> Export:
     # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
     steps = sum(stage.steps for stage in stages)
     to_model_params = ModelParams(lora, pruning, quantization, steps)
+    totals = restored.meta["hooks"]["totals"]
     model = Export(
         settings=_tuned(settings, workdir, number),
         encoder=encoder,
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         # Only a branch has counts of a trunk.
-        numbers={"steps": number, **{k: v for k, v in restored.meta["totals"].items() if v or "trunk" not in k}},
+        numbers={"steps": number, **{k: v for k, v in totals.items() if v or "trunk" not in k}},
         modules=starts[-1].get("modules", {}) if starts else {},
     )
     stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
