@@ -1,14 +1,18 @@
 """The first and the last moments of a start: its signs of life, a refusal, and what may not change its exit code."""
 
+import errno
 import json
+import os
 import shutil
 
 import jax
 import pytest
+import tenacity
 
 from bertjax.cli import status, train_results
 from bertjax.cli.several import Summary
 from bertjax.config.config import Config
+from bertjax.runtime import storage
 from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import Unavailable
 from bertjax.training import start
@@ -50,6 +54,38 @@ def test_a_refused_start_leaves_the_sign_of_life_of_the_one_before(flags, undist
     assert runs.call(*flags, "--config.stages.0.batch=10", f"--workdir={workdir}") == BAD_INPUT
     assert ((workdir / "heartbeat.json").read_bytes(), (workdir / "elapsed.json").read_bytes()) == before
     assert status.run([workdir])[0][0].state == "finished"
+
+
+@pytest.mark.parametrize(
+    "record, code, remedy",
+    [
+        ("its file does not answer", STOPPED, "run the same command again"),
+        ("its file is lost", BAD_INPUT, "restore that file"),
+        ("it is of another run", BAD_INPUT, "learning_rate: 0.002 -> 0.03); restore the file"),
+    ],
+)
+def test_a_run_does_not_continue_under_settings_that_nobody_has_compared(
+    record, code, remedy, flags, resumed, monkeypatch, capsys
+):
+    path, stat = resumed / "config.json", os.stat
+    if record == "it is of another run":
+        path.write_text(path.read_text().replace('"learning_rate": 0.002', '"learning_rate": 0.03'))
+    if record == "its file is lost":
+        path.unlink()
+    before = {name: content for name, content in runs.content(resumed).items() if name != "heartbeat.json"}
+    if code == STOPPED:
+
+        def stale(name, **options):
+            if str(name) == str(path):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return stat(name, **options)
+
+        monkeypatch.setattr(os, "stat", stale)
+        monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
+    assert runs.call(*flags, "--config.optimizer.learning_rate=0.03", f"--workdir={resumed}") == code
+    monkeypatch.undo()
+    assert remedy in capsys.readouterr().err.splitlines()[-1]
+    assert {name: content for name, content in runs.content(resumed).items() if name != "heartbeat.json"} == before
 
 
 def test_a_device_that_fails_for_an_unknown_reason_is_bad_input_only_before_the_run_has_trained(

@@ -213,7 +213,17 @@ def read_bytes(path: epath.PathLike) -> bytes:
 
 def exists(path: epath.PathLike) -> bool:
     """Return whether a local or remote file or folder exists; see `read_bytes` for errors."""
-    return retry(epath.Path(path).exists, path)
+
+    def look() -> bool:
+        if is_remote(path):
+            return epath.Path(path).exists()
+        try:
+            os.stat(path)  # `os.path.exists` takes every error for absence, such as a stale handle of NFS
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    return retry(look, path)
 
 
 def names_in(folder: epath.PathLike) -> list[str]:

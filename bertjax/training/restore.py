@@ -9,6 +9,7 @@ from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import branch
 from bertjax.training.config import RuntimeConfig
 from bertjax.training.parallel import processes
+from bertjax.training.run import record
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.metrics import read_scores
@@ -71,6 +72,8 @@ def restore(start: Start) -> Restored:
     state, step, meta = (restored.tree, restored.step, restored.meta) if restored else (start.create_state(), 0, {})
     check_replicas(state, step)
     start.session.watchdog.locate(step, timetable.steps)
+    if own:
+        record.check_checkpoint(files, start.run_record, step, meta)
     if restored:
         remedy = f", or move the checkpoints after the first skipped step out of {files.checkpoints}" if own else ""
         check_skipped_rows(runtime, step, meta.get("skip_rows", []), remedy)

@@ -162,11 +162,9 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
     # settings may give other steps.
     changed = _differences(_settings_of(before), _settings_of(record))
     resolved = _differences(_identity(before), record.identity)
-    last = len(record.config.stages) - 1
-    lengths = tuple(f"stages.{last}.{name}: " for name in _LENGTHS)
-    if all(line.startswith(lengths) for line in changed):  # also true without changes
+    if not _beside_length(changed, record):  # also true without changes
         # With `warmup_share`, more steps in all mean more warm-up steps.
-        further = [line for line in resolved if not line.startswith((*lengths, "optimizer.warmup_steps: "))]
+        further = _beside_length(resolved, record, "optimizer.warmup_steps: ")
         steps_before, steps = before.config.stages[-1].steps, record.config.stages[-1].steps
         if changed and steps <= steps_before:
             raise _other_settings(workdir, changed, "a run cannot be shortened: use another --workdir")
@@ -180,6 +178,23 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
             )
         return True
     raise _other_settings(workdir, changed, "use another --workdir, or the old settings")
+
+
+def check_checkpoint(workdir: Workdir, record: RunRecord, step: int, meta: Mapping[str, Any]) -> None:
+    """Raise UserError if the metadata of a checkpoint in a workdir is of another run than the record."""
+    saved = dataclasses.replace(record, config=from_dict(meta["config"]), identity=meta["identity"])
+    changed = _differences(_identity(saved), record.identity)
+    if other := _beside_length(changed, record, "optimizer.warmup_steps: "):  # a run may have become longer since
+        raise UserError(
+            f"checkpoint {step} in {workdir.checkpoints} is of another run than {workdir.config} ({'; '.join(other)}); "
+            "restore the file that belongs to it, or use another --workdir"
+        )
+
+
+def _beside_length(changed: Sequence[str], record: RunRecord, *also: str) -> list[str]:
+    """Return the differences that are not lengths of the last stage, and do not start with one of `also`."""
+    last = len(record.config.stages) - 1
+    return [line for line in changed if not line.startswith((*(f"stages.{last}.{name}: " for name in _LENGTHS), *also))]
 
 
 def finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
@@ -275,7 +290,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     workdir = Workdir.at(path)
     # Plain dicts, not `read_record`: exporting a checkpoint must not import the run's own modules.
     record = _read(workdir)
-    if not workdir.checkpoints.exists():
+    if not storage.exists(workdir.checkpoints):
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
     restored = _restore(Checkpoints(workdir.checkpoints), path, step)
     number, starts = restored.step, read_jsonl(workdir.starts)
