@@ -17,6 +17,7 @@ from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import Unavailable
 from bertjax.training import start
 from tests import runs
+from tests.faults import injection
 from tests.waiting import wait_until
 
 
@@ -98,6 +99,25 @@ def test_a_device_that_fails_for_an_unknown_reason_is_bad_input_only_before_the_
     for workdir, code in ((tmp_path / "new", BAD_INPUT), (undisturbed, FAILED)):
         assert runs.call(*flags, f"--workdir={workdir}") == code
         assert "JAX cannot start on cpu: UNKNOWN: TPU initialization failed" in capsys.readouterr().err
+
+
+def test_a_finished_command_that_is_repeated_prints_its_result_and_writes_nothing(flags, resumed, capsys):
+    def files() -> dict[str, tuple[int, bytes]]:
+        return {
+            str(path.relative_to(resumed)): (path.stat().st_mtime_ns, path.read_bytes())
+            for path in resumed.rglob("*")
+            if path.is_file() and path.name not in ("heartbeat.json", ".lock")
+        }
+
+    before = files()
+    assert runs.call(*flags, f"--workdir={resumed}") == FINISHED
+    assert files() == before and json.loads((resumed / "heartbeat.json").read_text())["state"] == "finished"
+    printed = capsys.readouterr().out
+    assert f"encoder   {resumed / 'export'}" in printed and "mlm_loss" in printed and "next      " in printed
+    weights = resumed / "export" / "model.safetensors"
+    injection.flip_a_bit(weights)  # it is not what was written, so it is written again
+    assert runs.call(*flags, f"--workdir={resumed}") == FINISHED
+    assert weights.read_bytes() == before["export/model.safetensors"][1]
 
 
 def test_what_cannot_be_printed_after_the_end_is_a_warning(tmp_path, caplog):

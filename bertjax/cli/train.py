@@ -41,7 +41,7 @@ from bertjax.training.results import classes, curves, folds
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds
 from bertjax.training.results.sparsity import describe_zeros
-from bertjax.training.run import foreign_code
+from bertjax.training.run import foreign_code, record
 from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, write_json, write_jsonl
 
@@ -92,11 +92,17 @@ def run(
         facts = describe_labeled(started)
         with opened.watchdog.state("restoring"):
             restored = restore(started)
+            is_at_end = restored.step == started.program.timetable.steps and not restored.owes_evaluation
+            figures = record.shared_figures(opened.files, started.run_record.settings) if is_at_end else None
+        files, tokenizer = opened.files, started.feeds.store.tokenizer
+        if figures:  # nothing is left to do, and what is there stays as it is
+            opened.end("finished", command_line.FINISHED, restored.step)
+            return Summary(restored.step, True, figures, files.path, tokenizer.pad_id)
+        with opened.watchdog.state("restoring"):
             metrics_log = open_log(started, restored)
             hooks = [*default_hooks(started, restored, metrics_log, profile), *own]
             current = Run(started, restored, metrics_log, hooks, should_stop)
         started.commit()  # up to here, a refused start has not changed any file of the run
-        files, tokenizer = opened.files, started.feeds.store.tokenizer
         if complaint := families.tokenizer_complaint(started.program.encoder, tokenizer):
             log.warning("the model will convert neither to transformers nor to ONNX: %s", complaint)
         if facts:

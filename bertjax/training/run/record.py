@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
-from bertjax.config import private_paths, typed
+from bertjax.config import export, private_paths, typed
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export, encoder_of, exported, with_encoder
 from bertjax.config.typed import differences
@@ -197,18 +198,34 @@ def _beside_length(changed: Sequence[str], record: RunRecord, *also: str) -> lis
     return [line for line in changed if not line.startswith((*(f"stages.{last}.{name}: " for name in _LENGTHS), *also))]
 
 
-def finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
+def shared_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
     """Return the content of `summary.json` if the workdir holds a finished run with these settings, else None.
 
-    `runtime` settings may differ, because they do not change the result.
+    `runtime` settings may differ, because they do not change the result. A run without a whole export of its last step
+    has not finished. Process 0 reads for all.
     """
+    return processes.from_writer(lambda: _finished_figures(workdir, settings), "finished-run")
+
+
+def _finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
     if not has_finished(workdir):
         return None
     before, now = ({**part, "runtime": None} for part in (_read(workdir)["settings"], to_dict(settings)))
     if before != json.loads(json.dumps(now)):
         return None
     summary = read_json(workdir.summary, "eval", "baseline")
+    exports = [workdir.export, workdir.export_ema] if "eval_ema" in summary else [workdir.export]
+    if not all(_is_whole_export(folder, summary["steps"]) for folder in exports):
+        return None
     return {name: value for name, value in summary.items() if name != "finished"}
+
+
+def _is_whole_export(folder: epath.Path, steps: int) -> bool:
+    if not storage.is_remote(folder):
+        return export.is_whole(Path(folder), steps)
+    # The manifest is the last object that is uploaded.
+    manifest = folder / export.MANIFEST
+    return storage.exists(manifest) and read_json(manifest, "numbers")["numbers"].get("steps") == steps
 
 
 def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserError:

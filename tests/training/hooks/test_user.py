@@ -157,6 +157,7 @@ def test_a_stop_while_a_finished_run_is_evaluated_again_is_a_stop(flags, tmp_pat
     """A preemption during the export, and another one after the restart."""
     workdir, steps = tmp_path / "run", itertools.count(1)
     assert runs.call(*flags, f"--workdir={workdir}") == 0
+    (workdir / "export" / "bertjax.json").unlink()
     again = runs.train_until(flags, workdir, lambda: next(steps) == 1)
     assert (again.finished, again.step) == (False, 100)
     assert runs.call(*flags, f"--workdir={workdir}") == 0
