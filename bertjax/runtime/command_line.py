@@ -1,6 +1,7 @@
 """Argument parser, exit codes and printed command lines, shared by all commands."""
 
 import argparse
+import contextlib
 import difflib
 import faulthandler
 import logging
@@ -11,10 +12,11 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from bertjax.runtime import storage
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.runtime.storage import may_pass
 
@@ -121,6 +123,24 @@ def columns_of(args: argparse.Namespace) -> dict[str, str | int]:
             f"--{name.replace('_', '-')}={column} names a column of a labeled file; add {args.column_file}=FILE"
         )
     return columns
+
+
+@contextlib.contextmanager
+def output(out: str) -> Iterator[IO[bytes]]:
+    """Open the file of --out, which appears when it is complete (`storage.whole_file`); stdout if it is empty.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    if not out:
+        yield sys.stdout.buffer  # bytes: output is UTF-8 on every machine, whatever its locale
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with storage.whole_file(Path(out).expanduser()) as file:
+            yield file
+    except storage.StorageError as error:
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
 
 
 class ArgumentParser(argparse.ArgumentParser):
