@@ -25,6 +25,7 @@ from bertjax.interop import families, huggingface
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
+from bertjax.runtime.terminal import guarded, stop_signal
 from bertjax.training import loop, session, start, sweep
 from bertjax.training import minutes as time_budget
 from bertjax.training.evaluation import Evaluation, tuned_config
@@ -42,7 +43,6 @@ from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds
 from bertjax.training.results.sparsity import describe_zeros
 from bertjax.training.run import foreign_code, record
-from bertjax.training.run.stop_signal import stop_signal
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, write_json, write_jsonl
 
 log = logging.getLogger(__name__)
@@ -309,6 +309,7 @@ def main(argv: list[str] | None = None) -> int:
     name = config_file.reference_name(args.config, named)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
+        silenced.enter_context(guarded("stdout"))
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from bertjax.runtime import storage
+from bertjax.runtime import storage, terminal
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.runtime.storage import may_pass
 
@@ -174,9 +174,15 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
+    terminal.prepare_streams()
+    with terminal.guarded("stderr"):
+        return _exit_code_of(main)
+
+
+def _exit_code_of(main: Callable[[], int | None]) -> int:
     # Reading a memory-mapped file from a failed disk or server raises SIGBUS, which kills the process silently.
     if not faulthandler.is_enabled():
-        faulthandler.enable(cast(IO[str], sys.__stderr__))
+        faulthandler.enable(2)
     # gcsfs logs every failed request with its traceback. The error that it raises then ends the command in one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     try:
@@ -210,14 +216,11 @@ def _reader_has_left() -> bool:
 
 def _flushed(code: int) -> int:
     """Flush stdout now, so that an error is reported here and not when the interpreter exits. Keep an earlier code."""
-    if sys.stdout is None:  # closed by the caller (`>&-`)
-        return code
     try:
         sys.stdout.flush()
     except OSError as error:
         failed = UNREAD if isinstance(error, BrokenPipeError) else report(error)
-        # The interpreter flushes again at exit; its own error message would be a second one.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.silence(sys.stdout)  # the interpreter flushes again at exit, with an error message of its own
         return code or failed
     return code
 
