@@ -134,9 +134,9 @@ def call(*flags: str) -> int:
     It saves the start of a process, and compiles nothing if this process has had a run with equal settings.
     """
     from bertjax.cli import train
-    from bertjax.runtime import command_line
+    from bertjax.runtime import command_line, terminal
 
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {signum: signal.getsignal(signum) for signum in terminal.STOP_SIGNALS}
     try:
         with shared_programs():
             return command_line.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))

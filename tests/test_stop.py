@@ -1,28 +1,36 @@
 """How a run is asked to stop: signals, the moment of an evaluation, and seeds that follow."""
 
+import contextlib
+import errno
 import functools
 import json
+import os
+import pty
 import shutil
 import signal
+import sys
+from collections.abc import Callable, Iterator
 from unittest import mock
 
 import pytest
 
 from bertjax.cli import evaluate, train
 from bertjax.config.config import Config
+from bertjax.runtime import terminal
+from bertjax.runtime.command_line import STOPPED
 from bertjax.training import evaluation
 from bertjax.training.evaluation import Evaluator
-from bertjax.training.run import stop_signal
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from tests import runs
+from tests.faults import injection
 from tests.waiting import Clock, wait_until
 
 
 @pytest.fixture
 def stop():
     """The handler of a training, until the end of the test."""
-    handlers = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
-    yield stop_signal.stop_signal()
+    handlers = {signum: signal.getsignal(signum) for signum in terminal.STOP_SIGNALS}
+    yield terminal.stop_signal()
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
 
@@ -30,7 +38,7 @@ def stop():
 @pytest.fixture(autouse=True)
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(stop_signal, "time", clock)
+    monkeypatch.setattr(terminal, "time", clock)
     return clock
 
 
@@ -48,6 +56,24 @@ def test_one_sigterm_and_its_repetitions_are_one_request(stop, clock):
     assert stop()
 
 
+def test_a_terminal_that_closes_twice_asks_once(stop, clock):
+    send(signal.SIGHUP)
+    assert stop()
+    clock.now += 60.0
+    send(signal.SIGHUP)
+
+
+def test_nohup_is_heeded():
+    before = [signal.getsignal(signum) for signum in terminal.STOP_SIGNALS]
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        terminal.stop_signal()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for signum, handler in zip(terminal.STOP_SIGNALS, before):
+            signal.signal(signum, handler)
+
+
 def test_a_later_sigterm_leaves_without_saving(stop, clock):
     send(signal.SIGTERM)
     clock.now += 5.1
@@ -60,6 +86,45 @@ def test_a_second_interrupt_leaves_without_saving(stop):
     assert stop()
     with pytest.raises(KeyboardInterrupt):
         send(signal.SIGINT)
+
+
+# {fault: signal that comes with it}: Ctrl-C also ends `tee`, a terminal that closes sends SIGHUP, and Slurm SIGTERM.
+FAULTS = {errno.EPIPE: signal.SIGINT, errno.EIO: signal.SIGHUP, errno.ENOSPC: signal.SIGTERM}
+# {moment of the fault: phase and number of its call}
+MOMENTS = {"step": ("step", 3), "evaluation": ("evaluation", 1), "stop": ("step", 7)}
+
+
+@contextlib.contextmanager
+def breakable(name: str, fault: int, monkeypatch) -> Iterator[Callable[[], None]]:
+    """Replace a stream by a pipe, a terminal or a file, and yield a function after which writing to it fails."""
+    number = {"stdout": 1, "stderr": 2}[name]
+    own = os.dup(number)
+    if fault == errno.ENOSPC:
+        written, full = os.open(os.devnull, os.O_WRONLY), os.open("/dev/full", os.O_WRONLY)
+    else:
+        other, written = os.pipe() if fault == errno.EPIPE else pty.openpty()
+    os.dup2(written, number)
+    monkeypatch.setattr(sys, name, open(number, "w", buffering=1, closefd=False))
+    yield lambda: os.dup2(full, number) if fault == errno.ENOSPC else os.close(other)
+    monkeypatch.undo()
+    os.dup2(own, number)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize("fault", FAULTS, ids=errno.errorcode.get)
+def test_a_stream_that_fails_ends_no_run_and_keeps_no_stop_from_saving(
+    fault, name, moment, flags, tmp_path, monkeypatch
+):
+    brief = ["--config.stages.0.steps=12", "--config.eval.every=6", "--config.runtime.save_every=1000"]
+    with breakable(name, fault, monkeypatch) as break_stream:
+        with injection.at("step", lambda: signal.raise_signal(FAULTS[fault])):  # the 7th
+            with injection.at(MOMENTS[moment][0], break_stream, MOMENTS[moment][1]):
+                code = runs.call(*flags, *brief, f"--workdir={tmp_path}")
+    heartbeat = json.loads((tmp_path / "heartbeat.json").read_text())
+    assert (code, heartbeat["state"], heartbeat["step"]) == (STOPPED, "stopped", 7)
+    assert train.Workdir.at(tmp_path).saved_steps() == [7]
 
 
 def test_a_stop_after_the_last_step_of_a_seed_starts_no_other(monkeypatch, tmp_path):

@@ -1,11 +1,8 @@
 """python -m bertjax predict: use a model from the command line; `bertjax.predictor` does the same in Python."""
 
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +17,8 @@ from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
 from bertjax.inference.readable import text_of
 from bertjax.inference.records import read_lines, records_of, single_field
-from bertjax.runtime import command_line, platform, storage
+from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, json_text, say
-from bertjax.runtime.storage import StorageError
 
 _ARRAY = ".npy"
 _JSON = (".jsonl", ".json")
@@ -75,10 +71,13 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
     Raises:
       UserError: the file cannot be written.
     """
-    with _target(out) as file, bar(request.tokens) as progress:
+    with command_line.output(out) as file, bar(request.tokens) as progress:
         if out.endswith(_ARRAY):
             parts = predictor.outputs(request, progress.update)
-            np.save(file, np.concatenate([outputs["embedding"] for outputs in parts]))
+            vectors = np.concatenate([outputs["embedding"] for outputs in parts])
+            # Not `np.save`, which seeks in a file: the target may be a pipe.
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
+            file.write(vectors.data)
         else:
             predictions = predictor.predictions(request, progress.update)
             lines = request.pipeline.with_answers(source, predictions) if source else None
@@ -94,21 +93,6 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
 
 def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
     return text_of(prediction, fields, readable) if readable else json_text(prediction)
-
-
-@contextlib.contextmanager
-def _target(out: str) -> Iterator[IO[bytes]]:
-    """Open stdout, or a file that appears only when it is complete."""
-    if not out:
-        # Bytes: output is UTF-8 on every machine, whatever its locale.
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    try:
-        with storage.whole_file(Path(out).expanduser()) as file:
-            yield file
-    except StorageError as error:
-        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
 
 
 def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:

@@ -9,7 +9,6 @@ from etils import epath
 
 from bertjax.config.config import Config
 from bertjax.runtime import platform
-from bertjax.training.parallel import processes
 from bertjax.training.run import record
 from bertjax.training.run.workdir import Workdir
 
@@ -57,8 +56,7 @@ def run_each(
     with platform.sharing_compiled_programs():
         for folder, config in configs.items():
             files = Workdir.at(f"{workdir}/{folder}")
-            finished = processes.from_writer(lambda: record.finished_figures(files, config), "finished-run")  # noqa: B023
-            if finished:
+            if finished := record.shared_figures(files, config):
                 summary = Summary(finished["steps"], True, finished, files.path)
             else:
                 print(f"run       {files.root}", flush=True)

@@ -25,6 +25,7 @@ from bertjax.interop import families, huggingface
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
+from bertjax.runtime.terminal import guarded, stop_signal
 from bertjax.training import loop, session, start, sweep
 from bertjax.training import minutes as time_budget
 from bertjax.training.evaluation import Evaluation, tuned_config
@@ -41,8 +42,7 @@ from bertjax.training.results import classes, curves, folds
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds
 from bertjax.training.results.sparsity import describe_zeros
-from bertjax.training.run import foreign_code
-from bertjax.training.run.stop_signal import stop_signal
+from bertjax.training.run import foreign_code, record
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, write_json, write_jsonl
 
 log = logging.getLogger(__name__)
@@ -92,11 +92,17 @@ def run(
         facts = describe_labeled(started)
         with opened.watchdog.state("restoring"):
             restored = restore(started)
+            is_at_end = restored.step == started.program.timetable.steps and not restored.owes_evaluation
+            figures = record.shared_figures(opened.files, started.run_record.settings) if is_at_end else None
+        files, tokenizer = opened.files, started.feeds.store.tokenizer
+        if figures:  # nothing is left to do, and what is there stays as it is
+            opened.end("finished", command_line.FINISHED, restored.step)
+            return Summary(restored.step, True, figures, files.path, tokenizer.pad_id)
+        with opened.watchdog.state("restoring"):
             metrics_log = open_log(started, restored)
             hooks = [*default_hooks(started, restored, metrics_log, profile), *own]
             current = Run(started, restored, metrics_log, hooks, should_stop)
         started.commit()  # up to here, a refused start has not changed any file of the run
-        files, tokenizer = opened.files, started.feeds.store.tokenizer
         if complaint := families.tokenizer_complaint(started.program.encoder, tokenizer):
             log.warning("the model will convert neither to transformers nor to ONNX: %s", complaint)
         if facts:
@@ -303,6 +309,7 @@ def main(argv: list[str] | None = None) -> int:
     name = config_file.reference_name(args.config, named)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
+        silenced.enter_context(guarded("stdout"))
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}

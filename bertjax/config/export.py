@@ -6,6 +6,7 @@ use.
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,6 +96,20 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     export.tokenizer.save(folder / _TOKENIZER)
     settings = private_paths.without(export.settings)
     write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, export.modules)
+
+
+def is_whole(folder: Path, steps: int) -> bool:
+    """Return whether a folder is the export of a run after so many steps, with the weights that were written."""
+    try:
+        manifest, _ = read_manifest(folder), read_tokenizer(folder)
+        return manifest["numbers"].get("steps") == steps and manifest.get("weights") == _digest(folder / WEIGHTS)
+    except (OSError, UserError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read(folder: os.PathLike) -> Export:
@@ -213,9 +228,11 @@ def write_manifest(
         "config": settings,
         "vocab_size": vocab_size,
         "numbers": numbers,
+        "weights": _digest(Path(folder) / WEIGHTS),
     }
     if modules:
         manifest["modules"] = modules
+    storage.flush_folder(Path(folder))  # the manifest must not survive a crash of the machine without the weights
     storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
 
 

@@ -36,10 +36,8 @@ PIECE_BYTES = 32 << 20
 
 def exists(folder: epath.Path) -> bool:
     """Return whether a local folder exists, or a complete remote one."""
-    if not is_remote(folder):
-        return folder.exists()
     with _reported(folder, f"cannot look into {folder}"):
-        return storage.retry((folder / SEAL).exists, folder)
+        return storage.exists(folder / SEAL if is_remote(folder) else folder)
 
 
 def cached(folder: epath.Path, cache_dir: str) -> Path:

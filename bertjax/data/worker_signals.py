@@ -12,12 +12,12 @@ import threading
 from collections.abc import Iterator
 from typing import cast
 
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+from bertjax.runtime.terminal import STOP_SIGNALS
 
 
 def ignore_stop_signals() -> None:
-    """Ignore SIGTERM and Ctrl-C in this process."""
-    for signum in _STOP_SIGNALS:
+    """Ignore SIGTERM, SIGHUP and Ctrl-C in this process."""
+    for signum in STOP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
 
 
@@ -43,7 +43,7 @@ def stop_signals_blocked() -> Iterator[None]:
 
     Otherwise a signal would end a worker that is still importing, before it calls `ignore_stop_signals`.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:

@@ -145,6 +145,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     text = card.text(export, family, parts, longest, notes, about, on_mean)
     (folder / card.FILE).write_text(text, encoding="utf-8")
     settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings
+    storage.flush_folder(folder)
     storage.write_text(folder / CONFIG, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return [f"architecture {architecture}, {sum(tensor.size for tensor in tensors.values()):,} parameters", *notes]
 

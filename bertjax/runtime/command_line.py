@@ -1,6 +1,7 @@
 """Argument parser, exit codes and printed command lines, shared by all commands."""
 
 import argparse
+import contextlib
 import difflib
 import faulthandler
 import logging
@@ -11,10 +12,11 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
+from bertjax.runtime import storage, terminal
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.runtime.storage import may_pass
 
@@ -123,6 +125,24 @@ def columns_of(args: argparse.Namespace) -> dict[str, str | int]:
     return columns
 
 
+@contextlib.contextmanager
+def output(out: str) -> Iterator[IO[bytes]]:
+    """Open the file of --out, which appears when it is complete (`storage.whole_file`); stdout if it is empty.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
+    if not out:
+        yield sys.stdout.buffer  # bytes: output is UTF-8 on every machine, whatever its locale
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with storage.whole_file(Path(out).expanduser()) as file:
+            yield file
+    except storage.StorageError as error:
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
+
+
 class ArgumentParser(argparse.ArgumentParser):
     """The parser of one command: its texts keep their lines, and a bad flag raises UserError instead of exiting.
 
@@ -154,9 +174,15 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
+    terminal.prepare_streams()
+    with terminal.guarded("stderr"):
+        return _exit_code_of(main)
+
+
+def _exit_code_of(main: Callable[[], int | None]) -> int:
     # Reading a memory-mapped file from a failed disk or server raises SIGBUS, which kills the process silently.
     if not faulthandler.is_enabled():
-        faulthandler.enable(cast(IO[str], sys.__stderr__))
+        faulthandler.enable(2)
     # gcsfs logs every failed request with its traceback. The error that it raises then ends the command in one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     try:
@@ -190,14 +216,11 @@ def _reader_has_left() -> bool:
 
 def _flushed(code: int) -> int:
     """Flush stdout now, so that an error is reported here and not when the interpreter exits. Keep an earlier code."""
-    if sys.stdout is None:  # closed by the caller (`>&-`)
-        return code
     try:
         sys.stdout.flush()
     except OSError as error:
         failed = UNREAD if isinstance(error, BrokenPipeError) else report(error)
-        # The interpreter flushes again at exit; its own error message would be a second one.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        terminal.silence(sys.stdout)  # the interpreter flushes again at exit, with an error message of its own
         return code or failed
     return code
 

@@ -10,6 +10,7 @@ import glob
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -213,7 +214,17 @@ def read_bytes(path: epath.PathLike) -> bytes:
 
 def exists(path: epath.PathLike) -> bool:
     """Return whether a local or remote file or folder exists; see `read_bytes` for errors."""
-    return retry(epath.Path(path).exists, path)
+
+    def look() -> bool:
+        if is_remote(path):
+            return epath.Path(path).exists()
+        try:
+            os.stat(path)  # `os.path.exists` takes every error for absence, such as a stale handle of NFS
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    return retry(look, path)
 
 
 def names_in(folder: epath.PathLike) -> list[str]:
@@ -299,14 +310,27 @@ def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a draft of a local file; it replaces `path` when the block ends, unless the block fails.
 
-    After a power failure, `path` is the old file or the complete new one.
+    After a power failure, `path` is the old file or the complete new one. It keeps the mode of the old file, and a link
+    stays: the file that it names is replaced. A device, a pipe or an open file (`/dev/fd/3`) is written to instead.
     """
-    # Flush before the rename: file systems may put the new name on disk before the content.
-    draft = _draft(path)
     with storage_errors(path):
-        file = open(draft, "wb")
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            mode = None
+        is_replaced = mode is None or (stat.S_ISREG(mode) and not _is_descriptor(path))
+        path = Path(os.path.realpath(path)) if is_replaced else path
+        draft = _draft(path)
+        file = open(draft, "wb") if is_replaced else open(path, "ab")
+    if not is_replaced:
+        with file:
+            yield file
+        return
+    # Flush before the rename: file systems may put the new name on disk before the content.
     try:
         with file:
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -314,6 +338,15 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Return whether an existing path is an open file of a process: `/dev/fd/3`, `/dev/stdout`, `>(gzip > FILE)`."""
+    while not re.fullmatch(r"/proc/.*/fd|/dev/fd", folder := os.path.realpath(path.parent)):
+        if not path.is_symlink():
+            return False
+        path = Path(folder, os.readlink(path))
+    return True
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ def regular_file(path: epath.PathLike) -> epath.PathLike:
       FileNotFoundError: it does not exist.
       OSError: it is a folder, or a pipe or device, which may be endless.
     """
-    if not epath.Path(path).exists():
+    if storage.is_remote(path) and not epath.Path(path).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     if not storage.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):  # epath's is_file accepts devices
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))

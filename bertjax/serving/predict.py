@@ -1,18 +1,15 @@
 """python -m bertjax predict MODEL.onnx: answers without JAX."""
 
-import contextlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.inference.readable import text_of
 from bertjax.inference.records import read_file, read_lines, records_of, single_field
-from bertjax.runtime import command_line, storage
+from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
-from bertjax.runtime.storage import StorageError
 from bertjax.serving.answers import answers_of
 from bertjax.serving.description import EMBEDDING, Description
 from bertjax.serving.model import OnnxModel, Row, Text
@@ -36,20 +33,6 @@ def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Ite
         answers = answers_of(model.description, model.values(rows[part]))
         for record, answer in zip(records[part], answers, strict=True):
             yield {name: value for name, value in record.items() if name != WHERE} | answer
-
-
-@contextlib.contextmanager
-def _target(out: str) -> Iterator[IO[bytes]]:
-    """Open stdout, or a file that appears only when it is complete."""
-    if not out:
-        yield sys.stdout.buffer  # bytes: output is UTF-8 on every machine, whatever its locale
-        sys.stdout.buffer.flush()
-        return
-    try:
-        with storage.whole_file(Path(out).expanduser()) as file:
-            yield file
-    except StorageError as error:
-        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
 
 
 def _records(texts: list[str], file: str, description: Description) -> list[Record]:
@@ -106,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     # All records first, so that a bad one is found before anything is computed.
     rows = model.rows(texts_of(description, records))
     is_readable = description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
-    with _target(args.out) as file:
+    with command_line.output(args.out) as file:
         for answer in predictions(model, records, rows):
             if is_readable:
                 line = text_of(answer, description.fields, args.top or _SHOWN)

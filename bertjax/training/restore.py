@@ -9,6 +9,7 @@ from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import branch
 from bertjax.training.config import RuntimeConfig
 from bertjax.training.parallel import processes
+from bertjax.training.run import record
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.metrics import read_scores
@@ -39,6 +40,11 @@ class Restored:
     is_new: bool
     owes_evaluation: bool
 
+    @property
+    def of_hooks(self) -> dict[str, Any]:
+        """What hooks have put into the metadata (`Hook.on_save`); empty at step 0."""
+        return self.meta.get("hooks", {})
+
     def take_state(self) -> State:
         """Return the state and forget it: training reuses its memory, so that nothing else may hold it."""
         state, self.state = self.state, None
@@ -66,6 +72,8 @@ def restore(start: Start) -> Restored:
     state, step, meta = (restored.tree, restored.step, restored.meta) if restored else (start.create_state(), 0, {})
     check_replicas(state, step)
     start.session.watchdog.locate(step, timetable.steps)
+    if own:
+        record.check_checkpoint(files, start.run_record, step, meta)
     if restored:
         remedy = f", or move the checkpoints after the first skipped step out of {files.checkpoints}" if own else ""
         check_skipped_rows(runtime, step, meta.get("skip_rows", []), remedy)

@@ -109,10 +109,16 @@ def claim(files: Workdir, longer: bool, closing: contextlib.ExitStack) -> Lease 
     """Lock a workdir until `closing` closes; see `Workdir.locked`.
 
     Raises:
-      UserError: the path cannot hold checkpoints, or `longer` is set and the workdir has no run to continue.
+      UserError: the path cannot hold checkpoints, has some without a record, or has no run although `longer` is set.
     """
     files.check_checkpoints()
     lock = closing.enter_context(files.locked())
-    if longer and not storage.exists(files.config):
-        raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
+    if not storage.exists(files.config):
+        if saved := files.saved_steps():  # any settings would continue it: only the record has those of the run
+            raise UserError(
+                f"workdir {files.root} has checkpoint {saved[-1]} and no {files.config.name}; restore that file from a "
+                "copy, or use another --workdir"
+            )
+        if longer:
+            raise UserError(f"--longer finds no run in {files.root}; name the run to continue with --workdir")
     return lock

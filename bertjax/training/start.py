@@ -61,6 +61,7 @@ class Start:
         """Metadata stored with every checkpoint."""
         return {
             "config": configuration.to_dict(self.program.config),
+            "identity": self.run_record.identity,
             "tokenizer": self.feeds.store.tokenizer.fingerprint,
             "plans": self.feeds.fingerprints,
             "layout": report.layout_line(self.program),

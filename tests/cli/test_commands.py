@@ -67,12 +67,17 @@ def test_only_help_ends_a_command_with_0_before_its_end(capsys):
         assert error.startswith("error: user code ended the process") and error.count("\n") == 1
 
 
-def ended(body: str, stdout) -> tuple[int, str]:
-    """Run a command whose entry point has this body; return its exit code and what it printed on stderr."""
+def ended(body: str, stdout, closing: str = "", **environment: str) -> tuple[int, str]:
+    """Run a command whose entry point has this body; return its exit code and what it printed on stderr.
+
+    Args:
+      closing: redirection of a shell that closes a stream, such as `>&-`.
+    """
     code = f"import argparse, os, sys\nfrom bertjax.runtime import command_line, errors\ndef main():\n    {body}\n"
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     command = [sys.executable, "-c", f"{code}sys.exit(command_line.exit_code_of(main))"]
-    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ, text=True)
+    command = ["bash", "-c", f'exec "$@" {closing}', "bash", *command]
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ | environment, text=True)
     return done.returncode, done.stderr
 
 
@@ -123,9 +128,28 @@ def test_an_output_that_cannot_be_written_is_one_line():
     assert code == command_line.FAILED and "No space left on device" in error and error.count("\n") == 1
 
 
-def test_a_closed_output_changes_nothing():
-    for body, expected in (
-        ("pass", (0, "")),
-        ("raise errors.UserError('bad')", (command_line.BAD_INPUT, "error: bad\n")),
-    ):
-        assert ended(f"os.close(1) if sys.stdout else None; sys.stdout = None; {body}", subprocess.PIPE) == expected
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("ending, code", [("pass", 0), ("raise errors.UserError('bad')", command_line.BAD_INPUT)])
+def test_a_stream_that_is_closed_changes_nothing(ending, code, closing):
+    body = (
+        "print('note', file=sys.stderr, flush=True); text = b'' if sys.stdin.isatty() else sys.stdin.buffer.read()\n"
+        "    with command_line.output('') as file: file.write(b'line' + text)\n"
+        "    with open(os.devnull) as data: assert data.fileno() > 2, 'libraries write errors to 2'\n"
+        f"    {ending}"
+    )
+    expected = "" if "2>" in closing else "note\n" + "error: bad\n" * bool(code)
+    assert ended(body, subprocess.DEVNULL, closing) == (code, expected)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_terminal_without_the_letters_shows_escapes(stream):
+    body = f"print('\uae00', file=sys.{stream})"
+    assert ended(body, subprocess.DEVNULL, PYTHONIOENCODING="latin-1") == (0, "\\uae00\n" * (stream == "stderr"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_errors_that_cannot_be_printed_change_no_result(tmp_path):
+    for body, code in (("print('a line', file=sys.stderr)", 0), ("raise errors.UserError('bad')", 2)):
+        with open(tmp_path / "out", "w") as out:
+            assert ended(f"print('result'); {body}", out, "2>/dev/full") == (code, "")
+        assert (tmp_path / "out").read_text() == "result\n"

@@ -44,7 +44,7 @@ def save(root, step: int, age: float) -> None:
     (folder / "_CHECKPOINT_METADATA").write_text(json.dumps({"commit_timestamp_nsecs": (time.time() - age) * 1e9}))
     totals = {"seconds": 10.0, "data_wait_seconds": 0.5, "compile_seconds": 0.5}
     totals |= {"checkpoint_seconds": 0.5, "evaluation_seconds": 0.5}
-    (folder / "meta" / "metadata").write_text(json.dumps({"totals": totals}))
+    (folder / "meta" / "metadata").write_text(json.dumps({"hooks": {"totals": totals}}))
     (root / "elapsed.json").write_text("[12.0, 4.0]")
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from bertjax.config.config import from_dict, to_dict
 from bertjax.config.opening import SavedModel
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
+from bertjax.interop import huggingface
 from bertjax.models import vocabulary
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import Untrusted, UserError
@@ -78,6 +80,21 @@ def test_an_export_is_replaced_by_a_newer_one(original, folder):
     export.write(folder, original._replace(numbers={"steps": 2}))
     assert export.read(folder).numbers == {"steps": 2}
     assert sorted(path.name for path in folder.iterdir()) == ["bertjax.json", "model.safetensors", "tokenizer"]
+
+
+@pytest.mark.parametrize("write, seal", [(export.write, "bertjax.json"), (huggingface.write, "config.json")])
+def test_all_files_are_on_disk_before_the_one_that_vouches_for_them(original, tmp_path, monkeypatch, write, seal):
+    flushed, fsync = [], os.fsync
+
+    def flush(number):
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    write(tmp_path / "model", original)
+    (sealed,) = (index for index, path in enumerate(flushed) if path.name.startswith(f".{seal}."))
+    others = {path for path in (tmp_path / "model").rglob("*") if path.is_file() and path.name != seal}
+    assert len(others) > 1 and others <= set(flushed[:sealed])
 
 
 @pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])

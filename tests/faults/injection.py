@@ -27,9 +27,14 @@ PLACES = {
 
 
 @contextlib.contextmanager
-def at(phase: str, action: Callable[[], None]) -> Iterator[None]:
-    """Run an action once when a run in this process reaches a phase, before what it does there."""
-    place, name, number = PLACES[phase]
+def at(phase: str, action: Callable[[], None], number: int = 0) -> Iterator[None]:
+    """Run an action once when a run in this process reaches a phase, before what it does there.
+
+    Args:
+      number: which call of the phase; 0 for the one in the middle of the run.
+    """
+    place, name, middle = PLACES[phase]
+    number = number or middle
     module, _, member = place.partition(":")
     owner = importlib.import_module(module)
     owner = getattr(owner, member) if member else owner

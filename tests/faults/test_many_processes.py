@@ -52,13 +52,13 @@ def test_two_processes_train_like_one(short, pair, tmp_path):
 
 
 def test_stopped_and_each_of_two_killed_and_equal_bit_for_bit(short, pair, tmp_path):
-    """SIGTERM to one stops both. The last start has no corpus, and process 1 sees the record of the run late."""
+    """SIGHUP to one stops both. The last start has no corpus, and process 1 sees the record of the run late."""
     seed = random.randrange(2**32)
     draw = random.Random(seed)
     print(f"seed {seed}")
     processes = runs.start_many(2, *short, f"--workdir={tmp_path}", fault="stops_only")
     runs.wait_for_step(tmp_path, draw.randint(1, 9), processes[0])
-    processes[1].send_signal(signal.SIGTERM)
+    processes[1].send_signal(signal.SIGHUP)
     first, second = runs.finish_many(processes)
     assert (first.returncode, second.returncode) == (STOPPED, STOPPED), first.stderr + second.stderr
     last_step = max(int(path.name) for path in (tmp_path / "checkpoints").iterdir())

@@ -5,9 +5,11 @@ import gzip
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,6 +57,52 @@ def test_a_kill_before_the_rename_leaves_no_folder(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     storage.remove_drafts(tmp_path, path.name)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _reads_pipe(folder: Path) -> tuple[Path, Callable[[], bytes]]:
+    os.mkfifo(folder / "pipe")
+    reading = os.open(folder / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    return folder / "pipe", lambda: os.read(reading, 100)
+
+
+def _reads_link(folder: Path) -> tuple[Path, Callable[[], bytes]]:
+    (folder / "target").write_text("old")
+    (folder / "link").symlink_to("target")
+    return folder / "link", (folder / "target").read_bytes
+
+
+def _reads_substitution(folder: Path) -> tuple[Path, Callable[[], bytes]]:
+    reading, writing = os.pipe()
+    return Path(f"/dev/fd/{writing}"), lambda: os.read(reading, 100)
+
+
+def _reads_appended(folder: Path) -> tuple[Path, Callable[[], bytes]]:
+    """As of `--out=/dev/fd/3 3>>log`."""
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(log, b"old ")
+    (folder / "stdout").symlink_to(f"/proc/self/fd/{log}")
+    return folder / "stdout", lambda: (folder / "log").read_bytes().removeprefix(b"old ")
+
+
+def _reads_device(folder: Path) -> tuple[Path, Callable[[], bytes]]:
+    if os.geteuid():
+        pytest.skip("only root makes devices")
+    os.mknod(folder / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    return folder / "null", lambda: b"new"
+
+
+@pytest.mark.parametrize("node", [_reads_pipe, _reads_link, _reads_substitution, _reads_appended, _reads_device])
+def test_what_is_no_plain_file_is_written_to_and_stays(node, tmp_path):
+    path, read = node(tmp_path)
+    kind, names = os.lstat(path).st_mode, sorted(tmp_path.iterdir())
+    storage.write_text(path, "new")
+    assert read() == b"new" and (os.lstat(path).st_mode, sorted(tmp_path.iterdir())) == (kind, names)
+
+
+def test_a_file_keeps_its_mode(tmp_path):
+    (tmp_path / "private").touch(mode=0o600)
+    storage.write_text(tmp_path / "private", "new")
+    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
 
 
 def test_an_error_leaves_the_old_file_and_no_draft(tmp_path):

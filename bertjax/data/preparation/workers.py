@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bertjax.data.worker_signals import ignore_stop_signals, stop_signals_blocked
+from bertjax.runtime import terminal
 from bertjax.runtime.errors import RunFailed
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
@@ -153,18 +154,19 @@ def _died(worker: subprocess.Popen) -> RunFailed:
 def serve() -> None:
     """A worker's main loop: answer tasks from stdin until the starting process is gone."""
     ignore_stop_signals()  # stdin ends with the starter
-    # A `print` in a filter or library must not end up between the pickled answers.
-    answers, sys.stdout = sys.stdout.buffer, sys.stderr
-    try:
-        work = pickle.load(sys.stdin.buffer)
-        while True:
-            task = pickle.load(sys.stdin.buffer)
-            try:
-                answer = work(task)
-            # The answer is the error itself, which `_receive` raises in the calling process.
-            except Exception as error:
-                answer = error
-            pickle.dump(answer, answers)
-            answers.flush()
-    except (EOFError, BrokenPipeError):
-        os._exit(0)  # without flushing output that nobody reads
+    with terminal.guarded("stderr"):
+        # A `print` in a filter or library must not end up between the pickled answers.
+        answers, sys.stdout = sys.stdout.buffer, sys.stderr
+        try:
+            work = pickle.load(sys.stdin.buffer)
+            while True:
+                task = pickle.load(sys.stdin.buffer)
+                try:
+                    answer = work(task)
+                # The answer is the error itself, which `_receive` raises in the calling process.
+                except Exception as error:
+                    answer = error
+                pickle.dump(answer, answers)
+                answers.flush()
+        except (EOFError, BrokenPipeError):
+            os._exit(0)  # without flushing output that nobody reads

@@ -28,7 +28,7 @@ class Log(Hook):
         # Newest metrics of each task trained since the last line.
         is_due, is_owed = restored.meta.get("evaluation_is_due", False), restored.owes_evaluation
         has_line = is_due and not is_owed  # the evaluation after the save has written this line
-        self._recent: dict[str, float] = {} if has_line else dict(restored.meta.get("recent", {}))
+        self._recent: dict[str, float] = {} if has_line else dict(restored.of_hooks.get("recent", {}))
         self._waiting: tuple[int, dict[str, float]] | None = (restored.step, dict(self._recent)) if is_owed else None
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
@@ -75,7 +75,7 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
     session, config = start.session, start.program.config
     names = config.runtime.trackers if processes.is_writer() else ()
     trackers = [session.closing.enter_context(Tracking(name, session.files, to_dict(config))) for name in names]
-    totals = Totals(**restored.meta["totals"]) if restored.meta else Totals()
+    totals = Totals(**restored.of_hooks["totals"]) if restored.meta else Totals()
     if restored.is_new:
         totals = totals.for_branch
 

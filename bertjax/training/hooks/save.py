@@ -64,15 +64,17 @@ class Save(Hook):
             **run.start.meta,
             "evaluation_is_due": run.owes_evaluation,
             "skip_rows": run.runtime.skipped_before(run.step),
+            "hooks": {},  # names of users, apart from ours and from those that `Checkpoints.save` adds
         }
+        stored = meta["hooks"]
         for hook in run.hooks:
             own: dict[str, Any] = {}
             hook.on_save(run, own)
-            if taken := sorted(meta.keys() & own.keys()):
+            if taken := sorted(stored.keys() & own.keys()):
                 raise UserError(
                     f"{type(hook).__name__}.on_save gives {taken[0]!r}, which another hook gives; choose another name"
                 )
-            meta |= own
+            stored |= own
         run.session.verify_lock()
         if is_last:
             run.failure = self._saving.save_last(run.step, run.state, meta)

@@ -120,7 +120,7 @@ class Spikes(Hook):
     """
 
     def __init__(self, restored: Restored):
-        self._detector = SpikeDetector(state=restored.meta.get("spikes"))
+        self._detector = SpikeDetector(state=restored.of_hooks.get("spikes"))
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}

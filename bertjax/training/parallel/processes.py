@@ -21,7 +21,7 @@ import jax
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
-from bertjax.runtime import command_line, errors
+from bertjax.runtime import command_line, errors, terminal
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError
 
 T = TypeVar("T")
@@ -232,7 +232,7 @@ def _end_together() -> None:
 class StopTogether:
     """Returns whether to stop. Every process calls it between chunks, and all stop after the same chunk.
 
-    SIGTERM or Ctrl-C in one process stops all of them: JAX finds the next chunk that no process has passed yet.
+    SIGTERM, SIGHUP or Ctrl-C in one process stops all of them: JAX finds the next chunk that no process has passed yet.
 
     JAX keeps one counter per process for all callers and agrees only once, so nothing else may call it. Orbax would,
     with the training step, at each save (`checkpoint._Manager` prevents this). If the signal came in between, a run
@@ -242,6 +242,8 @@ class StopTogether:
     def __init__(self):
         self._edges = 0
         signal.signal(signal.SIGINT, self._interrupted)
+        if terminal.heeds_hangup():
+            signal.signal(signal.SIGHUP, self._hung_up)
         self._interrupts = 0
 
     def __call__(self) -> bool:
@@ -258,6 +260,10 @@ class StopTogether:
             raise KeyboardInterrupt
         os.kill(os.getpid(), signal.SIGTERM)  # JAX's notifier handles SIGTERM only
 
+    def _hung_up(self, signum: int, frame: Any) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # shell and terminal may both send one
+        os.kill(os.getpid(), signal.SIGTERM)
+
 
 def leave(run: Callable[[], int]) -> int:
     """Run an entry point, leave the other processes, and return the exit code.
@@ -272,7 +278,8 @@ def leave(run: Callable[[], int]) -> int:
         # A single process leaves no others behind: the caller handles the error.
         if global_state.client is None:
             raise
-        traceback.print_exc()
+        with terminal.guarded("stderr"):
+            traceback.print_exc()
         exit_code = command_line.FAILED
     if global_state.client is not None:
         # `os._exit` skips JAX's shutdown barrier, at which this process would wait for peers that never come.
@@ -280,8 +287,9 @@ def leave(run: Callable[[], int]) -> int:
             jax.distributed.shutdown()
         else:
             # `os._exit` does not flush Python's buffers.
-            sys.stdout.flush()
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
             os._exit(exit_code)
     return exit_code
 

@@ -83,7 +83,7 @@ def read_scores(path: epath.Path) -> dict[str, Scores]:
     Raises:
       UserError: the file is damaged.
     """
-    if not path.exists():
+    if not storage.exists(path):
         return {}
     try:
         # `path` may be on an object store, and a zip file needs seeking: read it whole.

@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
-from bertjax.config import private_paths, typed
+from bertjax.config import export, private_paths, typed
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export, encoder_of, exported, with_encoder
 from bertjax.config.typed import differences
@@ -162,11 +163,9 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
     # settings may give other steps.
     changed = _differences(_settings_of(before), _settings_of(record))
     resolved = _differences(_identity(before), record.identity)
-    last = len(record.config.stages) - 1
-    lengths = tuple(f"stages.{last}.{name}: " for name in _LENGTHS)
-    if all(line.startswith(lengths) for line in changed):  # also true without changes
+    if not _beside_length(changed, record):  # also true without changes
         # With `warmup_share`, more steps in all mean more warm-up steps.
-        further = [line for line in resolved if not line.startswith((*lengths, "optimizer.warmup_steps: "))]
+        further = _beside_length(resolved, record, "optimizer.warmup_steps: ")
         steps_before, steps = before.config.stages[-1].steps, record.config.stages[-1].steps
         if changed and steps <= steps_before:
             raise _other_settings(workdir, changed, "a run cannot be shortened: use another --workdir")
@@ -182,18 +181,51 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
     raise _other_settings(workdir, changed, "use another --workdir, or the old settings")
 
 
-def finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
+def check_checkpoint(workdir: Workdir, record: RunRecord, step: int, meta: Mapping[str, Any]) -> None:
+    """Raise UserError if the metadata of a checkpoint in a workdir is of another run than the record."""
+    saved = dataclasses.replace(record, config=from_dict(meta["config"]), identity=meta["identity"])
+    changed = _differences(_identity(saved), record.identity)
+    if other := _beside_length(changed, record, "optimizer.warmup_steps: "):  # a run may have become longer since
+        raise UserError(
+            f"checkpoint {step} in {workdir.checkpoints} is of another run than {workdir.config} ({'; '.join(other)}); "
+            "restore the file that belongs to it, or use another --workdir"
+        )
+
+
+def _beside_length(changed: Sequence[str], record: RunRecord, *also: str) -> list[str]:
+    """Return the differences that are not lengths of the last stage, and do not start with one of `also`."""
+    last = len(record.config.stages) - 1
+    return [line for line in changed if not line.startswith((*(f"stages.{last}.{name}: " for name in _LENGTHS), *also))]
+
+
+def shared_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
     """Return the content of `summary.json` if the workdir holds a finished run with these settings, else None.
 
-    `runtime` settings may differ, because they do not change the result.
+    `runtime` settings may differ, because they do not change the result. A run without a whole export of its last step
+    has not finished. Process 0 reads for all.
     """
+    return processes.from_writer(lambda: _finished_figures(workdir, settings), "finished-run")
+
+
+def _finished_figures(workdir: Workdir, settings: Config) -> dict[str, Any] | None:
     if not has_finished(workdir):
         return None
     before, now = ({**part, "runtime": None} for part in (_read(workdir)["settings"], to_dict(settings)))
     if before != json.loads(json.dumps(now)):
         return None
     summary = read_json(workdir.summary, "eval", "baseline")
+    exports = [workdir.export, workdir.export_ema] if "eval_ema" in summary else [workdir.export]
+    if not all(_is_whole_export(folder, summary["steps"]) for folder in exports):
+        return None
     return {name: value for name, value in summary.items() if name != "finished"}
+
+
+def _is_whole_export(folder: epath.Path, steps: int) -> bool:
+    if not storage.is_remote(folder):
+        return export.is_whole(Path(folder), steps)
+    # The manifest is the last object that is uploaded.
+    manifest = folder / export.MANIFEST
+    return storage.exists(manifest) and read_json(manifest, "numbers")["numbers"].get("steps") == steps
 
 
 def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserError:
@@ -275,7 +307,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
     workdir = Workdir.at(path)
     # Plain dicts, not `read_record`: exporting a checkpoint must not import the run's own modules.
     record = _read(workdir)
-    if not workdir.checkpoints.exists():
+    if not storage.exists(workdir.checkpoints):
         raise UserError(f"run {path} has no checkpoints; train it until the first one is saved")
     restored = _restore(Checkpoints(workdir.checkpoints), path, step)
     number, starts = restored.step, read_jsonl(workdir.starts)
@@ -291,13 +323,14 @@ def read_checkpoint(path: Path, step: str) -> Export:
     # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
     steps = sum(stage.steps for stage in stages)
     to_model_params = ModelParams(lora, pruning, quantization, steps)
+    totals = restored.meta["hooks"]["totals"]
     model = Export(
         settings=_tuned(settings, workdir, number),
         encoder=encoder,
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         # Only a branch has counts of a trunk.
-        numbers={"steps": number, **{k: v for k, v in restored.meta["totals"].items() if v or "trunk" not in k}},
+        numbers={"steps": number, **{k: v for k, v in totals.items() if v or "trunk" not in k}},
         modules=starts[-1].get("modules", {}) if starts else {},
     )
     stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet

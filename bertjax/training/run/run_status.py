@@ -216,7 +216,7 @@ def _goodput(workdir: Workdir, saved: list[int], state: str) -> float | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
         if state == "finished":
             return json.loads(workdir.summary.read_text())["accounts"]["goodput"]
-        totals = json.loads((workdir.checkpoints / str(saved[-1]) / "meta" / "metadata").read_text())["totals"]
+        totals = json.loads((workdir.checkpoints / str(saved[-1]) / "meta" / "metadata").read_text())["hooks"]["totals"]
         other = sum(totals[f"{kind}_seconds"] for kind in ("data_wait", "compile", "checkpoint", "evaluation"))
         wall = math.fsum(json.loads(workdir.elapsed.read_text()))
         return max(totals["seconds"] - other, 0.0) / wall if wall else None

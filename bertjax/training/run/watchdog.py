@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from bertjax.runtime import terminal
 from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.notify import Notifier
 
@@ -163,7 +164,7 @@ class Watchdog:
             f"error: no progress for {waited:.0f} s in the state {name!r} at step {self._step}; run the same command "
             "again to resume, or raise runtime.hang_timeout if this takes so long here; the stacks of all threads:\n"
         )
-        os.write(_STDERR, line.encode())
+        terminal.write_error(line.encode())
         faulthandler.dump_traceback(_STDERR)
         self.notify("failed", self._step, message=line.partition(";")[0])
         self.notify.flush()

@@ -62,7 +62,7 @@ def pause_after(number, resume=""):
 
 def signaled(task: int) -> int:
     """What a worker does: it gets the signals that reach its whole group. It imports no more than this module."""
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         os.kill(os.getpid(), signum)
     return task
 

@@ -125,30 +125,39 @@ def test_an_error_at_the_end_is_raised_after_the_export(flags, tmp_path):
 
 
 class Starts(Hook):
-    """Fails at a moment that comes before its own start."""
+    """Fails at a moment that comes before its own start, and stores names that checkpoints and runs have, too."""
+
+    stored = {"digest": "abc", "arrays": "mine", "fingerprints": [1, 2], "format_version": 7, "config": {}}
+    restored: list[dict] = []
 
     def on_start(self, run):
         self.started = True
+        Starts.restored.append(run.restored.of_hooks)
 
     def on_evaluation(self, run, evaluation):
         assert self.started
 
     def on_save(self, run, meta):
         assert self.started
+        meta |= self.stored
 
 
-def test_no_moment_comes_before_a_hook_has_started(flags, tmp_path):
+def test_no_moment_comes_before_a_hook_has_started_and_what_it_stores_comes_back(flags, tmp_path, monkeypatch):
+    monkeypatch.setattr(Starts, "restored", [])
     workdir, steps = tmp_path / "run", itertools.count(1)
     hooked = [*flags, using(Starts), "--config.runtime.keep_at=(0,)"]
     # The 50th request is after step 50 and before its evaluation: the next start owes it.
     assert not runs.train_until(hooked, workdir, lambda: next(steps) == 51).finished
     assert runs.call(*hooked, f"--workdir={workdir}") == 0
+    first, second = Starts.restored
+    assert first == {} and second.items() >= Starts.stored.items()
 
 
 def test_a_stop_while_a_finished_run_is_evaluated_again_is_a_stop(flags, tmp_path):
     """A preemption during the export, and another one after the restart."""
     workdir, steps = tmp_path / "run", itertools.count(1)
     assert runs.call(*flags, f"--workdir={workdir}") == 0
+    (workdir / "export" / "bertjax.json").unlink()
     again = runs.train_until(flags, workdir, lambda: next(steps) == 1)
     assert (again.finished, again.step) == (False, 100)
     assert runs.call(*flags, f"--workdir={workdir}") == 0
