@@ -10,12 +10,12 @@ import pytest
 import tenacity
 
 from bertjax.cli import status, train_results
-from bertjax.cli.several import Summary
 from bertjax.config.config import Config
 from bertjax.runtime import storage
 from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import Unavailable
 from bertjax.training import start
+from bertjax.training.each import Summary
 from tests import runs
 from tests.faults import injection
 from tests.waiting import wait_until

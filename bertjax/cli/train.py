@@ -3,20 +3,17 @@
 import argparse
 import contextlib
 import dataclasses
-import functools
 import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from etils import epath
 from jax.experimental import multihost_utils
 
-from bertjax.cli import several
 from bertjax.cli.destinations import describe_labeled
-from bertjax.cli.several import Summary
 from bertjax.cli.train_results import report_result
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
@@ -28,6 +25,7 @@ from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
 from bertjax.runtime.terminal import guarded, stop_signal
 from bertjax.training import loop, session, start, sweep
 from bertjax.training import minutes as time_budget
+from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.hooks.base import Run
 from bertjax.training.hooks.default import default_hooks
@@ -59,6 +57,7 @@ def run(
     should_stop: Callable[[], bool] = lambda: False,
     profile: range | None = None,
     on_event: str = "",
+    beside: Workdir | None = None,
 ) -> Summary:
     """Train in a workdir, from its newest checkpoint if there is one, and export the result.
 
@@ -73,6 +72,7 @@ def run(
         `run` returns. It must return the same in all processes, see `processes.StopTogether`.
       profile: steps to trace with xprof, counted from 0; traces are written to `profile/`.
       on_event: command that the writer process runs at each event, see `Notifier`.
+      beside: a run that must have read the same data, with which this one is compared.
 
     Raises:
       UserError: bad input; existing files are kept.
@@ -87,7 +87,7 @@ def run(
             config = time_budget.with_steps(opened, config, minutes)
         else:
             time_budget.check_without(opened, config, longer)
-        started = start.check_start(opened, config, longer)
+        started = start.check_start(opened, config, longer, beside)
         start.print_plan(started)
         facts = describe_labeled(started)
         with opened.watchdog.state("restoring"):
@@ -150,14 +150,17 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
 
     Returns:
       (summary of the last run, result of `over_seeds`); the latter is empty if a run was stopped.
+
+    Raises:
+      RunFailed: no seed has finished. One that fails beside others is a result.
     """
     configs = {f"seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
-    summary, figures = _run_each(configs, workdir, options)
-    if not summary.finished:
-        return summary, {}
-    spread = over_seeds(figures)
+    results = _run_each(configs, workdir, options)
+    if results.is_stopped or results.last is None:
+        return _ended(results), {}
+    spread = over_seeds([results.figures.get(folder) for folder in configs]) | {"failures": results.failures}
     processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
-    return summary, spread
+    return results.last, spread
 
 
 def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summary, dict[str, Any]]:
@@ -177,20 +180,33 @@ def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summ
     Raises:
       UserError: the run has several tasks, the workdir holds a single run, or the training file has changed since a
         fold was trained.
+      RunFailed: a fold has failed, so its records have no predictions.
     """
     configs, root = folds.configs_of(config), Workdir.at(workdir).root
     if processes.from_writer(lambda: storage.exists(Workdir(root).config), "has-run"):
         raise UserError(f"workdir {root} holds a run without folds; use another --workdir, or set examples.folds=0")
     processes.from_writer(lambda: folds.check_file(root, config), "file-of-folds")
-    summary, figures = _run_each(configs, workdir, options)
-    if not summary.finished:
-        return summary, {}
-    return summary, processes.from_writer(lambda: folds.write(root, config, figures), "folds")
+    results = _run_each(configs, workdir, options)
+    if results.is_stopped or results.last is None or results.error:
+        return _ended(results), {}
+    figures = list(results.figures.values())
+    return results.last, processes.from_writer(lambda: folds.write(root, config, figures), "folds")
 
 
-def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> tuple[Summary, list[dict[str, Any]]]:
-    train, should_stop = functools.partial(run, **options), options.get("should_stop", lambda: False)
-    return several.run_each(configs, workdir, train, should_stop)
+def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> Results:
+    trials = [Trial(folder, config) for folder, config in configs.items()]
+
+    def train(trial: Trial, files: Workdir, beside: Workdir | None) -> Summary:
+        return run(trial.config, files.root, beside=beside, **options)
+
+    return run_each(Workdir.at(workdir).root, trials, train, options.get("should_stop", lambda: False))
+
+
+def _ended(results: Results) -> Summary:
+    """Return the summary of several runs that were stopped; raise the failure if they were not."""
+    if not results.is_stopped and results.error:
+        raise results.error
+    return dataclasses.replace(cast(Summary, results.last), finished=False)
 
 
 def _write_results(
@@ -333,16 +349,16 @@ def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir
         changes = [*overrides, *chosen]
         return config_file.load(args.config, changes), config_file.reference_name(args.config, changes)
 
-    def train(trial: sweep.Trial, path: epath.Path) -> bool:
-        print(f"run       {path}", flush=True)
-        return run(trial.config, path, **options | {"name": trial.name}).finished
+    def train(trial: Trial, files: Workdir, beside: Workdir | None) -> Summary:
+        return run(trial.config, files.root, beside=beside, **options | {"name": trial.name})
 
     root, trials = Workdir.at(workdir).root, sweep.trials_of(args.sweep, args.seeds, load)
-    failures = sweep.run_all(root, base, trials, train, options["should_stop"])
-    if failures is None:
+    sweep.check_base(root, base)
+    ended = run_each(root, trials, train, options["should_stop"])
+    if ended.is_stopped:
         print(f"stopped; to resume: {again}")
         return STOPPED
-    results = sweep.results_of(root, trials, failures)
+    results, failures = sweep.results_of(root, trials, ended.failures), ended.failures
     sweep.print_results(results)
     path, finished = sweep.write_results(root, results), [result.folder for result in results if result.values]
     if not finished:

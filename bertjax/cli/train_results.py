@@ -7,7 +7,6 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.cli.several import Summary
 from bertjax.config import config as configuration
 from bertjax.config import private_paths
 from bertjax.config.config import Config
@@ -17,6 +16,7 @@ from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime import command_line, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import reason, say
+from bertjax.training.each import Summary
 from bertjax.training.results import best, folds, report
 from bertjax.training.results.seeds import print_seeds
 from bertjax.training.run.workdir import Workdir, read_jsonl
@@ -46,6 +46,8 @@ def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Conf
         return
     if spread is not None:
         print_seeds(spread)
+        for folder, why in spread["failures"].items():
+            print(f"warning   {folder} failed: {why}; the table is of the others")
         print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
         return
     report.print_summary(summary.figures)

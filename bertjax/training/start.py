@@ -24,7 +24,7 @@ from bertjax.training.run.foreign_code import foreign_modules
 from bertjax.training.run.record import start_record
 from bertjax.training.run.shared import check_shared
 from bertjax.training.run.tracking import check_trackers
-from bertjax.training.run.workdir import append_jsonl, cut_jsonl, write_json
+from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
 from bertjax.training.session import Session
 from bertjax.training.state import State
 from bertjax.training.teachers import open_teachers
@@ -91,13 +91,14 @@ class Start:
                 splits.write(files, task, source)
 
 
-def check_start(session: Session, config: Config, longer: bool) -> Start:
+def check_start(session: Session, config: Config, longer: bool, beside: Workdir | None = None) -> Start:
     """Open everything that a run needs, and compare it with the record in the workdir.
 
     Args:
       session: the open workdir.
       config: the configuration as the user wrote it.
       longer: whether the last stage may have more steps than before.
+      beside: a run that must have read the same data.
 
     Raises:
       UserError: the configuration cannot be run here, or settings or data differ from the ones that the workdir was
@@ -123,6 +124,8 @@ def check_start(session: Session, config: Config, longer: bool) -> Start:
     processes.together(program.check)
     source = processes.together(initial.source_of, resumed, program, feeds)
     identity = _identity(program, feeds, source)
+    if beside:
+        processes.from_writer(lambda: record.check_reads(beside, identity), "reads")
     run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
     resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
     record.check_processes(identity)

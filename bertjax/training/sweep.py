@@ -1,8 +1,7 @@
 """Grid sweeps: train every combination of setting values in its own workdir, and rank them.
 
 A setting that changes the held-out task itself, such as `objective.masking.rate`, makes held-out losses incomparable,
-so only combinations with the same held-out task are ranked together. Several processes, also on several machines, may
-work on one folder. Each skips the runs that another one is training.
+so only combinations with the same held-out task are ranked together.
 """
 
 import dataclasses
@@ -10,10 +9,7 @@ import itertools
 import json
 import math
 import re
-import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from etils import epath
 from rich.console import Console
@@ -21,7 +17,8 @@ from rich.console import Console
 from bertjax.config.config import Config, to_dict
 from bertjax.config.typed import differences
 from bertjax.runtime import storage
-from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
+from bertjax.runtime.errors import UserError, shorten
+from bertjax.training.each import Trial
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.scores import is_lower_better
 from bertjax.training.results.seeds import deviation, over_seeds
@@ -29,22 +26,7 @@ from bertjax.training.run.record import read_settings
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, has_finished, read_json, write_json
 
-_SECONDS_BETWEEN_ROUNDS = 10.0
 _PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
-
-
-class Trial(NamedTuple):
-    """One run of a sweep.
-
-    Attributes:
-      folder: workdir, relative to the sweep's folder.
-      config: the configuration.
-      name: reference curve to compare with.
-    """
-
-    folder: str
-    config: Config
-    name: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,77 +116,6 @@ def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]
         of_seeds = {f"{folder}/seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
         trials += [Trial(path, of_seed, name) for path, of_seed in (of_seeds or {folder: config}).items()]
     return trials
-
-
-def run_all(
-    root: epath.Path,
-    base: Config,
-    trials: Sequence[Trial],
-    train: Callable[[Trial, epath.Path], bool],
-    should_stop: Callable[[], bool],
-) -> dict[str, str] | None:
-    """Train all unfinished trials, and wait for trials that other processes are training.
-
-    Args:
-      root: the sweep's folder.
-      base: configuration without the swept values. It must not change between starts.
-      trials: all runs.
-      train: trains a trial in a workdir and returns whether it finished.
-      should_stop: called between runs; True ends the sweep.
-
-    Returns:
-      {folder of a failed run: reason}; None if the sweep was stopped.
-
-    Raises:
-      UserError: the folder holds a sweep with another configuration, or the first trial has bad input.
-      Unavailable: storage or a device did not answer for some trials. This does not depend on their settings: the same
-        command trains them later.
-    """
-    _check_base(root, base)
-    failures: dict[str, str] = {}
-    outages: dict[str, str] = {}
-    open_trials = list(trials)
-    while open_trials:
-        busy = []
-        for trial in open_trials:
-            workdir = root / trial.folder
-            if has_finished(Workdir(workdir)):
-                continue
-            try:
-                if not train(trial, workdir):
-                    return None
-            # Another process holds this workdir's lock.
-            except Busy:
-                busy.append(trial)
-            except Exception as error:
-                if storage.may_pass(error):
-                    outages[trial.folder] = reason(error)
-                    print(f"{workdir} is left for later: {reason(error)}; the sweep continues", flush=True)
-                elif isinstance(error, UserError):
-                    # Bad input in the first run is most likely a mistake in all of them.
-                    if trial is trials[0] and not isinstance(error, RunFailed):
-                        raise
-                    failures[trial.folder] = reason(error)
-                else:  # in the user's own objective
-                    traceback.print_exc()
-                    failures[trial.folder] = f"{type(error).__name__}: {reason(error)}"
-            # One bad combination, such as a diverging learning rate, is a result and must not end the sweep.
-            if trial.folder in failures:
-                print(f"{workdir} failed: {failures[trial.folder]}; the sweep continues", flush=True)
-            if should_stop():
-                return None
-        if busy and len(busy) == len(open_trials):
-            print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
-        # Look at them again later: their owners finish them, or die and leave them to this process.
-        if busy:
-            _wait(should_stop)
-            if should_stop():
-                return None
-        open_trials = busy
-    if outages:
-        folder, why = next(iter(outages.items()))
-        raise Unavailable(f"{len(outages)} of {len(trials)} runs could not be trained now, first {folder}: {why}")
-    return failures
 
 
 def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
@@ -318,8 +229,12 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _check_base(root: epath.Path, base: Config) -> None:
-    """Write the configuration to `sweep.json`, or compare it with the one from an earlier start."""
+def check_base(root: epath.Path, base: Config) -> None:
+    """Write the configuration to `sweep.json`, or compare it with the one from an earlier start.
+
+    Raises:
+      UserError: the folder holds a sweep with another configuration.
+    """
     path = root / "sweep.json"
     # Several commands may extend one sweep, but only with the same base: otherwise results are not comparable.
     # The round trip through JSON turns tuples into lists, as they are in the file.
@@ -334,10 +249,3 @@ def _check_base(root: epath.Path, base: Config) -> None:
 def _metric_of_first_task(config: Config) -> str:
     """Return the metric to rank combinations by."""
     return config.qualified(config.task_name, config.task.objective.best_metric)
-
-
-def _wait(should_stop: Callable[[], bool]) -> None:
-    # Short naps: a signal sets a flag but does not end a `sleep` (PEP 475).
-    until = time.monotonic() + _SECONDS_BETWEEN_ROUNDS
-    while time.monotonic() < until and not should_stop():
-        time.sleep(0.2)

@@ -3,18 +3,22 @@
 import errno
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 from etils import epath
 
 from bertjax.cli import train
+from bertjax.config import export
 from bertjax.config.config import from_dict
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
-from bertjax.training import sweep
+from bertjax.training import each, sweep
+from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.run.workdir import Workdir, read_json, write_json
-from bertjax.training.sweep import Trial, combinations, results_of, run_all
+from bertjax.training.sweep import combinations, results_of
 from tests.comparison.workdirs import CONFIG, STEPS, record, write
 
 BASE = from_dict(CONFIG)
@@ -59,14 +63,31 @@ def trials(*folders: str) -> list[Trial]:
     return [Trial(folder, BASE) for folder in folders]
 
 
+WHOLE: list[Path] = []  # an export of a run of STEPS steps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def whole_export(undisturbed, tmp_path_factory):
+    WHOLE[:] = [shutil.copytree(undisturbed / "export", tmp_path_factory.mktemp("whole") / "export")]
+    manifest = WHOLE[0] / export.MANIFEST
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(content | {"numbers": content["numbers"] | {"steps": STEPS}}))
+
+
 def finish(workdir, loss: float, finished: bool = True) -> bool:
     """All steps are done and evaluated; a run that is not finished has not exported."""
     write(workdir, [record(STEPS, 4.0, loss)], baseline={"unigram_loss": 6.5}, finished=finished)
+    if finished:
+        shutil.copytree(WHOLE[0], workdir / "export")
     return True
 
 
-def call(root, all_trials, train, should_stop=lambda: False):
-    return run_all(epath.Path(root), BASE, all_trials, train, should_stop)
+def call(root, all_trials, train) -> Results:
+    def run(trial, files, beside):
+        is_finished = train(trial, files.root)
+        return Summary(STEPS, is_finished, read_json(files.summary) if is_finished else {}, files.path)
+
+    return run_each(epath.Path(root), all_trials, run, lambda: False)
 
 
 def test_a_second_call_trains_only_what_is_not_finished(tmp_path):
@@ -79,13 +100,13 @@ def test_a_second_call_trains_only_what_is_not_finished(tmp_path):
         finish(workdir, 1.0, finished=len(trained) != 2)
         return len(trained) != 2
 
-    assert call(tmp_path, trials("a", "b", "c"), train) is None, "stopped in the second run"
-    assert call(tmp_path, trials("a", "b", "c", "d"), train) == {}
+    assert call(tmp_path, trials("a", "b", "c"), train).is_stopped, "in the second run"
+    assert list(call(tmp_path, trials("a", "b", "c", "d"), train).figures) == ["a", "b", "c", "d"]
     assert trained == ["a", "b", "b", "c", "d"]
 
 
 def test_runs_of_other_processes_are_left_to_them_and_waited_for(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sweep, "_SECONDS_BETWEEN_ROUNDS", 0.0)
+    monkeypatch.setattr(each, "_SECONDS_BETWEEN_ROUNDS", 0.0)
     tries = []
 
     def train(trial, workdir):
@@ -97,7 +118,7 @@ def test_runs_of_other_processes_are_left_to_them_and_waited_for(tmp_path, monke
             raise Busy("in use")
         return finish(workdir, 2.0)
 
-    assert call(tmp_path, trials("a", "b"), train) == {}
+    assert list(call(tmp_path, trials("a", "b"), train).figures) == ["a", "b"]
     assert tries == ["a", "b", "a"] and "waiting for runs of other processes: a" in capsys.readouterr().out
 
 
@@ -115,7 +136,7 @@ def test_an_outage_is_no_result_of_a_run(tmp_path, outage):
     with pytest.raises(Unavailable, match="1 of 3 runs could not be trained now, first b: ") as raised:
         call(tmp_path, trials("a", "b", "c"), train)
     assert command_line.code_for(raised.value) == command_line.STOPPED
-    assert call(tmp_path, trials("a", "b", "c"), train) == {}
+    assert list(call(tmp_path, trials("a", "b", "c"), train).figures) == ["a", "b", "c"]
     assert all(result.values for result in results_of(epath.Path(tmp_path), trials("a", "b", "c"), {}))
 
 
@@ -128,7 +149,7 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
         return finish(workdir, {"high": 1.0, "middle": 2.0, "low": 3.0}[trial.folder.partition("/")[0]])
 
     planned = trials(*(f"{name}/seed={seed}" for name in ("high", "low", "middle") for seed in range(2)))
-    failures = call(tmp_path, planned, train)
+    failures = call(tmp_path, planned, train).failures
     assert failures == {"high/seed=1": "loss is not finite", "low/seed=1": "TypeError: indices must be integers"}
     results = results_of(epath.Path(tmp_path), planned, failures)
     assert [(result.folder, result.metric, result.values) for result in results] == [
@@ -188,15 +209,17 @@ def test_bad_input_ends_a_sweep_at_its_first_run_only(tmp_path):
 
     with pytest.raises(UserError, match="rate=2.0"):
         call(tmp_path / "first", trials("bad", "a"), train)
-    assert call(tmp_path / "later", trials("a", "bad", "b"), train) == {"bad": "rate=2.0 must be between 0 and 1"}
+    later = call(tmp_path / "later", trials("a", "bad", "b"), train)
+    assert later.failures == {"bad": "rate=2.0 must be between 0 and 1"}
     assert (tmp_path / "later" / "b").exists()
 
 
 def test_a_folder_of_another_sweep_is_refused(tmp_path):
-    assert call(tmp_path, [], None) == {}
+    sweep.check_base(epath.Path(tmp_path), BASE)
+    sweep.check_base(epath.Path(tmp_path), BASE)
     other = from_dict(CONFIG | {"seed": 3})
     with pytest.raises(UserError, match="has a sweep with other settings: seed: 0 -> 3; use another --workdir"):
-        run_all(epath.Path(tmp_path), other, [], None, lambda: False)
+        sweep.check_base(epath.Path(tmp_path), other)
 
 
 @pytest.mark.slow

@@ -93,11 +93,11 @@ def t_test(first: Sequence[float], second: Sequence[float], paired: bool) -> TTe
     return TTest(float(low), float(high), float(result.pvalue))
 
 
-def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def over_seeds(figures: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     """Summarize runs that differ only in the seed.
 
     Args:
-      figures: content of each run's `summary.json`, in seed order.
+      figures: content of each run's `summary.json`, in seed order; None for a run that failed.
 
     Returns:
       {`metrics`: {name: {`values`, `mean`, `deviation`, `median`, `best`}}, `failed`: number of runs that did not beat
@@ -105,10 +105,10 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
       precision without any predictions) or its metric is not finite, its value is None, and the statistics leave it
       out. Metrics of a moving average of the weights are called `ema/NAME`.
     """
-    metrics = {}
+    metrics, runs = {}, [summary or {"eval": {}, "baseline": {}} for summary in figures]
     scored = [
         summary["eval"] | {f"ema/{name}": value for name, value in summary.get("eval_ema", {}).items()}
-        for summary in figures
+        for summary in runs
     ]
     # A metric may be missing in the first run: collect the names of all, in order.
     for name in dict.fromkeys(name for scores in scored for name in scores):
@@ -123,8 +123,8 @@ def over_seeds(figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
         }
     # Fine-tuning sometimes fails completely and stays at the majority class (Mosbach et al., 2021).
     failed = None
-    if "accuracy" in metrics and "majority_accuracy" in figures[0]["baseline"]:
-        majorities = [summary["baseline"]["majority_accuracy"] for summary in figures]
+    majorities = [summary["baseline"].get("majority_accuracy") for summary in runs]
+    if "accuracy" in metrics and any(majority is not None for majority in majorities):
         pairs = zip(metrics["accuracy"]["values"], majorities, strict=True)
         failed = sum(accuracy is None or accuracy <= majority for accuracy, majority in pairs)
     return {"metrics": metrics, "failed": failed}

@@ -38,8 +38,14 @@ FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"
 # Flags with values that may hold a secret, such as a chat token. The record of a start is shared with its report.
 _SECRET_FLAGS = ("--on-event",)
+# Parts of an identity that are contents, besides the data: initial weights, frozen parameters, resources.
+_CONTENTS = ("init_from", "frozen", "read")
 # Stage settings that determine its length.
 _LENGTHS = ("steps", "epochs", "flops", "min_steps")
+
+
+class OtherData(UserError):
+    """A run does not read what another one has read, with which it is compared."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +185,19 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
             )
         return True
     raise _other_settings(workdir, changed, "use another --workdir, or the old settings")
+
+
+def check_reads(other: Workdir, identity: Mapping[str, Any]) -> None:
+    """Raise OtherData if a run reads other data, weights or teachers than the run in another workdir."""
+    before, now = (
+        {part: each.get(part) for part in _CONTENTS} | {"store_fingerprint": each["data"]["store_fingerprint"]}
+        for each in (_read(other)["identity"], json.loads(json.dumps(identity)))
+    )
+    if changed := differences(before, now):
+        raise OtherData(
+            f"this run does not read what {other.root} has read ({'; '.join(changed)}), so their scores cannot be "
+            "compared; restore the data, or use another --workdir"
+        )
 
 
 def check_checkpoint(workdir: Workdir, record: RunRecord, step: int, meta: Mapping[str, Any]) -> None:

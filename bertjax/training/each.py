@@ -1,0 +1,177 @@
+"""Several runs of one command, one after the other: seeds, folds, and the combinations of a sweep.
+
+Several processes, also on several machines, may work on one folder. Each skips the runs that another one is training.
+"""
+
+import dataclasses
+import gc
+import json
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from etils import epath
+
+from bertjax.config.config import Config, to_dict
+from bertjax.runtime import platform, storage
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
+from bertjax.training.run import record
+from bertjax.training.run.workdir import Workdir
+
+_SECONDS_BETWEEN_ROUNDS = 10.0
+# Settings that choose what a run reads. Runs in which they are equal must read the same.
+_READS = ("data", "tasks", "init_from")
+
+
+class Trial(NamedTuple):
+    """One of several runs.
+
+    Attributes:
+      folder: workdir, relative to the folder of all runs.
+      config: the configuration.
+      name: reference curve to compare with.
+    """
+
+    folder: str
+    config: Config
+    name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """The result of a run.
+
+    Attributes:
+      step: steps done.
+      finished: whether all steps are done.
+      figures: metrics and totals, as in `summary.json`; empty unless the run is finished.
+      workdir: the run's folder; an `etils.epath` path for a URL.
+      pad_id: the tokenizer's padding id.
+    """
+
+    step: int
+    finished: bool
+    figures: dict[str, Any]
+    workdir: Path | epath.Path
+    pad_id: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Results:
+    """What several runs came to.
+
+    Attributes:
+      last: the last run that was trained or read; None if all failed.
+      figures: {folder: content of `summary.json`} of the finished runs, in order.
+      failures: {folder: why the run failed}.
+      error: the last failure; None if there was none.
+      is_stopped: whether the command was stopped before all runs had ended.
+    """
+
+    last: Summary | None = None
+    figures: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    failures: dict[str, str] = dataclasses.field(default_factory=dict)
+    error: Exception | None = None
+    is_stopped: bool = False
+
+
+def run_each(
+    root: epath.Path,
+    trials: Sequence[Trial],
+    train: Callable[[Trial, Workdir, Workdir | None], Summary],
+    should_stop: Callable[[], bool],
+) -> Results:
+    """Train each run in its folder, and compile equal programs once.
+
+    Runs that have finished with the same settings are skipped: exporting them again could take all the time between two
+    preemptions. A run that fails, such as a seed that diverges, is a result, and the others continue.
+
+    Args:
+      root: folder of the folders; a second call resumes.
+      trials: all runs.
+      train: trains a run in a workdir; a run that must have read the same is given if there is one.
+      should_stop: called between runs; True ends the command.
+
+    Raises:
+      UserError: the first run has bad input, or a run reads other data than one with the same settings.
+      RunFailed: a run failed in one of several processes, which then no longer agree.
+      Unavailable: storage or a device did not answer for some runs. This does not depend on their settings: the same
+        command trains them later.
+    """
+    results, outages = Results(), {}
+    open_trials, first_of = list(trials), {}
+    with platform.sharing_compiled_programs():
+        while open_trials:
+            busy = []
+            for trial in open_trials:
+                files, reads = Workdir(root / trial.folder), _reads(trial.config)
+                try:
+                    if finished := record.shared_figures(files, trial.config):
+                        summary = Summary(finished["steps"], True, finished, files.path)
+                    else:
+                        print(f"run       {files.root}", flush=True)
+                        summary = train(trial, files, first_of.get(reads))
+                except Exception as error:
+                    if jax.process_count() > 1:
+                        raise
+                    if isinstance(error, Busy):  # another process holds this workdir's lock
+                        busy.append(trial)
+                    elif storage.may_pass(error):
+                        outages[trial.folder] = reason(error)
+                        print(f"{files.root} is left for later: {reason(error)}; the others continue", flush=True)
+                    elif isinstance(error, record.OtherData) or (trial is trials[0] and _is_bad_input(error)):
+                        raise
+                    else:
+                        why = reason(error)
+                        if not isinstance(error, UserError):  # in the user's own code
+                            traceback.print_exc()
+                            why = f"{type(error).__name__}: {why}"
+                        print(f"{files.root} failed: {why}; the others continue", flush=True)
+                        failures = results.failures | {trial.folder: why}
+                        results = dataclasses.replace(results, failures=failures, error=error)
+                else:
+                    results = dataclasses.replace(results, last=summary)
+                    if not summary.finished:
+                        return dataclasses.replace(results, is_stopped=True)
+                    figures = results.figures | {trial.folder: summary.figures}
+                    results = dataclasses.replace(results, figures=figures)
+                    first_of.setdefault(reads, files)
+                # A run is a web of objects that hold each other, and its state must leave the device before the next.
+                gc.collect()
+                # After the last run there is nothing left to stop.
+                if (trial is not open_trials[-1] or busy) and should_stop():
+                    return dataclasses.replace(results, is_stopped=True)
+            if busy and len(busy) == len(open_trials):
+                print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
+            # Look at them again later: their owners finish them, or die and leave them to this process.
+            if busy and _waits(should_stop):
+                return dataclasses.replace(results, is_stopped=True)
+            open_trials = busy
+    if outages:
+        folder, why = next(iter(outages.items()))
+        raise Unavailable(f"{len(outages)} of {len(trials)} runs could not be trained now, first {folder}: {why}")
+    in_order = {trial.folder: results.figures[trial.folder] for trial in trials if trial.folder in results.figures}
+    return dataclasses.replace(results, figures=in_order)
+
+
+def _is_bad_input(error: Exception) -> bool:
+    """Return whether an error in the first run is most likely a mistake in all of them."""
+    return isinstance(error, UserError) and not isinstance(error, RunFailed)
+
+
+def _reads(config: Config) -> str:
+    """Return the settings that choose what a run reads."""
+    settings = to_dict(config)
+    return json.dumps([settings[part] for part in _READS], sort_keys=True)
+
+
+def _waits(should_stop: Callable[[], bool]) -> bool:
+    """Wait a moment, and return whether to stop."""
+    # Short naps: a signal sets a flag but does not end a `sleep` (PEP 475).
+    until = time.monotonic() + _SECONDS_BETWEEN_ROUNDS
+    while time.monotonic() < until and not should_stop():
+        time.sleep(0.2)
+    return should_stop()
