@@ -16,10 +16,10 @@ from orbax.checkpoint._src.path.atomicity import AtomicRenameTemporaryPath
 from bertjax.cli import train
 from bertjax.config import export
 from bertjax.runtime import command_line, storage
-from bertjax.training import evaluation, loop, session
+from bertjax.training import evaluation, loop, session, start
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
-from bertjax.training.run import shared, writer
+from bertjax.training.run import writer
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.metrics import MetricsQueue
 from bertjax.training.run.watchdog import Watchdog
@@ -143,7 +143,7 @@ def endless_evaluation() -> None:
 
 def private_workdir() -> None:
     """Each process has a workdir on its own disk, and no process waits for what it does not see."""
-    shared._LOOKS = 1
+    start._LOOKS = 1
     sys.argv.append(f"--workdir={os.environ['FOLDER']}/{os.environ['JAX_PROCESS_ID']}")
 
 

@@ -65,8 +65,9 @@ ALLOWED = {
     "training.config config.config training.parallel training.run config.opening config.config_file training "
     "inference inference.records interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
-    "config.config config.settings training.optim training.parallel training.run config.opening config.config_file "
-    "training forecast inference inference.records inference.readable serving interop comparison analysis",
+    "config.config config.settings training.optim training.pruning training.parallel training.run config.opening "
+    "config.config_file training forecast inference inference.records inference.readable serving interop comparison "
+    "analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
     "train": "__main__",

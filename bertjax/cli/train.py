@@ -28,18 +28,17 @@ from bertjax.training import minutes as time_budget
 from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.hooks.base import Run
-from bertjax.training.hooks.default import default_hooks
+from bertjax.training.hooks.default import default_hooks, user_hooks
 from bertjax.training.hooks.log import open_log
 from bertjax.training.hooks.profiling import parse_steps
-from bertjax.training.hooks.user import user_hooks
 from bertjax.training.optim.ema import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
+from bertjax.training.pruning import describe_zeros
 from bertjax.training.restore import restore
 from bertjax.training.results import classes, curves, folds
 from bertjax.training.results.scores import write_scores
 from bertjax.training.results.seeds import over_seeds
-from bertjax.training.results.sparsity import describe_zeros
 from bertjax.training.run import foreign_code, record
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, write_json, write_jsonl
 

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
@@ -151,3 +152,15 @@ def _mask(scores: jax.Array, share: jax.Array) -> jax.Array:
 
     lowest = jax.lax.fori_loop(0, 32, narrow, jnp.zeros((len(scores), *[1] * len(axes)), jnp.uint32))
     return (ordered >= lowest).astype(jnp.float32)
+
+
+def describe_zeros(params: dict) -> str:
+    """Describe the share of zeros in the encoder layers' kernels, and their dense and sparse size, in one line."""
+    # Sparse: one bit per weight marks the non-zero ones, which are stored in float32.
+    kernels = [np.asarray(leaf) for path, leaf in flatten_dict(params, sep="/").items() if is_pruned(path)]
+    weights, left = sum(kernel.size for kernel in kernels), sum(map(np.count_nonzero, kernels))
+    dense, sparse = 4 * weights, 4 * left + weights / 8
+    return (
+        f"{1 - left / weights:.1%} of {weights:,} weights in the kernels of the layers are 0: {dense / 1e6:.1f} MB as "
+        f"stored, {sparse / 1e6:.1f} MB with a bit for each weight and the others as float32"
+    )

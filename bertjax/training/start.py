@@ -3,14 +3,19 @@
 import dataclasses
 import functools
 import math
+import time
+import uuid
 from typing import Any, cast
 
 import jax
+from etils import epath
 
 from bertjax.config import config as configuration
 from bertjax.config.config import Config
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
+from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 from bertjax.training import branch, init_from
 from bertjax.training.encoder_check import check_encoder
 from bertjax.training.feeds import Feeds
@@ -22,7 +27,6 @@ from bertjax.training.run import record, splits, versions
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.foreign_code import foreign_modules
 from bertjax.training.run.record import start_record
-from bertjax.training.run.shared import check_shared
 from bertjax.training.run.tracking import check_trackers
 from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
 from bertjax.training.session import Session
@@ -172,3 +176,33 @@ def print_plan(start: Start) -> None:
     for line in report.replacing_lines(program.config):
         print(line)
     print(report.layout_line(program), flush=True)
+
+
+_LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0
+
+
+def check_shared(workdir: Workdir) -> None:
+    """Raise UserError in every process unless all see a file that process 0 writes and then removes.
+
+    The file has a new name each time, because an NFS client caches known files. The name ends in `.draft`, so the next
+    start removes the file if this process is killed.
+    """
+    if jax.process_count() == 1:
+        return
+    name = processes.from_writer(lambda: f".shared.{uuid.uuid4().hex}.draft", "mark")
+    mark = workdir.root / name
+    processes.on_writer(lambda: storage.write_bytes(mark, b"seen by all processes?"), "write-mark")
+    try:
+        processes.together(wait_for, mark, workdir, purpose="see-mark")
+    finally:
+        processes.on_writer(lambda: mark.unlink(missing_ok=True), "remove-mark")
+
+
+def wait_for(mark: epath.Path, workdir: Workdir) -> None:
+    """Raise UserError if a file does not appear within a minute."""
+    # An NFS client may cache the listing of a folder for half a minute (acdirmin, nfs(5)).
+    for _ in range(_LOOKS):
+        if storage.exists(mark):
+            return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    raise UserError(f"workdir {workdir.root} is not the workdir of process 0; name one that all processes share")

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from bertjax.config.config import Config, from_dict
 from bertjax.runtime.errors import UserError
-from bertjax.training import branch_check
+from bertjax.training.branch import check_merging, check_reading, warn_of_rate
 from bertjax.training.stages import Timetable
 from tests import runs
 
@@ -139,8 +139,8 @@ def test_factors_of_another_weight_are_refused():
     """With 200 for 2, the product of the factors would count 100 times as much."""
     lora = {"rank": 2, "alpha": 2.0}
     with pytest.raises(UserError, match=r"computes another function .*; set lora.alpha=2.0 \(not 200.0\)$"):
-        branch_check.check_merging(config_of(lora=lora), config_of(lora=lora | {"alpha": 200.0}), 20)
-    branch_check.check_merging(config_of(lora=lora), config_of(80, lora=lora), 20)
+        check_merging(config_of(lora=lora), config_of(lora=lora | {"alpha": 200.0}), 20)
+    check_merging(config_of(lora=lora), config_of(80, lora=lora), 20)
 
 
 def test_pruning_must_leave_the_same_weights_at_the_checkpoint():
@@ -148,10 +148,10 @@ def test_pruning_must_leave_the_same_weights_at_the_checkpoint():
     pruning = {"kind": "magnitude", "start_share": 0.25, "end_share": 0.75}
     trunk = config_of(40, pruning=pruning)
     with pytest.raises(UserError, match="steps of the run: 40 -> 60"):
-        branch_check.check_merging(trunk, config_of(60, pruning=pruning), 20)
-    branch_check.check_merging(trunk, config_of(60, pruning=pruning), 10)
-    branch_check.check_merging(trunk, config_of(36, pruning=pruning), 30)
-    branch_check.check_merging(config_of(), config_of(pruning=pruning), 10)
+        check_merging(trunk, config_of(60, pruning=pruning), 20)
+    check_merging(trunk, config_of(60, pruning=pruning), 10)
+    check_merging(trunk, config_of(36, pruning=pruning), 30)
+    check_merging(config_of(), config_of(pruning=pruning), 10)
 
 
 STAGE = {"steps": 10, "seq_len": 32, "batch": 8}
@@ -183,29 +183,29 @@ def test_stages_before_the_checkpoint_must_read_the_same_rows(trunk, other, mess
     if message:
         assert not same
         with pytest.raises(UserError, match=f"before step 20 \\({re.escape(message)}"):
-            branch_check.check_reading(trunk, branch, 20)
+            check_reading(trunk, branch, 20)
     else:
         assert same or branch.data.overfit
-        branch_check.check_reading(trunk, branch, 20)
+        check_reading(trunk, branch, 20)
 
 
 def test_another_seed_or_other_examples_are_another_order():
     with pytest.raises(UserError, match=r"in another order before step 20 \(seed: 0 -> 1\)"):
-        branch_check.check_reading(config_of(), config_of(seed=1), 20)
+        check_reading(config_of(), config_of(seed=1), 20)
     trunk, other = config_of(), config_of()
     task = other.tasks["a"]
     examples = dataclasses.replace(task.examples, random_next=0.25)
     other.tasks["a"] = dataclasses.replace(task, examples=examples)
     with pytest.raises(UserError, match=r"in another order before step 20 \(tasks.a.examples.random_next: "):
-        branch_check.check_reading(trunk, other, 20)
+        check_reading(trunk, other, 20)
 
 
 def test_a_jump_of_the_learning_rate_is_a_warning(caplog):
     """A linear schedule over more steps is at a higher rate."""
     trunk, longer = config_of(40), config_of(80)
-    branch_check.warn_of_rate(trunk, trunk, 20)
+    warn_of_rate(trunk, trunk, 20)
     assert not caplog.records
-    branch_check.warn_of_rate(trunk, longer, 20)
+    warn_of_rate(trunk, longer, 20)
     [record] = caplog.records
     expected = "trunk@20 has the learning rate 0.525 at step 20, and the schedule of this run has 0.762 there: it jumps"
     assert record.levelname == "WARNING" and record.getMessage() == f"init_from={expected}"

@@ -15,8 +15,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.optimizer import decay_mask
-from bertjax.training.pruning import PruningConfig, add_scores, is_pruned, is_score, pruned
-from bertjax.training.results.sparsity import describe_zeros
+from bertjax.training.pruning import PruningConfig, add_scores, describe_zeros, is_pruned, is_score, pruned
 from bertjax.training.step import gradients
 from tests import batches, runs
 from tests.training.trainer import make_step

@@ -11,9 +11,8 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
-from bertjax.data.formats.partners import Chunks, Share, apart, in_another, in_the_same, partners
+from bertjax.data.formats.partners import TRIMS, Chunks, Range, Share, apart, in_another, in_the_same, partners, trimmed
 from bertjax.data.formats.stored import StoredExamples, concatenated
-from bertjax.data.formats.trimming import TRIMS, Range, trimmed
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore, at_random

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.formats.pairs import NEXT, RANDOM, PairFormat
-from bertjax.data.formats.partners import Chunks, Share, below, in_another_with_room
-from bertjax.data.formats.trimming import Range
+from bertjax.data.formats.partners import Chunks, Range, Share, below, in_another_with_room
 from bertjax.runtime.errors import UserError
 
 

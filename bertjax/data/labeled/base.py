@@ -15,8 +15,7 @@ from bertjax.data.config import ON_BAD
 from bertjax.data.examples import Ragged
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.labeled import remedies
-from bertjax.data.sources.bad import BadRecords
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import BadRecords, OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, printable
 

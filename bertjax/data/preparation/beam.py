@@ -30,7 +30,7 @@ from bertjax.data.preparation.pieces import PartReader, Piece, folder_name, merg
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, Key
-from bertjax.data.sources.bad import BadRecords
+from bertjax.data.sources.base import BadRecords
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import RunFailed, Unavailable, UserError, reason

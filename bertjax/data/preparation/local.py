@@ -29,7 +29,7 @@ from bertjax.data.preparation.pieces import PartReader, Piece
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, ShardDocument, encode_shard
-from bertjax.data.sources.bad import BadRecords
+from bertjax.data.sources.base import BadRecords
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import RunFailed, Unavailable, UserError

@@ -1,16 +1,18 @@
-"""Documents, corpus parts, and the protocol for format readers."""
+"""Documents, corpus parts, the protocol for format readers, and bad documents, which stop it or are counted."""
 
 import dataclasses
 import hashlib
 import io
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol, cast
 
 from etils import epath
+from tqdm import tqdm
 
 from bertjax.data.sources.access import MIB, open_file
-from bertjax.runtime.errors import Damaged, UserError
+from bertjax.runtime.errors import Damaged, UserError, printable
 from bertjax.runtime.storage import reason_of
 
 WHOLE_BYTES = 64 * MIB
@@ -325,3 +327,38 @@ def unit_of(record: Mapping[str, Any], field: str, where: str) -> str:
 def _is_missing(value: Any) -> bool:
     is_nan = isinstance(value, float) and value != value  # how pandas writes a missing value
     return value is None or is_nan or (isinstance(value, (str, bytes)) and not value)
+
+
+LISTED = 5
+
+
+@dataclasses.dataclass
+class BadRecords:
+    """Counter for bad records. With `stop` the first one raises; with `skip` all are counted and the first listed.
+
+    Attributes:
+      on_bad: `stop` or `skip`.
+      what: plural noun for messages, such as `documents`.
+      remedy: ending for the error message under `stop`.
+      skipped: number of skipped records, by source.
+    """
+
+    on_bad: str
+    what: str
+    remedy: str = ""
+    skipped: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def add(self, source: str, error: UserError) -> None:
+        """Count a bad record.
+
+        Raises:
+          UserError: bad records stop the program.
+        """
+        if self.on_bad == "stop":
+            raise UserError(f"{error}{self.remedy}") if self.remedy else error
+        self.skipped[source] = self.skipped.get(source, 0) + 1
+        number = sum(self.skipped.values())
+        if number <= LISTED:
+            tqdm.write(f"skipped: {printable(str(error))}", file=sys.stderr)
+        if number == LISTED:
+            tqdm.write(f"further bad {self.what} are counted but not listed", file=sys.stderr)

@@ -1,6 +1,7 @@
-"""Count steps, and write their lines of metrics."""
+"""Count steps, write their lines of metrics, and end a run whose loss or gradient stays non-finite."""
 
 import dataclasses
+import logging
 from typing import Any
 
 from bertjax.config.config import to_dict
@@ -10,6 +11,7 @@ from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.parallel import processes
 from bertjax.training.restore import Restored
 from bertjax.training.run import goodput
+from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.tracking import Tracking
 from bertjax.training.start import Start
@@ -87,3 +89,22 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
         MetricsLog,
         *(session.files, totals, restored.step, session.writer, trackers, speed, restored.owes_evaluation),
     )
+
+
+log = logging.getLogger(__name__)
+
+
+class Finite(Hook):
+    """Warns of skipped steps, and raises NotFinite after more than `runtime.max_skipped` in a row."""
+
+    def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
+        if metrics["skipped"] > run.runtime.max_skipped:
+            losses = ", ".join(f"{name}={value}" for name, value in metrics.items() if name.endswith("_loss"))
+            raise NotFinite(
+                f"loss, gradient or update is not finite at step {step} ({losses}, "
+                f"gradient_norm={metrics['gradient_norm']}); "
+                "nothing was saved after it; raise runtime.max_skipped, or lower optimizer.learning_rate in a new "
+                "workdir"
+            )
+        if metrics["skipped"] and processes.is_writer():
+            log.warning("step %d was skipped: its loss, gradient or update is not finite", step)

@@ -10,7 +10,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from bertjax.training.run.growing import GrowingFile
+from bertjax.training.run.journal import GrowingFile
 
 _FILE_BYTES = 4 << 20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertjax.data import random
 from bertjax.data.examples import Vocabulary
-from bertjax.data.formats import trimming
+from bertjax.data.formats import partners
 from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.formats.sentence_pairs import SentenceDistance, SentenceOrder, SentencePairs, SentenceStructure
@@ -236,15 +236,15 @@ def counted_bits(monkeypatch):
         drawn.append(words.size)
         return words
 
-    monkeypatch.setattr(trimming, "bits", bits)
+    monkeypatch.setattr(partners, "bits", bits)
     return drawn
 
 
 def test_coins_are_those_of_one_after_the_other(monkeypatch):
-    monkeypatch.setattr(trimming, "WORDS_AT_ONCE", 7)
+    monkeypatch.setattr(partners, "WORDS_AT_ONCE", 7)
     tosses = np.array([0, 1, 31, 32, 33, 0, 1000, 64])
     keys = np.arange(len(tosses)) * 3
-    heads = trimming._heads(5, "pairs/trim_a", keys, tosses)
+    heads = partners._heads(5, "pairs/trim_a", keys, tosses)
     for pair, count in enumerate(tosses):
         words = random.bits(5, "pairs/trim_a", 0, keys[pair], np.arange(-(-count // 32)))
         coins = [int(word) >> place & 1 for word in words for place in range(32)][:count]

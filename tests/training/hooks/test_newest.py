@@ -6,8 +6,8 @@ import pytest
 from matplotlib import image
 
 from bertjax.runtime.storage import StorageError
-from bertjax.training.hooks import newest
-from bertjax.training.hooks.newest import NewestResults
+from bertjax.training.hooks import save
+from bertjax.training.hooks.save import NewestResults
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
@@ -26,7 +26,7 @@ def read(workdir: Workdir) -> dict:
 
 def test_the_writer_writes_the_summary_and_later_draws_the_curves(workdir, monkeypatch):
     clock = Clock(100.0)
-    monkeypatch.setattr(newest, "time", clock)
+    monkeypatch.setattr(save, "time", clock)
     results = NewestResults(workdir)
     with LogWriter() as writer:
         log = MetricsLog(workdir, Totals(), 0, writer)
@@ -52,7 +52,7 @@ def test_figures_wait_for_a_store_that_is_down(workdir, monkeypatch):
     results = NewestResults(workdir)
     results.add({"steps": 10})
     with monkeypatch.context() as patched:
-        patched.setattr(newest.storage, "write_text", fail)
+        patched.setattr(save.storage, "write_text", fail)
         with pytest.raises(StorageError):
             results.write(everything=False)
     results.write(everything=False)

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.hooks.base import Hook
-from bertjax.training.hooks.user import user_hooks
+from bertjax.training.hooks.default import user_hooks
 from tests import runs
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "adding_a_hook.md"

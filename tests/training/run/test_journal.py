@@ -12,7 +12,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.runtime import storage
 from bertjax.runtime.storage import StorageError
-from bertjax.training.run import events, growing, journal
+from bertjax.training.run import events, journal
 from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
 from bertjax.training.run.metrics import MetricsLog, Totals
@@ -63,7 +63,7 @@ def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkey
     lines = Journal(path)
     lines.append({"step": 1})
     lines.write(everything=False)
-    monkeypatch.setattr(growing, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
+    monkeypatch.setattr(journal, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in (2, 3):
         lines.append({"step": step})
         with pytest.raises(StorageError, match="No space left"):
@@ -88,7 +88,7 @@ def test_a_resumed_journal_drops_what_is_written_again(path):
 
 def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     """Also if lines are added while a write fails: the oldest are lost, with one warning."""
-    monkeypatch.setattr(growing, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
+    monkeypatch.setattr(journal, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
     lines, step = Journal(path), itertools.count(1)
 
     def fail(*_, **__):
@@ -98,7 +98,7 @@ def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
 
     for _ in range(3):
         lines.append({"step": next(step)})
-    monkeypatch.setattr(growing, "open", fail, raising=False)
+    monkeypatch.setattr(journal, "open", fail, raising=False)
     for _ in range(2):
         with pytest.raises(StorageError):
             lines.write(everything=False)
@@ -196,7 +196,7 @@ def test_events_continue_in_new_files_which_drop_nothing(where, tmp_path, bucket
 
 def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
     log = Events(epath.Path(tmp_path), restored_step=0)
-    monkeypatch.setattr(growing, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
+    monkeypatch.setattr(journal, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in range(1, 10):
         log.add(step, {"train/loss": 5.0})
         with pytest.raises(StorageError):

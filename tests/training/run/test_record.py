@@ -9,9 +9,9 @@ import pytest
 from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.runtime.errors import UserError
+from bertjax.training import start
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import resolve
-from bertjax.training.run import shared
 from bertjax.training.run.record import (
     RunRecord,
     check_identity,
@@ -47,12 +47,12 @@ def test_a_mark_that_a_disk_shows_late_is_waited_for(tmp_path, monkeypatch):
         if len(looks) == 40:
             mark.touch()
 
-    monkeypatch.setattr(shared.time, "sleep", look_again)
-    shared.wait_for(mark, workdir)
+    monkeypatch.setattr(start.time, "sleep", look_again)
+    start.wait_for(mark, workdir)
     assert sum(looks) == 40.0
     mark.unlink()
     with pytest.raises(UserError, match="is not the workdir of process 0; name one that all processes share"):
-        shared.wait_for(mark, workdir)
+        start.wait_for(mark, workdir)
 
 
 @pytest.mark.parametrize("flag", [["--on-event=curl -H 'Bearer xyz'"], ["--on-event", "curl -H 'Bearer xyz'"]])

@@ -41,7 +41,7 @@ def store(monkeypatch, bucket):  # noqa: F811
         store.write(path, content)
 
     monkeypatch.setattr(storage, "write_bytes", write_bytes)
-    monkeypatch.setattr("bertjax.training.run.growing._SECONDS_BETWEEN_UPLOADS", 0.0)
+    monkeypatch.setattr("bertjax.training.run.journal._SECONDS_BETWEEN_UPLOADS", 0.0)
     monkeypatch.setattr(writers, "_SECONDS_BETWEEN_ATTEMPTS", 0.0)
     monkeypatch.setattr(writers, "_SECONDS_BETWEEN_ROUNDS", 0.001)
     for wait in ("_SECONDS_AT_A_SAVE", "_SECONDS_AT_THE_END"):  # a store that is up may be slow
