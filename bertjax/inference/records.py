@@ -116,6 +116,24 @@ def single_field(fields: Sequence[str]) -> str:
     return fields[0]
 
 
+def with_answer(record: Record, answer: Record, fields: Sequence[str]) -> Record:
+    """Return a record, without its place, together with its answer.
+
+    Args:
+      record: a record with its place.
+      answer: the answer; it may repeat the fields that the model reads.
+      fields: these fields.
+
+    Raises:
+      UserError: the answer would overwrite another field.
+    """
+    if taken := sorted((record.keys() & answer.keys()).difference(fields)):
+        raise UserError(
+            f"{record[WHERE]} has the field {taken[0]!r}, under which its answer is written; rename it or leave it out"
+        )
+    return {name: value for name, value in record.items() if name != WHERE} | answer
+
+
 def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:
     for number, line in enumerate(lines, start=1):
         # Editors on Windows write a byte order mark at the start of a file; it is not text.

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertjax.data.labeled import remedies
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import Record
 from bertjax.inference.readable import text_of
-from bertjax.inference.records import read_file, read_lines, records_of, single_field
+from bertjax.inference.records import read_file, read_lines, records_of, single_field, with_answer
 from bertjax.runtime import command_line, storage
 from bertjax.runtime.errors import UserError, json_text, say
 from bertjax.runtime.storage import StorageError
@@ -35,7 +35,7 @@ def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Ite
         part = slice(first, first + _PART)
         answers = answers_of(model.description, model.values(rows[part]))
         for record, answer in zip(records[part], answers, strict=True):
-            yield {name: value for name, value in record.items() if name != WHERE} | answer
+            yield with_answer(record, answer, model.description.fields)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkey
 
 
 def test_records_keep_their_fields(folder, predictor, tmp_path, capsys):
-    records = [{"id": number, "text": text, "masks": "was here"} for number, text in enumerate(TEXTS)]
+    records = [{"id": number, "text": text, "mask": "was here"} for number, text in enumerate(TEXTS)]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     assert call(folder, f"--file={tmp_path / 'records.jsonl'}", f"--out={tmp_path / 'out.jsonl'}") == 0
     assert capsys.readouterr().err == f"{len(TEXTS)} predictions in {tmp_path / 'out.jsonl'}\n"

@@ -151,7 +151,12 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "records, complaint",
-    [([{"text": "a"}], "text 1 has no field 'one'"), (["abc", " "], "text 2 is blank"), ([], "at least one")],
+    [
+        ([{"text": "a"}], "text 1 has no field 'one'"),
+        (["abc", " "], "text 2 is blank"),
+        ([], "at least one"),
+        ([{"one": "abc", "prediction": "mine"}], "text 1 has the field 'prediction', .*; rename"),
+    ],
 )
 def test_bad_records_are_refused(classifier, records, complaint):
     with pytest.raises(UserError, match=complaint):
