@@ -98,12 +98,12 @@ class Predictor:
         """
         return list(self.predictions(self.request(self.pipeline(Fill, top=top), records_of(texts))))
 
-    def embed(self, texts: Sequence[str], normalize: bool = False, layers: Sequence[int] = ()) -> np.ndarray:
+    def embed(self, texts: Sequence[str], normalize: bool | None = None, layers: Sequence[int] = ()) -> np.ndarray:
         """Return the mean over each text's hidden states, [CLS] and [SEP] included; float32 [texts, D].
 
         Args:
           texts: texts; `[MASK]` in them is ordinary text.
-          normalize: whether the vectors have length 1.
+          normalize: whether the vectors have length 1; None if the model was trained to compare them by cosine.
           layers: layers whose states are concatenated, 0 for the embeddings; only the encoder's output if empty.
 
         Raises:

@@ -12,6 +12,9 @@ from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
 from bertjax.runtime.errors import UserError
 
+# What a command adds to the number of texts that were cut.
+CUT_FEWER = "; a larger stages.0.seq_len in training cuts fewer"
+
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
     """Return texts as records with one field.

@@ -9,7 +9,7 @@ from typing import IO, Any
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import Record
 from bertjax.inference.readable import text_of
-from bertjax.inference.records import read_file, read_lines, records_of, single_field, with_answer
+from bertjax.inference.records import CUT_FEWER, read_file, read_lines, records_of, single_field, with_answer
 from bertjax.runtime import command_line, storage
 from bertjax.runtime.errors import UserError, json_text, say
 from bertjax.runtime.storage import StorageError
@@ -116,5 +116,5 @@ def main(argv: list[str] | None = None) -> int:
     if args.out:
         say(f"{len(records):,} predictions in {args.out}", file=sys.stderr)
     if cut := sum(row.is_cut for row in rows):
-        say(f"{cut:,} of {len(records):,} texts were cut to {model.max_tokens} tokens", file=sys.stderr)
+        say(f"{cut:,} of {len(records):,} texts were cut to {model.max_tokens} tokens{CUT_FEWER}", file=sys.stderr)
     return 0

@@ -118,7 +118,7 @@ def test_what_embed_does_not_compute_is_refused_or_noted(tmp_path, change, compl
 def test_a_normalization_is_noted_and_a_missing_pooling_is_an_error(tmp_path):
     huggingface.write(tmp_path / "scaled", embedder("embedding_contrastive"))
     huggingface.write(tmp_path / "plain", embedder("embedding_classification"))
-    note = "sentence-transformers scales embeddings to length 1: add --normalize to bertjax predict --do=embed"
+    note = "embeddings are scaled to length 1, as in sentence-transformers"
     assert note in huggingface.read(tmp_path / "scaled")[1] and note not in huggingface.read(tmp_path / "plain")[1]
     (tmp_path / "plain" / "1_Pooling" / "config.json").unlink()
     with pytest.raises(UserError, match="1_Pooling/config.json, which sets how embeddings are pooled, does not exist"):
