@@ -1,14 +1,16 @@
 """The documentation: commands load, the tour prints what it shows, links lead somewhere, lines fit the page."""
 
 import contextlib
-import importlib
+import importlib.util
 import io
 import json
 import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import ml_collections
@@ -16,10 +18,15 @@ import pytest
 
 from bertjax.config import config_file
 from bertjax.config.config import from_dict, to_dict
+from bertjax.data import sources
+from bertjax.interop import huggingface
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.training.stages import warmup_steps
+from tests import labeled_files
+from tests.interop import models
 from tests.objectives import example
+from tests.serving import files
 
 ROOT = Path(__file__).parents[1]
 GENERATED = ROOT / "docs" / "generated"  # by the build of the site
@@ -194,6 +201,51 @@ def test_the_tour_prints_what_it_shows(monkeypatch, tmp_path):
         with contextlib.redirect_stdout(printed):
             exec(code, scope)
         assert printed.getvalue() == expected, code
+
+
+def smoke(line: str) -> str:
+    """Return a command of README with a small recipe and the Python of the tests."""
+    line = re.sub(r"(configs/[\w/]+\.py)(?!:)(?=\s|$)", r"\1:smoke", line.replace("--minutes=30 ", ""))
+    return re.sub(r"(?:\.venv/bin/)?python -m", f"{shlex.quote(sys.executable)} -m", line)
+
+
+def serve(command: str, **options) -> None:
+    """Start a server, see that it answers, and stop it."""
+    with subprocess.Popen(f"exec {command} --port=0", stdout=subprocess.PIPE, text=True, **options) as server:
+        address = next(line for line in server.stdout if line.startswith("http"))
+        request = urllib.request.Request(address.strip(), b'{"texts": ["a text"]}')
+        assert json.load(urllib.request.urlopen(request, timeout=60))["predictions"]
+        server.terminate()
+
+
+@pytest.mark.slow
+def test_the_commands_of_readme_work_in_the_order_in_which_they_stand(tmp_path):
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    (tmp_path / "my" / "texts").mkdir(parents=True)
+    documents = (document.text for document, _ in zip(sources.documents("embedded:en", "text"), range(400)))
+    (tmp_path / "my" / "texts" / "mine.txt").write_text("\n\n".join(documents))
+    huggingface.write(tmp_path / "downloads" / "bert", models.make(frozenset({"mlm"}), models.trained()))
+    rows = [f"{row['sentence']},{row['label']}" for row in labeled_files.sentences(120)]
+    (tmp_path / "messages.csv").write_text("\n".join(["message,category", *rows]) + "\n")
+    (tmp_path / "mylab").mkdir()
+    page = ROOT / "docs" / "guides" / "adding_an_objective.md"
+    [code, *_] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (tmp_path / "mylab" / "replaced.py").write_text(code)
+    missing = {"compile": not importlib.util.find_spec("libtpu"), "onnx": bool(files.MISSING)}
+    environment = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}:{tmp_path}", "JAX_PLATFORMS": "cpu"}
+    options = {"shell": True, "cwd": tmp_path, "env": environment}
+    typed = 0
+    for block in re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL):
+        for line in re.split(r"\n| && ", block.replace("\\\n", "").strip()):
+            if "bertjax" not in line or any(word in line and is_missing for word, is_missing in missing.items()):
+                continue
+            if " serve " in line:
+                serve(smoke(line), **options)
+            else:
+                done = subprocess.run(smoke(line), capture_output=True, text=True, check=False, **options)
+                assert done.returncode == 0, f"{line}: {done.stderr[-2000:]}"
+            typed += 1
+    assert typed >= 7
 
 
 def test_the_list_of_files_to_read_is_counted():

@@ -1,5 +1,6 @@
 """Fine-tuning from the command line: it learns, resumes, predicts, and refuses bad input."""
 
+import dataclasses
 import json
 import math
 import os
@@ -243,6 +244,14 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, m
     ):
         evaluate.run(str(finished / "export"))
     other = labeled_files.write(tmp_path, heldout=10)[1]
+    limited = SavedModel(finished).config
+    limited = dataclasses.replace(limited, eval=dataclasses.replace(limited.eval, rows=1))
+    scored = evaluate.score(SavedModel(finished), limited, str(other))["scored"]["good"]
+    assert scored["records"] == 10 and scored["rows"] == scored["of_rows"] > 1, (
+        "eval.rows of the run has no effect on a named file"
+    )
+    scored = evaluate.score(SavedModel(finished), limited)["scored"]["good"]
+    assert scored["rows"] == 1 < scored["of_rows"] and 0 < scored["records"] < 10 * scored["of_rows"]
     assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
     shutil.copytree(finished / "export", tmp_path / "machine" / "shipped")
     monkeypatch.chdir(tmp_path / "machine")  # where the training file is not

@@ -74,7 +74,7 @@ def _reason(check: Callable[[Export], None], model: Export) -> str:
 def _check_transformers(model: Export, pooling_flag: str) -> None:
     """Raise UserError if no class of transformers has the model's heads; `pooling_flag` sets `objective.pooling`."""
     huggingface.check_kinds(model.encoder.architecture())
-    if sentence_transformers.is_embedder(model.settings):
+    if model.is_embedder:
         model = huggingface.encoder_alone(model)
     flat, pad_id = flatten_dict(model.params, sep="/"), model.tokenizer.pad_id
     family = families.of_model(model.encoder, flat, pad_id)

@@ -7,21 +7,27 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from etils import epath
 
 from bertjax.cli import unfinished
+from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
+from bertjax.data.config import NearDuplicates
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.renamed import with_names_of
-from bertjax.data.labeled.source import LabeledSource, LabeledSources, count_known
+from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources, count_known
+from bertjax.data.preparation import spec
+from bertjax.data.store import TokenStore
 from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference import minimal_pairs
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.progress import bar
+from bertjax.inference.records import CUT_FEWER
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.errors import UserError, json_text, printable, quoted, say
@@ -44,11 +50,11 @@ def run(
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Score a pretrained model on a corpus' held-out documents, or a fine-tuned model on a labeled file.
+    """Score a pretrained model on held-out documents, or a fine-tuned model on a labeled file.
 
-    Masks are fixed. A document's content alone decides whether it is held out, so no training document is scored as
-    long as the held-out share is the same. A run with a separate held-out file (`data.heldout`) trained on its whole
-    corpus.
+    Masks are fixed. Files and folders that `corpus` names are scored whole. Of the model's own corpus, and of corpora
+    with a name such as `embedded:en`, only documents that a hash of their content holds out are scored, so no training
+    document is as long as the held-out share is the same.
 
     Args:
       name: path of an export folder, a workdir `RUN` (its newest checkpoint) or `RUN@STEP`.
@@ -60,7 +66,8 @@ def run(
       columns: {setting of the examples: column in the labeled file `corpus`}, if columns differ from the training file.
 
     Returns:
-      {`eval`: {metric: value}, `baseline`: {metric: value}}, and `classes`: {set: `ClassReport.scores`} on request.
+      {`eval`: {metric: value}, `baseline`: {metric: value}, `scored`: {task: see `_scored`}}, and `classes`: {set:
+      `ClassReport.scores`} on request.
 
     Raises:
       UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
@@ -92,10 +99,14 @@ def score(
     """
     model, name = saved.export, saved.name
     config = _with_tuned(config, model.settings)
+    if corpus:
+        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, rows=0))
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         # The model's tokenizer and not one trained on the new corpus: its ids index the model's word table.
         data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
+        if not corpus.startswith(private_paths.PUBLIC):  # a file of the user is scored whole, and as it is
+            data = dataclasses.replace(data, heldout=corpus, share=1.0, filters={}, near_duplicates=NearDuplicates())
         config = dataclasses.replace(config, data=data)
     elif config.data.tokenizer.model:  # the recorded path may exist only on the training machine
         tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
@@ -129,9 +140,11 @@ def score(
             value = getattr(objective, setting)
             source = "tuned on the scored file" if value is None else f"{value:.4f}, as the model has it"
             say(f"objective.{setting}: {source}")
-    params = program.put(model.params)
-    evaluation = Evaluator(program, Feeds(program.config, store))(params)
-    figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines}
+    if corpus and not saved.is_export and isinstance(store, TokenStore):
+        _warn_of_trained_documents(saved, store)
+    params, feeds = program.put(model.params), Feeds(program.config, store)
+    evaluation = Evaluator(program, feeds)(params)
+    figures = {"eval": evaluation.all_metrics, "baseline": evaluation.all_baselines, "scored": _scored(feeds)}
     if per_class:
         sets = classes.scored_sets(_with_columns(program.config, columns), evaluation)
         if not sets:
@@ -140,6 +153,47 @@ def score(
             )
         figures["classes"] = {each.name: each.report.scores for each in sets}
     return figures
+
+
+def _scored(feeds: Feeds) -> dict[str, dict[str, int]]:
+    """Return {task: {`records` or `documents`, `rows`: counts of what is scored, `of_rows`: all held-out rows}}.
+
+    For records also `cut`, the number of examples that were cut.
+    """
+    scored = {}
+    for task, feed in feeds.heldout.items():
+        [plan], limit = feed.plans, feeds.config.eval.rows
+        rows = {"rows": min(limit or plan.counts.rows, plan.counts.rows), "of_rows": plan.counts.rows}
+        if isinstance(plan, LabeledPlan):
+            ids = plan.rows_RN[feed.locate(np.arange(rows["rows"]))[2]]
+            count = {"records": len(np.unique(plan.examples.record_of[ids[ids >= 0]]))}
+            rows["cut"] = sum(count for note, count in plan.examples.notes.items() if note.startswith("cut"))
+        else:
+            count = {"documents": feeds.store_of(task).manifest["splits"]["heldout"]["documents"]}
+        scored[task] = count | rows
+    return scored
+
+
+def _scored_line(task: str, scored: Mapping[str, int]) -> str:
+    unit = next(iter(scored))
+    limited = f", the first {scored['rows']:,} of {scored['of_rows']:,} rows" * (scored["rows"] < scored["of_rows"])
+    cut = f", {scored['cut']:,} texts cut{CUT_FEWER}" if scored.get("cut") else ""
+    return f"{task}: scores of {scored[unit]:,} {unit}{limited}{cut}"
+
+
+def _warn_of_trained_documents(saved: SavedModel, scored: TokenStore) -> None:
+    """Print a line if the run was trained on scored documents, as long as its token store is there."""
+    record = read_record(Workdir.at(saved.folder))
+    path = spec.find(record.config.data, record.identity["data"]["store_fingerprint"])
+    if path is None or storage.is_remote(path):
+        return
+    train, heldout = TokenStore.open(path).split("train"), scored.split("heldout")
+    lengths, ends = np.diff(heldout.sentences[heldout.documents]), train.sentences[train.documents]
+    documents = [tokens.tobytes() for tokens in np.split(heldout.tokens, np.cumsum(lengths)[:-1])]
+    # Only training documents of the same lengths are read.
+    same = np.flatnonzero(np.isin(np.diff(ends), lengths))
+    known = {train.tokens[ends[number] : ends[number + 1]].tobytes() for number in same.tolist()}
+    _say_trained(sum(document in known for document in documents), len(documents), "documents")
 
 
 def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
@@ -231,11 +285,13 @@ def _warn_of_trained(records: list[Record], examples: LabeledFormat, trained: La
         count = count_known(records, examples, trained.train, trained.format)
     except UserError:
         return  # a damaged training file: where something needs it, the error comes from there
+    _say_trained(count, len(records), "records")
+
+
+def _say_trained(count: int, total: int, unit: str) -> None:
     if count:
-        say(
-            f"warning: {count:,} of {len(records):,} records were trained on; the scores are not those of new texts",
-            file=sys.stderr,
-        )
+        counted = f"{count:,} of {total:,} {unit} were trained on"
+        say(f"warning: {counted}; the scores are not those of new texts", file=sys.stderr)
 
 
 def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") -> dict[str, Any]:
@@ -296,8 +352,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--corpus",
         default="",
-        help="corpus to score on (default: that of the run; an export has one only if it is embedded:...); for a "
-        "fine-tuned model, a labeled file",
+        help="file or folder to score whole, or a corpus such as embedded:en, of which a part is held out (default: "
+        "the held-out part of the run's corpus; an export has one only if it is embedded:...); for a fine-tuned "
+        "model, a labeled file",
     )
     parser.add_argument(
         "--task", default="", metavar="NAME", help="the task to score, if the model has several (default: all)"
@@ -344,6 +401,8 @@ def main(argv: list[str] | None = None) -> int:
         say(minimal_pairs.table(figures["minimal_pairs"]))
     else:
         report.print_summary(figures)
+        for task, scored in figures["scored"].items():
+            say(_scored_line(task, scored))
         for name, scores in figures.get("classes", {}).items():
             say(f"\n{name}: {classes.table_of(scores)}", end="")
     return 0

@@ -16,7 +16,7 @@ from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
 from bertjax.inference.readable import text_of
-from bertjax.inference.records import read_lines, records_of, single_field
+from bertjax.inference.records import CUT_FEWER, read_lines, records_of, single_field
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, json_text, say
 
@@ -88,7 +88,7 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
     if out:
         say(f"{request.records:,} predictions in {out}", file=sys.stderr)
     for note, count in request.notes.items():
-        say(f"{count:,} of {request.records:,} texts were {note}", file=sys.stderr)
+        say(f"{count:,} of {request.records:,} texts were {note}{CUT_FEWER * note.startswith('cut')}", file=sys.stderr)
 
 
 def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:

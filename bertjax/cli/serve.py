@@ -48,7 +48,10 @@ def main(argv: list[str] | None = None) -> int:
         "--batch", type=int, default=16, help="most texts of a batch; 1 computes each alone (default: %(default)s)"
     )
     parser.add_argument(
-        "--max-tokens", type=int, default=512, help="tokens of a text beyond which it is cut (default: %(default)s)"
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help="cut texts to fewer tokens than the model does (default: as it does)",
     )
     for field in dataclasses.fields(Limits):
         name = field.name.replace("_", "-")
@@ -65,13 +68,13 @@ def main(argv: list[str] | None = None) -> int:
     from bertjax.serving.server import app_of, bind, serve
 
     for flag, value in (("--batch", args.batch), ("--max-tokens", args.max_tokens), ("--workers", args.workers + 1)):
-        if value < 1:
+        if value is not None and value < 1:
             raise UserError(f"{flag}={value} must be at least 1")
     limits = Limits(**{field.name: getattr(args, f"max_{field.name}") for field in dataclasses.fields(Limits)})
     check_open_files(limits)
     workers = args.workers or cores()
     one_thread_tokenizers()
-    model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens)
+    model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens or 0)
     app = app_of(model, workers, args.batch, limits)
     bound = bind(args.host, args.port)
     host, port = bound.getsockname()[:2]

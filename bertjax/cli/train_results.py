@@ -11,7 +11,8 @@ from bertjax.config import config as configuration
 from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.interop import families, sentence_transformers
+from bertjax.interop import families
+from bertjax.objectives.finetuning.embeddings import EmbeddingObjective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime import command_line, storage
 from bertjax.runtime.command_line import STOPPED, command
@@ -80,7 +81,7 @@ def next_commands(config: Config, files: Workdir, export_folder: epath.Path, pad
     needs_export = copy or export_folder != files.export
     source = f"--from={exported if needs_export else root}"
     if isinstance(config.task.examples, LabeledFormat):
-        is_embedder = sentence_transformers.is_embedder(configuration.to_dict(config))
+        is_embedder = isinstance(config.task.objective, EmbeddingObjective)
         use, score = ["--do=embed"] * is_embedder + ["--file=FILE"], ["--corpus=TEST_FILE"]
         if storage.exists(files.export / "hf"):
             ship = [command("convert", source, "--to=hf")]

@@ -25,7 +25,7 @@ from bertjax.models import int8, vocabulary
 from bertjax.models.config import UNIONS, EncoderConfig, Execution
 from bertjax.models.vocabulary import encoder_shapes
 from bertjax.runtime import storage, untrusted
-from bertjax.runtime.errors import UserError, check_format, json_text, quoted, reason, shorten
+from bertjax.runtime.errors import Untrusted, UserError, check_format, json_text, quoted, reason, shorten
 
 FORMAT_VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
@@ -38,8 +38,22 @@ _ROOTS = ("encoder", "heads", "generator")
 _PROJECTIONS = "projections"
 # Settings of a stage that trains the whole model (`bertjax.training.config.Stage`).
 WHOLE_MODEL = {"layers": 0, "rotary_base": 0.0, "local_rotary_base": 0.0}
+# Prefix of the objectives on sentence embeddings, and the only one that does not compare them by cosine.
+_EMBEDDING, _COMPARES_LENGTHS = "embedding_", "embedding_classification"
 # Upper bound for every size of an encoder; JAX indexes in int32.
 _LARGEST = 2**30
+
+
+class Lengths(NamedTuple):
+    """How much text a model reads at once.
+
+    Attributes:
+      row: T, maximum tokens of the examples that are computed together, such as the choices of a question.
+      example: maximum tokens per example, special tokens included.
+    """
+
+    row: int
+    example: int
 
 
 class Export(NamedTuple):
@@ -53,6 +67,7 @@ class Export(NamedTuple):
       tokenizer: the tokenizer.
       numbers: the run's measurements.
       modules: {user module that the settings name: `sha256` of its file, `commit` and `version`}, as in training.
+      unit_embeddings: whether a converted model scales its embeddings to length 1, which no setting of a run records.
     """
 
     settings: dict[str, Any]
@@ -61,6 +76,7 @@ class Export(NamedTuple):
     tokenizer: Tokenizer
     numbers: dict[str, Any]
     modules: Mapping[str, Mapping[str, str]] = FrozenDict()
+    unit_embeddings: bool = False
 
     @property
     def read_settings(self) -> dict[str, Any]:
@@ -68,15 +84,41 @@ class Export(NamedTuple):
         return private_paths.read_from_export(self.settings)
 
     @property
-    def max_tokens(self) -> int:
-        """Maximum tokens per example in the first task, special tokens included; 0 for no limit."""
+    def lengths(self) -> Lengths:
+        """How much text every use of the model reads: inference, evaluation and all files for other libraries.
+
+        A model of labeled files reads rows of the last stage that trained the task, because its scores are those of
+        texts that were cut there. Any other model reads as much as it has positions, or `examples.max_tokens`.
+
+        Raises:
+          UserError: the settings are damaged.
+        """
+        try:
+            settings = self.read_settings
+            stages = settings.get("stages", [])
+            tasks = settings["tasks"].items()
+            lengths = [_lengths_of(name, task, stages, self.encoder) for name, task in tasks]
+            return Lengths(*map(max, zip(*lengths, strict=True)))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"the settings of the model are damaged ({reason(error)}); export it again") from error
+
+    @property
+    def is_embedder(self) -> bool:
+        """Whether the model was trained for sentence embeddings."""
+        return self.unit_embeddings or self._first_kind.startswith(_EMBEDDING)
+
+    @property
+    def is_normalized(self) -> bool:
+        """Whether sentence embeddings have length 1: the objective compares them by cosine only."""
+        return self.is_embedder and self._first_kind != _COMPARES_LENGTHS
+
+    @property
+    def _first_kind(self) -> str:
         try:
             [task, *_] = self.settings["tasks"].values()
-            limit = task["examples"]["max_tokens"]
-        except (KeyError, ValueError, TypeError, AttributeError):
-            return 0
-        # `isinstance` would accept True as an integer.
-        return limit if type(limit) is int and limit > 0 else 0
+            return str(task["objective"]["kind"])
+        except (KeyError, ValueError, TypeError, AttributeError):  # untrusted settings may be malformed
+            return ""
 
 
 def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
@@ -95,7 +137,8 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     write_params(folder, export.params, export.encoder, quantized)
     export.tokenizer.save(folder / _TOKENIZER)
     settings = private_paths.without(export.settings)
-    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, export.modules)
+    more = {"modules": export.modules, "unit_embeddings": export.unit_embeddings}
+    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, **more)
 
 
 def is_whole(folder: Path, steps: int) -> bool:
@@ -125,8 +168,8 @@ def read(folder: os.PathLike) -> Export:
     if tokens.vocab_size != encoder.vocab_size:
         ids = f"its tokenizer has {tokens.vocab_size} ids and {MANIFEST} {encoder.vocab_size}"
         raise _damaged(folder, ValueError(ids))
-    modules = manifest.get("modules", {})
-    return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"], modules)
+    more = manifest.get("modules", {}), manifest.get("unit_embeddings") is True
+    return Export(manifest["config"], encoder, read_params(folder, encoder), tokens, manifest["numbers"], *more)
 
 
 def exported(params: dict) -> dict:
@@ -144,7 +187,7 @@ def read_tokenizer(folder: os.PathLike) -> Tokenizer:
 
 
 def read_manifest(folder: os.PathLike) -> dict[str, Any]:
-    """Return the manifest: `format_version`, `config`, `vocab_size`, `numbers` and, with user code, `modules`.
+    """Return the manifest: `format_version`, `config`, `vocab_size`, `numbers`; if needed `modules`, `unit_embeddings`.
 
     Raises:
       UserError: the folder is not an export, is damaged, or has another format.
@@ -221,6 +264,7 @@ def write_manifest(
     vocab_size: int,
     numbers: dict[str, Any],
     modules: Mapping[str, Mapping[str, str]] = FrozenDict(),
+    unit_embeddings: bool = False,
 ) -> None:
     """Write the manifest atomically, see `write`."""
     manifest: dict[str, Any] = {
@@ -232,6 +276,8 @@ def write_manifest(
     }
     if modules:
         manifest["modules"] = modules
+    if unit_embeddings:
+        manifest["unit_embeddings"] = True
     storage.flush_folder(Path(folder))  # the manifest must not survive a crash of the machine without the weights
     storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
 
@@ -277,6 +323,29 @@ def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
     if vocab_size < 1:
         raise ValueError(f"vocab_size={vocab_size} is not a number of tokens")
     return dataclasses.replace(encoder, execution=execution)
+
+
+def _lengths_of(name: str, task: Mapping[str, Any], stages: list, encoder: EncoderConfig) -> Lengths:
+    """Return `Export.lengths` of one task."""
+    # Imported here: `bertjax.load` needs no format.
+    from bertjax.data.formats import FORMATS
+    from bertjax.data.formats.base import ExampleFormat
+    from bertjax.data.labeled.base import LabeledFormat
+
+    most, objective = encoder.max_positions, task.get("objective", {})
+    unions = {FORMATS.base: FORMATS.choice()}
+    try:
+        examples = typed.build(ExampleFormat, task.get("examples", {}), f"tasks.{name}.examples", unions)
+    except Untrusted:  # what needs only the encoder works without the module of a user's format
+        return Lengths(most, most)
+    if not isinstance(examples, LabeledFormat):
+        return Lengths(*[min(examples.max_tokens or most, most)] * 2)
+    row = next((stage["seq_len"] for stage in reversed(stages) if name in (stage.get("tasks") or [name])), most)
+    # With a teacher, the objective is inside of another one.
+    group = examples.group_of([], objective.get("objective", objective).get("classes") or ("",))
+    if encoder.embeddings.has_position_table:  # a damaged manifest must not ask for positions without a row
+        row = min(row, group * most)
+    return Lengths(row, min(examples.longest(row), row // group))
 
 
 def _encoder_of(manifest: dict[str, Any], folder: os.PathLike) -> EncoderConfig:

@@ -31,7 +31,7 @@ _PLACES = {"data.store": STORE, "data.cache_dir": CACHE_DIR}
 # Prefix of the corpora that come with bertjax. Without a name behind it: no corpus.
 EMBEDDED = "embedded:"
 # Prefixes of corpora that are not paths (`bertjax.data.sources.PLACES`).
-_PUBLIC = (EMBEDDED, "tfds:", "hf:")
+PUBLIC = (EMBEDDED, "tfds:", "hf:")
 
 # Settings used from an export, with everything below them. Corpora and filters have their own rules.
 _READ = (
@@ -61,7 +61,7 @@ _OF_THE_MACHINE = (
 def base_name(name: str) -> str:
     """Return the last component of a path or URL; names of published data sets are kept whole."""
     # `tfds:/home/me/data` is a path all the same.
-    is_public = name.startswith(_PUBLIC) and not name.partition(":")[2].startswith(("/", ".", "~"))
+    is_public = name.startswith(PUBLIC) and not name.partition(":")[2].startswith(("/", ".", "~"))
     return name if is_public else name.rstrip("/").rpartition("/")[2]
 
 

@@ -87,7 +87,8 @@ class DataConfig:
         keeps the proportions, 0 makes all sources equal. Multilingual BERT used 0.7 (google-research/bert,
         multilingual.md), XLM-R 0.3 (Conneau et al. 2020, arXiv 1911.02116, section 3.1).
       on_bad_document: `stop` at a document that is unreadable or has no token, or `skip` and count it.
-      heldout: file with held-out documents; if empty, a part of the corpus is held out.
+      heldout: file with held-out documents; if empty, a part of the corpus is held out. The corpus itself is held out
+        and trained on.
       heldout_share: fraction to hold out; a document is held out if its content hash is below this threshold.
       share: fraction of training documents to use, chosen by content hash. A smaller share selects a subset
         of a larger one, and all shares have the same held-out documents and tokenizer.

@@ -80,11 +80,10 @@ class Pipeline:
         """The vocabulary of the model's tokenizer."""
         return Vocabulary.of(self.model.tokenizer)
 
-    @property
+    @functools.cached_property
     def seq_len(self) -> int:
-        """T, the maximum tokens per row: a group of examples shares it."""
-        # Positions restart in each example, so a row may be longer than the model's position table.
-        return self.group * self.model.encoder.max_positions
+        """T, the maximum tokens per row."""
+        return self.model.lengths.example
 
     @property
     def objective(self) -> Objective:

@@ -25,12 +25,12 @@ class Embed(Pipeline):
     """One vector per text, or one per token.
 
     Attributes:
-      normalize: whether vectors have length 1, so that dot products are cosines.
+      normalize: whether vectors have length 1, so that dot products are cosines; None if the model's embeddings have.
       layers: layers whose states are concatenated: 0 for the embeddings, L for the output; only the output if empty.
       per_token: whether to return one vector per token, including [CLS] and [SEP].
     """
 
-    normalize: bool = False
+    normalize: bool | None = None
     layers: tuple[int, ...] = ()
     per_token: bool = False
 
@@ -41,12 +41,6 @@ class Embed(Pipeline):
                 f"layers={','.join(map(str, self.layers))}: the model has no layer {unknown[0]}; choose from 0, the "
                 f"embeddings, to {last}, the output"
             )
-
-    @property
-    def seq_len(self) -> int:
-        """T, the most tokens of a text: as in the examples that the model was trained on, if these were limited."""
-        longest = super().seq_len
-        return min(longest, self.model.max_tokens or longest)
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
@@ -69,8 +63,10 @@ class Embed(Pipeline):
         vectors = hidden_BTD.astype(jnp.float32)
         if not self.per_token:
             vectors = mean_of_examples(hidden_BTD, batch["examples_BT"], slots=1)
-        per = "token" if self.per_token else "example"
-        return {"embedding": Output(l2_normalize(vectors) if self.normalize else vectors, per=per)}
+        # The model's own embeddings are those of texts, from the last layer.
+        own = self.model.is_normalized and not (self.layers or self.per_token)
+        vectors = l2_normalize(vectors) if (own if self.normalize is None else self.normalize) else vectors
+        return {"embedding": Output(vectors, per="token" if self.per_token else "example")}
 
     def predictions(self, outputs, examples) -> list[dict[str, Any]]:
         """{`embedding`: D numbers, each the shortest decimal with the same float32 value}.

@@ -40,7 +40,7 @@ class Ensemble(Predictor):
                 # All models read the examples that the first one has encoded, so tokenizer and length must agree.
                 ("tokenizer", model.tokenizer.fingerprint, other.tokenizer.fingerprint),
                 ("task", _task(model), _task(other)),
-                ("model.max_positions", model.encoder.max_positions, other.encoder.max_positions),
+                ("stages.N.seq_len", model.lengths, other.lengths),
             ):
                 if of_first != of_other:
                     raise UserError(f"{name} has another {part} than {first}; average models of one fine-tuning recipe")

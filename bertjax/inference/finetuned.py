@@ -112,6 +112,11 @@ class FineTuned(Pipeline):
         answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)
         return self._examples.with_answers(str(Path(path).expanduser()), answers, self.objective.classes)
 
+    @functools.cached_property
+    def seq_len(self) -> int:
+        """T of the training, which a group of examples shares."""
+        return self.model.lengths.row
+
     @property
     def group(self) -> int:
         return self.objective.traits.group

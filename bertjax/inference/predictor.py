@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from bertjax.config.export import Export
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import Record
 from bertjax.inference import buckets
 from bertjax.inference.base import EncodedExamples, Pipeline
 from bertjax.inference.embed import Embed
@@ -17,7 +17,7 @@ from bertjax.inference.fill import Fill
 from bertjax.inference.finetuned import FineTuned, has_predictions
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood
 from bertjax.inference.masked import masked_lm
-from bertjax.inference.records import checked, records_of, single_field
+from bertjax.inference.records import checked, records_of, single_field, with_answer
 from bertjax.models.precision import float32_products
 from bertjax.runtime.errors import UserError
 
@@ -98,12 +98,12 @@ class Predictor:
         """
         return list(self.predictions(self.request(self.pipeline(Fill, top=top), records_of(texts))))
 
-    def embed(self, texts: Sequence[str], normalize: bool = False, layers: Sequence[int] = ()) -> np.ndarray:
+    def embed(self, texts: Sequence[str], normalize: bool | None = None, layers: Sequence[int] = ()) -> np.ndarray:
         """Return the mean over each text's hidden states, [CLS] and [SEP] included; float32 [texts, D].
 
         Args:
           texts: texts; `[MASK]` in them is ordinary text.
-          normalize: whether the vectors have length 1.
+          normalize: whether the vectors have length 1; None if the model was trained to compare them by cosine.
           layers: layers whose states are concatenated, 0 for the embeddings; only the encoder's output if empty.
 
         Raises:
@@ -189,8 +189,12 @@ class Predictor:
     def predictions(
         self, request: Request, on_tokens: Callable[[int], object] = lambda tokens: None
     ) -> Iterator[dict[str, Any]]:
-        """Yield each record's fields together with its prediction, in order."""
+        """Yield each record's fields together with its prediction, in order.
+
+        Raises:
+          UserError: a prediction would overwrite a field of its record.
+        """
+        pipeline = request.pipeline
         for (records, examples), outputs in zip(request.parts, self.outputs(request, on_tokens), strict=True):
-            # The place of a record (`WHERE`) is for error messages only.
-            for record, prediction in zip(records, request.pipeline.predictions(outputs, examples), strict=True):
-                yield {name: value for name, value in record.items() if name != WHERE} | prediction
+            for record, prediction in zip(records, pipeline.predictions(outputs, examples), strict=True):
+                yield with_answer(record, prediction, (*pipeline.fields, pipeline.list_field))

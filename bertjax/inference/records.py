@@ -12,6 +12,9 @@ from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
 from bertjax.runtime.errors import UserError
 
+# What a command adds to the number of texts that were cut.
+CUT_FEWER = "; a larger stages.0.seq_len in training cuts fewer"
+
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
     """Return texts as records with one field.
@@ -114,6 +117,24 @@ def single_field(fields: Sequence[str]) -> str:
         names = " and ".join(map(repr, fields))
         raise UserError(f"the model reads {names} together; give a .jsonl file with these fields")
     return fields[0]
+
+
+def with_answer(record: Record, answer: Record, fields: Sequence[str]) -> Record:
+    """Return a record, without its place, together with its answer.
+
+    Args:
+      record: a record with its place.
+      answer: the answer; it may repeat the fields that the model reads.
+      fields: these fields.
+
+    Raises:
+      UserError: the answer would overwrite another field.
+    """
+    if taken := sorted((record.keys() & answer.keys()).difference(fields)):
+        raise UserError(
+            f"{record[WHERE]} has the field {taken[0]!r}, under which its answer is written; rename it or leave it out"
+        )
+    return {name: value for name, value in record.items() if name != WHERE} | answer
 
 
 def _numbered(lines: Iterable[bytes], name: str) -> Iterable[tuple[str, bytes]]:

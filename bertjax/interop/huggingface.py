@@ -49,12 +49,6 @@ MODEL_FILES = (
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "spm.model"),
     *("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*", "onnx/*"),
 )
-# Heads that read each text whole, so it is cut where the tokenizer of transformers would cut it. Taggers and question
-# answering read long texts in windows instead.
-_CUT_AT_MOST_TOKENS = (
-    *(task_heads.CLASSIFICATION, task_heads.MULTI_LABEL, task_heads.REGRESSION),
-    task_heads.CHOICE,
-)
 # Pretraining heads: the objective that trains each, and task settings that differ from the defaults.
 _TASKS = {
     NSP: ("bert", {}),
@@ -102,8 +96,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     export, left_out_notes = _with_whole_attention(export)
     left_out_notes += temperature_notes + activation_notes(export.encoder)
     export = export._replace(encoder=dataclasses.replace(export.encoder, activation_bits=0))
-    is_embedder = sentence_transformers.is_embedder(export.settings)
-    if is_embedder:
+    if export.is_embedder:
         left_out_notes.append("pooler and heads not exported: sentence embeddings do not read them")
         export = encoder_alone(export)
     objective, head, on_mean = task_heads.first_objective(export.settings), None, head_on_mean(export)
@@ -131,17 +124,14 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     # 3. Write the files. Without its config.json a folder is not a model, so a run that is killed leaves none.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
-    longest, most = export.encoder.max_positions, export.max_tokens
-    is_cut = is_embedder or bool(on_mean) or not parts.isdisjoint(_CUT_AT_MOST_TOKENS)
-    longest = min(longest, most or longest) if is_cut else longest
+    longest = export.lengths.example
     tokenizers.write(folder, tokenizer, longest, export.encoder.embeddings.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
-    if is_embedder:
-        is_normalized = sentence_transformers.is_normalized(export.settings)
-        sentence_transformers.write(folder, export.encoder, is_normalized, most)
+    if export.is_embedder:
+        sentence_transformers.write(folder, export.encoder, longest, export.is_normalized)
     if head is not None:
         activation = task_heads.ACTIVATION_FUNCTIONS[objective.get("activation", "identity")]
-        sentence_transformers.write(folder, export.encoder, max_tokens=most, head=head, activation=activation)
+        sentence_transformers.write(folder, export.encoder, longest, head=head, activation=activation)
     text = card.text(export, family, parts, longest, notes, about, on_mean)
     (folder / card.FILE).write_text(text, encoding="utf-8")
     settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings
@@ -293,6 +283,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     encoder, flat = family.to_ours(encoder, flat, tokenizer.pad_id)
     encoder, flat, notes_of_vocabulary = _with_vocabulary_of(tokenizer, folder, encoder, flat)
     max_tokens = _most_tokens(folder, embedder.max_tokens, encoder)
+    longest, stage = max_tokens or encoder.max_positions, {"seq_len": min(Stage().seq_len, encoder.max_positions)}
     # 4. The configuration that a run would have, so that everything else treats the model as one of its own.
     if term is None:
         objective, own = next((_TASKS[part] for part in _TASKS if part in parts), (MLM, _masked_lm(family)))
@@ -301,8 +292,13 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
             rate = family.masking_rate
             notes.append(f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed")
     else:
-        tasks = {term: task_heads.task_of(settings, term, head, outputs[term], encoder.max_positions)}
-    if max_tokens and (term in _CUT_AT_MOST_TOKENS or (term is None and embedder.is_embedder)):
+        tasks = {term: task_heads.task_of(settings, term, head, outputs[term], longest)}
+        # Rows as in a training on texts of this length; all choices of a question share one.
+        row = longest * (len(tasks[term]["objective"]["classes"]) if term == task_heads.CHOICE else 1)
+        stage = {"seq_len": row, "batch": max(1, min(32, 32 * Stage().seq_len // row))}
+        if row > 2 * longest:  # a list of choices may have only two, which would be longer in this row
+            tasks[term]["examples"]["max_tokens"] = longest
+    if max_tokens and (term is not None or embedder.is_embedder):
         [task] = tasks.values()
         task["examples"] = task.get("examples", {}) | {"max_tokens": max_tokens}
         notes.append(f"texts are cut to {max_tokens} tokens, the longest that its files allow")
@@ -311,7 +307,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
             "model": encoder.architecture(),
             "data": {"corpus": private_paths.EMBEDDED},  # which texts it was trained on is not in the folder
             "tasks": tasks,
-            "stages": [{"seq_len": min(Stage().seq_len, encoder.max_positions)}],
+            "stages": [stage],
         }
     )
     encoder = config.encoder(encoder.vocab_size, backend="cpu")
@@ -321,7 +317,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     notes = [parts_note, *notes, *notes_of_vocabulary, *family.notes(flat, tokenizer.pad_id)]
     if POOLER not in parts and encoder.block.has_pooler:
         notes.append("no pooler: pooled_BND is None")
-    return Export(to_dict(config), encoder, params, tokenizer, {}), notes
+    return Export(to_dict(config), encoder, params, tokenizer, {}, unit_embeddings=embedder.is_normalized), notes
 
 
 def _masked_lm(family: Family) -> dict[str, Any]:

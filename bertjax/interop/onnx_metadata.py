@@ -7,7 +7,7 @@ from typing import Any
 from bertjax.config.config import from_dict
 from bertjax.config.export import Export
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.interop import sentence_transformers, task_heads
+from bertjax.interop import task_heads
 from bertjax.interop.tokenizers import MODEL, load_json
 from bertjax.serving.description import DESCRIPTION, EMBEDDING, TOKENIZER, Description
 
@@ -21,15 +21,14 @@ def description_of(export: Export) -> Description:
     Raises:
       UserError: the objective of a fine-tuned head is a user's own.
     """
-    tokenizer, longest = export.tokenizer, export.encoder.max_positions
+    tokenizer, longest = export.tokenizer, export.lengths.example
     term = next((term for term in task_heads.TERMS if term in export.params.get("heads", {})), "")
-    if not term or sentence_transformers.is_embedder(export.settings):
-        limit = min(longest, export.max_tokens or longest)
-        return Description(EMBEDDING, limit, tokenizer.pad_id, pads_left=tokenizer.cls_last)
+    if not term or export.is_embedder:
+        return Description(EMBEDDING, longest, tokenizer.pad_id, pads_left=tokenizer.cls_last)
     objective, examples = task_heads.objective_of(export.settings, term), from_dict(export.read_settings).task.examples
     return Description(
         task=term,
-        max_tokens=examples.longest(longest),
+        max_tokens=longest,
         pad_id=tokenizer.pad_id,
         pads_left=tokenizer.cls_last,
         labels=tuple(objective.get("classes", ())),

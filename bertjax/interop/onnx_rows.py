@@ -13,6 +13,8 @@ from bertjax.data.framing import special_tokens, truncate
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # (tokens per text, for each of B texts; row length T). The first batch has padding, and one text that is cut.
 _SHAPES = (((3, 30, 9), 24), ((5,), 7))
+# Tokens of a third batch, if the model reads as many. Longer rows would need seconds.
+_LONGEST = 512
 
 
 class Rows(NamedTuple):
@@ -44,8 +46,9 @@ def rows(export: Export) -> Iterator[Rows]:
     def texts(lengths: tuple[int, ...]) -> list[list[int]]:
         return tokenizer.encode([tokenizer.decode(draw.choice(ordinary, length).tolist()) for length in lengths])
 
-    for lengths, longest in _SHAPES:
-        seq_len = min(longest, export.encoder.max_positions)
+    most = export.lengths.example
+    for lengths, longest in (*_SHAPES, ((_LONGEST, _LONGEST // 2), _LONGEST)):
+        seq_len = min(longest, most)
         for is_pair in (False, True) if seq_len > special_tokens(2, tokenizer.pair_separators) else (False,):
             batch = _batch(export, texts(lengths), texts(lengths[::-1]) if is_pair else None, seq_len)
             yield Rows(_inputs(export, batch), batch)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config.config import from_dict
 from bertjax.config.export import Export
-from bertjax.interop import names, sentence_transformers, task_heads
+from bertjax.interop import names, task_heads
 from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
@@ -104,8 +104,8 @@ def reading_of(export: Export) -> Reading:
     """
     heads = export.params.get("heads", {})
     fine_tuned = [term for term in task_heads.TERMS if term in heads]
-    if sentence_transformers.is_embedder(export.settings):
-        return Reading((SENTENCE,), {}, sentence_transformers.is_normalized(export.settings))
+    if export.is_embedder:
+        return Reading((SENTENCE,), {}, export.is_normalized)
     # A fine-tuned model has exactly one head; a pretrained one may have several.
     known = set(fine_tuned[:1]) or _PRETRAINED.keys()
     if unknown := heads.keys() - known:

@@ -21,9 +21,6 @@ from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
 
 MODULES = "modules.json"
-_PREFIX = "embedding_"
-# The only embedding objective that does not compare by cosine, so that the length of an embedding has a meaning.
-_COMPARES_LENGTHS = "embedding_classification"
 _POOLING = "1_Pooling"
 _MEAN = "pooling_mode_mean_tokens"
 _MODES = ("pooling_mode_cls_token", _MEAN, "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens")
@@ -84,6 +81,7 @@ class Embedder(NamedTuple):
       activation: function that a cross-encoder applies to its logits; empty if the folder does not name it.
       max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
       lowercase: whether texts are lowercased before tokenization.
+      is_normalized: whether embeddings are scaled to length 1.
       notes: differences to `bertjax predict --do=embed`, one line each.
     """
 
@@ -92,17 +90,8 @@ class Embedder(NamedTuple):
     activation: str = ""
     max_tokens: int = 0
     lowercase: bool = False
+    is_normalized: bool = False
     notes: tuple[str, ...] = ()
-
-
-def is_embedder(settings: Mapping[str, Any]) -> bool:
-    """Return whether the first objective of a run trains sentence embeddings."""
-    return _kind(settings).startswith(_PREFIX)
-
-
-def is_normalized(settings: Mapping[str, Any]) -> bool:
-    """Return whether an embedder's objective compares embeddings by cosine only."""
-    return _kind(settings) != _COMPARES_LENGTHS
 
 
 def classifier_on_mean(export: Export) -> str:
@@ -120,8 +109,8 @@ def classifier_on_mean(export: Export) -> str:
 def write(
     folder: Path,
     encoder: EncoderConfig,
+    max_tokens: int,
     normalize: bool = False,
-    max_tokens: int = 0,
     head: Mapping[str, np.ndarray] | None = None,
     activation: str = "",
 ) -> None:
@@ -130,8 +119,8 @@ def write(
     Args:
       folder: the encoder's folder.
       encoder: its architecture.
+      max_tokens: maximum tokens per text, special tokens included.
       normalize: whether embeddings are scaled to length 1.
-      max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
       head: `kernel` [D, C] and `bias` [C] of a linear layer on the mean, float32; its outputs take the place of the
         embedding. None for no such layer.
       activation: class of PyTorch that is applied to its outputs.
@@ -148,10 +137,9 @@ def write(
     ]
     pooling = {"word_embedding_dimension": encoder.width} | {mode: mode == _MEAN for mode in _MODES}
     (folder / _POOLING).mkdir(exist_ok=True)
-    longest = min(max_tokens or encoder.max_positions, encoder.max_positions)
     for name, content in (
         (f"{_POOLING}/config.json", pooling),
-        ("sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False}),
+        ("sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False}),
         (MODULES, modules),
     ):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -199,10 +187,9 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     after = [kind for kind in kinds[1:] if kind in ("Pooling", "Normalize")]
     if after not in ([], ["Pooling"], ["Pooling", "Normalize"]):
         left_out.append(f"the modules {' and '.join(after)} in this order")
-    if after[-1:] == ["Normalize"]:
-        notes.append(
-            "sentence-transformers scales embeddings to length 1: add --normalize to bertjax predict --do=embed"
-        )
+    is_normalized = after[-1:] == ["Normalize"] and not encoder_only
+    if is_normalized:
+        notes.append("embeddings are scaled to length 1, as in sentence-transformers")
     if "Pooling" in kinds:
         path = paths[kinds.index("Pooling")] / "config.json"
         if not path.exists() and not encoder_only:
@@ -240,7 +227,8 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
         raise UserError(f"{file} has max_seq_length={quoted(limit)}; write the most tokens of a text, at least 3")
     about = _json(folder / _PROMPTS)
     is_embedder, activation = about.get("model_type") != "CrossEncoder", str(about.get("activation_fn") or "")
-    return Embedder(encoder, is_embedder, activation, limit or 0, bool(settings.get("do_lower_case")), tuple(notes))
+    lowercase = bool(settings.get("do_lower_case"))
+    return Embedder(encoder, is_embedder, activation, limit or 0, lowercase, is_normalized, tuple(notes))
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -285,7 +273,3 @@ def _prompts(folder: Path) -> tuple[list[str], list[str]]:
         return left_out, []
     named = shorten([f"{quoted(name)}: {quoted(text)}" for name, text in prompts.items()])
     return left_out, [f"the model has prompts ({named}); write them before the texts that are embedded"]
-
-
-def _kind(settings: Mapping[str, Any]) -> str:
-    return str(first_objective(settings).get("kind", ""))

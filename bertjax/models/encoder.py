@@ -134,10 +134,10 @@ class Encoder(nn.Module):
         """
         block, captures = self.config.block, taps.names_of(self)
         self._check(captures, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT, answers_BK)
-        segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else segments_BT
+        segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else jnp.asarray(segments_BT)  # may be NumPy's
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
-        examples_BT = jnp.ones_like(tokens_BT) if examples_BT is None else examples_BT.astype(jnp.int32)
+        examples_BT = jnp.ones_like(tokens_BT) if examples_BT is None else jnp.asarray(examples_BT, jnp.int32)
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
         ranks = ranks_of(self.config.direction)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from bertjax.data.labeled import remedies
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import Record
 from bertjax.inference.readable import text_of
-from bertjax.inference.records import read_file, read_lines, records_of, single_field
+from bertjax.inference.records import CUT_FEWER, read_file, read_lines, records_of, single_field, with_answer
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
 from bertjax.serving.answers import answers_of
@@ -32,7 +32,7 @@ def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Ite
         part = slice(first, first + _PART)
         answers = answers_of(model.description, model.values(rows[part]))
         for record, answer in zip(records[part], answers, strict=True):
-            yield {name: value for name, value in record.items() if name != WHERE} | answer
+            yield with_answer(record, answer, model.description.fields)
 
 
 def _records(texts: list[str], file: str, description: Description) -> list[Record]:
@@ -99,5 +99,5 @@ def main(argv: list[str] | None = None) -> int:
     if args.out:
         say(f"{len(records):,} predictions in {args.out}", file=sys.stderr)
     if cut := sum(row.is_cut for row in rows):
-        say(f"{cut:,} of {len(records):,} texts were cut to {model.max_tokens} tokens", file=sys.stderr)
+        say(f"{cut:,} of {len(records):,} texts were cut to {model.max_tokens} tokens{CUT_FEWER}", file=sys.stderr)
     return 0

@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import pytest
 
 from bertjax.cli import convert, evaluate, predict
 from bertjax.config.opening import SavedModel
+from bertjax.data import sources
+from bertjax.data.preparation import spec
+from bertjax.data.store import TokenStore
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import runs
@@ -66,7 +70,24 @@ def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_
     corpus = tmp_path / "other.txt"
     corpus.write_text("\n\n".join(f"Jed gaf {i} had. Bed cab {i} fed. Ice age {i} did." for i in range(80)))
     figures = evaluate.run(str(undisturbed / "export"), corpus=str(corpus))
+    scored = figures["scored"]["bert"]
+    assert scored["documents"] == 80 and scored["rows"] == scored["of_rows"], "the whole file"
     assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == evaluate.run(str(undisturbed))["eval"].keys()
+
+
+def test_documents_that_were_trained_on_are_counted(undisturbed, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    data = SavedModel(undisturbed).config.data
+    texts = [document.text for document in sources.documents(data.corpus, data.text_field)]
+    corpus = tmp_path / "some.txt"
+    corpus.write_text("\n\n".join([*texts, "Jed gaf had. Bed cab fed."]))
+    scored = evaluate.run(str(undisturbed), corpus=str(corpus))["scored"]["bert"]["documents"]
+    found = re.search(r"warning: (\d+) of (\d+) documents were trained on", capsys.readouterr().err)
+    store = spec.find(
+        data, json.loads((undisturbed / "config.json").read_text())["identity"]["data"]["store_fingerprint"]
+    )
+    trained = TokenStore.open(store).manifest["splits"]["train"]["documents"]
+    assert int(found[1]) == trained < scored == int(found[2])
 
 
 def test_the_command_prints_json(undisturbed, capfd):
@@ -74,7 +95,7 @@ def test_the_command_prints_json(undisturbed, capfd):
         code = command_line.exit_code_of(lambda: evaluate.main([str(undisturbed), "--json", "--platform=cpu"]))
     output, errors = capfd.readouterr()
     assert code == 0, errors
-    assert set(json.loads(output)) == {"eval", "baseline"}
+    assert set(json.loads(output)) == {"eval", "baseline", "scored"}
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkey
 
 
 def test_records_keep_their_fields(folder, predictor, tmp_path, capsys):
-    records = [{"id": number, "text": text, "masks": "was here"} for number, text in enumerate(TEXTS)]
+    records = [{"id": number, "text": text, "mask": "was here"} for number, text in enumerate(TEXTS)]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     assert call(folder, f"--file={tmp_path / 'records.jsonl'}", f"--out={tmp_path / 'out.jsonl'}") == 0
     assert capsys.readouterr().err == f"{len(TEXTS)} predictions in {tmp_path / 'out.jsonl'}\n"
@@ -106,7 +106,7 @@ def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, c
 
 def test_the_number_of_cut_texts_is_printed_at_the_end(folder, capsys):
     assert call(folder, "[MASK] " + "abc " * LONGEST, TEXTS[0]) == 0
-    assert capsys.readouterr().err == f"1 of 2 texts were cut to {LONGEST} tokens\n"
+    assert capsys.readouterr().err.startswith(f"1 of 2 texts were cut to {LONGEST} tokens; a larger stages.")
 
 
 def test_a_closed_pipe_ends_the_command_without_an_error(folder):

@@ -28,7 +28,8 @@ def fine_tuned(model, objective: dict, pair: str = "", examples: dict | None = N
     examples = {"train": "a.jsonl", "heldout": "b.jsonl"} | examples
     size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": LONGEST}
     task = {"objective": objective, "examples": examples}
-    config = from_dict({"model": size, "tasks": {"task": task}, "stages": [{"seq_len": LONGEST}]})
+    row = LONGEST * len(examples.get("choices", "-"))
+    config = from_dict({"model": size, "tasks": {"task": task}, "stages": [{"seq_len": row}]})
     width = len(config.task.objective.classes) or 1
     shapes = {
         "kernel": jax.ShapeDtypeStruct((16, width), np.float32),
@@ -151,7 +152,12 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "records, complaint",
-    [([{"text": "a"}], "text 1 has no field 'one'"), (["abc", " "], "text 2 is blank"), ([], "at least one")],
+    [
+        ([{"text": "a"}], "text 1 has no field 'one'"),
+        (["abc", " "], "text 2 is blank"),
+        ([], "at least one"),
+        ([{"one": "abc", "prediction": "mine"}], "text 1 has the field 'prediction', .*; rename"),
+    ],
 )
 def test_bad_records_are_refused(classifier, records, complaint):
     with pytest.raises(UserError, match=complaint):
@@ -168,7 +174,7 @@ def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
 
 
 def test_choices_are_compared_with_each_other(model):
-    """The probabilities of a record are a softmax over its choices, each as long as the model can read."""
+    """The probabilities of a record are a softmax over its choices, each as long as in training."""
     examples = {"kind": "choices", "context": "one", "choices": ["a", "b", "c"]}
     chooser = fine_tuned(model, {"kind": "multiple_choice", "classes": ["0", "1", "2"]}, examples=examples)
     chooser.params["heads"]["multiple_choice"]["kernel"] = chooser.params["heads"]["multiple_choice"]["kernel"][:, :1]

@@ -118,7 +118,7 @@ def test_a_pipeline_is_compiled_once(model):
 def test_single_texts_share_few_short_shapes_and_none_is_compiled_twice(model):
     """A text of a few words is computed in 8 or 16 positions, not in the 32 of a file."""
     predictor = Predictor(model)
-    function = predictor._functions[predictor.pipeline(predictor_module.Embed, normalize=False, layers=())]
+    function = predictor._functions[predictor.pipeline(predictor_module.Embed, normalize=None, layers=())]
     texts = [" ".join(WORDS[:words]) for words in range(1, 14)]
     lengths = [len(model.tokenizer.encode([text])[0]) + 2 for text in texts]
     assert min(lengths) <= 8 < max(lengths) <= 16

@@ -147,12 +147,17 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     masking = {"kind": "tokens", "rate": families.of_config({"model_type": kind}).masking_rate}
     mlm = {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}}
     own = {"norm_epsilon": 1e-6} | OWN[kind] | ({"direction": "left_to_right"} if "clm" in parts else {})
+    longest = (SIZES | own)["max_positions"]
+    stage = {"seq_len": min(128, longest)}
+    if terms:  # both choices of a question share a row
+        row = longest * (1 + ("multiple_choice" in terms))
+        stage = {"seq_len": row, "batch": min(32, 4096 // row)}
     config = from_dict(
         {
             "data": {"corpus": private_paths.EMBEDDED},  # files of transformers do not name the corpus
             "model": SIZES | {"dropout": 0.2, "vocab_size": tokens.vocab_size} | own,
             "tasks": tasks or next((_TASKS[part] for part in _TASKS if part in parts), {"mlm": mlm}),
-            "stages": [{"seq_len": min(128, (SIZES | own)["max_positions"])}],
+            "stages": [stage],
         }
     )
     encoder, family = config.encoder(tokens.vocab_size, "cpu"), families.of_config({"model_type": kind})

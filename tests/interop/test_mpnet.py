@@ -235,7 +235,7 @@ def test_an_embedder_as_all_mpnet_base_v2_both_ways(tmp_path):
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 24, "do_lower_case": False}))
     (folder / "modules.json").write_text(json.dumps(modules))
     export, notes = huggingface.read(folder)
-    assert (export.encoder.block.kind, export.max_tokens) == ("mpnet", 24)
+    assert (export.encoder.block.kind, export.lengths.example, export.is_normalized) == ("mpnet", 24, True)
     assert not [note for note in notes if "does not know" in note or "not converted" in note]
     embedder = export._replace(
         settings=export.settings | {"tasks": {"similar": {"objective": {"kind": "embedding_simcse"}}}}

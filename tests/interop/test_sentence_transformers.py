@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bertjax.config import export as exports
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import huggingface
+from bertjax.interop import huggingface, onnx
 from bertjax.runtime.errors import UserError
+from bertjax.serving.model import OnnxModel
 from tests.interop import models
+from tests.serving import files
 
 TEXTS = ["abd ace", "bbe", "abd aad bfe"]
 
@@ -118,7 +121,7 @@ def test_what_embed_does_not_compute_is_refused_or_noted(tmp_path, change, compl
 def test_a_normalization_is_noted_and_a_missing_pooling_is_an_error(tmp_path):
     huggingface.write(tmp_path / "scaled", embedder("embedding_contrastive"))
     huggingface.write(tmp_path / "plain", embedder("embedding_classification"))
-    note = "sentence-transformers scales embeddings to length 1: add --normalize to bertjax predict --do=embed"
+    note = "embeddings are scaled to length 1, as in sentence-transformers"
     assert note in huggingface.read(tmp_path / "scaled")[1] and note not in huggingface.read(tmp_path / "plain")[1]
     (tmp_path / "plain" / "1_Pooling" / "config.json").unlink()
     with pytest.raises(UserError, match="1_Pooling/config.json, which sets how embeddings are pooled, does not exist"):
@@ -222,6 +225,24 @@ def test_the_library_embeds_as_bertjax_does(tmp_path, kind, objective, normalize
     expected = Predictor(export).embed(TEXTS, normalize=normalizes)
     actual = library.SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+@files.slow
+@pytest.mark.parametrize("objective", ["embedding_contrastive", "embedding_classification"])
+def test_a_folder_of_theirs_gives_their_vectors_everywhere(tmp_path, objective):
+    """Converted to an export, to ONNX as `serve` reads it, and back: lengths as there, without a flag."""
+    library = pytest.importorskip("sentence_transformers", reason="needs the extra [interop]")
+    huggingface.write(tmp_path / "theirs", embedder(objective))
+    expected = library.SentenceTransformer(str(tmp_path / "theirs"), device="cpu").encode(TEXTS)
+    exports.write(tmp_path / "ours", huggingface.read(tmp_path / "theirs")[0])
+    model = exports.read(tmp_path / "ours")
+    onnx.write(tmp_path / "model.onnx", model)
+    huggingface.write(tmp_path / "back", model)
+    served = [answer["embedding"] for answer in OnnxModel(tmp_path / "model.onnx").answers(TEXTS)]
+    back = library.SentenceTransformer(str(tmp_path / "back"), device="cpu")
+    for actual in (Predictor(model).embed(TEXTS), served, back.encode(TEXTS)):
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert back.max_seq_length == model.lengths.example
 
 
 def on_mean(term: str, kind: str = "bert", **settings):

@@ -9,8 +9,10 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.cli import convert
 from bertjax.config import export
+from bertjax.inference.embed import Embed
+from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import families, huggingface, weights
+from bertjax.interop import families, huggingface, onnx_metadata, onnx_rows, weights
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests.interop import models
@@ -51,6 +53,25 @@ def test_a_round_trip_restores_head_labels_and_task(tokens, tmp_path, kind, term
     for path in expected:
         if not path.endswith("word"):
             np.testing.assert_array_equal(expected[path], back[path], path)
+
+
+@pytest.mark.parametrize("term", models.TASKS)
+def test_every_file_and_use_has_the_length_of_the_training(tokens, tmp_path, term):
+    """The encoder has 20 positions, and the last stage has rows of 12 tokens."""
+    model = models.fine_tuned(term, tokens)
+    group, [task] = 2 if term == "multiple_choice" else 1, model.settings["tasks"].values()
+    task["examples"] |= {"stride": 2, "max_question": 2} if term == "span" else {}
+    first, last = (model.settings["stages"][0] | {"seq_len": length * group} for length in (20, 12))
+    model.settings["stages"] = [first, last]
+    export.write(tmp_path / "ours", model)
+    huggingface.write(tmp_path / "theirs", model)
+    assert max(batch["tokens_BT"].shape[1] for _, batch in onnx_rows.rows(model)) == 12, "the check of an ONNX file"
+    limit = json.loads((tmp_path / "theirs" / "tokenizer_config.json").read_text())["model_max_length"]
+    assert (limit, onnx_metadata.description_of(model).max_tokens) == (12, 12)
+    for own in (model, export.read(tmp_path / "ours"), huggingface.read(tmp_path / "theirs")[0]):
+        assert own.lengths == (12 * group, 12)
+        assert Embed(own).seq_len == 12 and (group > 1 or FineTuned(own).seq_len == 12)
+        assert own.settings["stages"][-1]["seq_len"] == 12 * group, "the rows of an evaluation"
 
 
 def test_the_labels_of_config_json_are_those_of_predictions(tokens, tmp_path):

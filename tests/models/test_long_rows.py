@@ -113,6 +113,23 @@ def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
     assert not is_in_parts(shortest, mutable=[CAPTURED])
 
 
+@pytest.mark.parametrize("tokens", [1, kernels.SHORTEST_IN_PARTS - 1, kernels.SHORTEST_IN_PARTS, 513])
+def test_arrays_of_numpy_and_jax_give_the_same_outside_and_inside_of_jit(tokens):
+    encoder = Encoder(dataclasses.replace(batches.ENCODER, max_positions=513))
+    tokens_BT = np.arange(2 * tokens).reshape(2, tokens) % batches.ENCODER.vocab_size
+    examples_BT = (np.arange(tokens) < [[tokens], [tokens // 2 + 1]]).astype(np.int32)
+    params = encoder.init(jax.random.key(0), jnp.asarray(tokens_BT))
+
+    def hidden(tokens_BT, segments_BT, examples_BT):
+        return encoder.apply(params, tokens_BT, segments_BT, examples_BT=examples_BT).hidden
+
+    arrays = tokens_BT, examples_BT * 0, examples_BT
+    expected_BTD = jax.jit(hidden)(*arrays)
+    for own in (arrays, tuple(map(jnp.asarray, arrays))):
+        for function in (lambda own=own: hidden(*own), jax.jit(lambda own=own: hidden(*own))):
+            np.testing.assert_allclose(function(), expected_BTD, atol=1e-5)
+
+
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])
 def test_no_layer_keeps_its_scores_in_a_scanned_stack(remat):
     """`dots` saves products of two matrices without a batch, such as those of one head; it takes the whole."""

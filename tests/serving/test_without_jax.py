@@ -68,7 +68,7 @@ def test_answers_are_those_of_the_export(made, tmp_path):
     expected = Predictor(made.model).predict(TEXTS)
     done = files.run(tmp_path, "predict", str(made.onnx), *TEXTS)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0 and done.stderr == "1 of 5 texts were cut to 20 tokens\n"
+    assert done.returncode == 0 and done.stderr.startswith("1 of 5 texts were cut to 20 tokens; ")
     for own, theirs in zip(answers, expected, strict=True):
         assert own["prediction"] == theirs["prediction"] and own.keys() == theirs.keys()
         assert own["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-6)

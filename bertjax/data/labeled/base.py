@@ -23,6 +23,9 @@ from bertjax.runtime.errors import UserError, printable
 Record = dict[str, Any]
 # Added to every record for error messages: where it was read, as `file:line`.
 WHERE = "_where"
+# Keys under which answers and reports are added to a record. A column of this name would be overwritten, or overwrite.
+ANSWERS = frozenset("prediction probabilities accepted cosine suggested label_probability".split())
+_OF_FOLDS = frozenset(("fold", "line"))
 # Every run has these two files.
 SPLITS = ("train", "heldout")
 
@@ -193,10 +196,16 @@ class LabeledFormat(ExampleFormat):
         """Read a file; `on_bad_record="skip"` drops bad records and reports their number.
 
         Raises:
-          UserError: the file cannot be read, or a record is bad; the message names the file and the line.
+          UserError: the file cannot be read, a record is bad (the message names the line), or a column has the name of
+            an answer.
         """
         bad = BadRecords(self.on_bad_record, "records", remedies.setting(", or set examples.on_bad_record=skip"))
         records = self.parse(path, functools.partial(bad.add, path))
+        if taken := sorted((ANSWERS | (_OF_FOLDS if self.folds else set())) & records[0].keys()):
+            raise UserError(
+                f"{path} has the column {taken[0]!r}, under which bertjax writes its answers; rename the column in the "
+                "file, and in the settings"
+            )
         if skipped := bad.skipped.get(path):
             counted = f"{skipped:,} of {skipped + len(records):,} records skipped"
             tqdm.write(f"{printable(path)}: {counted} (examples.on_bad_record=skip)", file=sys.stderr)

@@ -23,7 +23,7 @@ class LabelSets(LabeledText):
 
     Attributes:
       label: column with the class names: an array in a .jsonl or .json file, or text with `separator` between names;
-        empty text if no class applies.
+        empty text if no class applies. Vectors of 0 and 1, of one length, are read as the places of their ones.
       separator: text between two names.
       label_columns: columns with 1 or 0 that are named after their classes, instead of the column `label`.
     """
@@ -42,10 +42,26 @@ class LabelSets(LabeledText):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = (self.label_columns or (self.label,)) if self.label else ()
         records = tables.read(path, [*self.inputs, *columns], self.quoted, on_bad)
+        if self.label and not self.label_columns:
+            records = self._of_vectors(records, path)
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
         if self.label and not self.label_columns:
             self._warn_of_separator([record[self.label] for record in records], path)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
+
+    def _of_vectors(self, records: list[Record], path: str) -> list[Record]:
+        """Return records with the places of the ones, if the labels are vectors of 0 and 1 as transformers wants them.
+
+        In a list of names no name occurs twice, so such lists of 0 and 1 alone are vectors.
+        """
+        vectors = [_vector(record[self.label]) for record in records]
+        if len(set(map(len, vectors))) > 1 or all(vector == sorted(set(vector)) for vector in vectors):
+            return records
+        last = len(vectors[0]) - 1
+        remedy = remedies.setting("; to name them, give each a column with 1 or 0 and set examples.label_columns")
+        say(f"{path}: {self.label!r} has vectors, whose places are the classes 0 to {last}{remedy}", file=sys.stderr)
+        places = ([str(place) for place, value in enumerate(vector) if value == "1"] for vector in vectors)
+        return [record | {self.label: names} for record, names in zip(records, places, strict=True)]
 
     def _warn_of_separator(self, values: list[Any], path: str) -> None:
         """Print a line if labels hold another usual separator and never the one that is set: each would be a class."""
@@ -115,3 +131,11 @@ class LabelSets(LabeledText):
                 f"{record[WHERE]} has {str(record[column])[:40]!r} in {column!r}; write 1 if it applies, or 0"
             )
         return value in ("1", "true")
+
+
+def _vector(value: Any) -> list[str]:
+    """Return a label as a list of `0` and `1`; empty if it is something else."""
+    values = re.split(r"[\s,;|]+", value.strip("[] ")) if isinstance(value, str) else value
+    names = [labels.class_of(each) for each in values] if isinstance(values, list) else []
+    numbers = [{"false": "0", "true": "1"}.get(name.lower(), name) for name in names]
+    return numbers if set(numbers) <= {"0", "1"} else []

@@ -11,8 +11,10 @@ from typing import Any
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.runtime.errors import UserError
 
-# SNLI and others write - if the annotators did not agree on a label; the copies in the `datasets` library write -1.
-NO_GOLD_LABEL, NO_GOLD_NUMBER = "-", "-1"
+# SNLI and others write - if the annotators did not agree on a label; the copies in the `datasets` library write -1, and
+# files made for transformers -100, which its losses ignore.
+NO_GOLD_LABEL, NO_GOLD_NUMBERS = "-", ("-1", "-100")
+IGNORED = NO_GOLD_NUMBERS[-1]
 _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a text"}
 # White space and zero-width characters, which nobody sees at the edge of a name.
 _INVISIBLE = r"\s\u00ad\u200b-\u200f\u2060\ufeff"
@@ -86,6 +88,14 @@ def are_counted(names: Collection[str]) -> bool:
     # Models of transformers may have LABEL_0, LABEL_1 and so on.
     names = {_UNNAMED.sub(r"\1", name) for name in names}
     return len(names) > 1 and names == set(map(str, range(len(names))))
+
+
+def missing_beside(names: Collection[str]) -> tuple[str, ...]:
+    """Return the numbers that mean "no label" beside these classes: -100 and, beside 0, 1, 2, ..., also -1."""
+    if are_counted(names):
+        return NO_GOLD_NUMBERS
+    # Among other numbers, -100 may be a class of its own.
+    return () if any(map(_NUMBER.fullmatch, names)) else (IGNORED,)
 
 
 def alike(names: Iterable[str]) -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ import numpy as np
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens
 from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_objects
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.labeled.columns import ColumnFile
 from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
@@ -94,6 +94,9 @@ class Tagged(LabeledFormat):
         return [" ".join(record["words"])] if "words" in record else super().texts_of(record)
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        return checked(self._parse(path, on_bad), _check_tags, path, on_bad)
+
+    def _parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if not path:
             raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
         kind, file = self._kind_of(path)
@@ -346,6 +349,14 @@ class Tagged(LabeledFormat):
                     f"{self.limit_note} ({shorten(classes, 8)}); correct it, or the setting that chooses the tags"
                 )
         return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
+
+
+def _check_tags(record: Record) -> None:
+    if labels.IGNORED in record["tags"]:
+        raise UserError(
+            f"{record[WHERE]} has the tag {labels.IGNORED}, which marks ignored pieces in files for transformers; "
+            "write whole words, and the tag of each"
+        )
 
 
 def _is_joined(character: str) -> bool:

@@ -35,8 +35,8 @@ class LabeledText(LabeledFormat):
       label: column with the label, a class name or a number, depending on the objective; empty for none, and
         `auto` as above.
       quoted: whether .tsv fields may be in double quotes.
-      skip_missing_labels: whether to skip and count unlabeled records: the label is empty, `-`, or `-1` beside classes
-        0, 1, 2, ... If False, `-` and `-1` are classes and an empty label is an error.
+      skip_missing_labels: whether to skip and count unlabeled records: the label is empty, `-`, `-100` beside names,
+        or `-1` or `-100` beside classes 0, 1, 2, ... If False, these are classes and an empty label is an error.
       unlabeled: extra training texts without labels: a table with the same text columns, or any other file with one
         text per line. A teacher labels them (`objective.kind=distilled`). Empty for none.
     """
@@ -86,16 +86,16 @@ class LabeledText(LabeledFormat):
         return checked(records, functools.partial(self._check, usual=usual), path, on_bad)
 
     def without_missing(self, records: list[Record], path: str, classes: Collection[str]) -> list[Record]:
-        if not (self.label and self.skip_missing_labels) or labels.NO_GOLD_NUMBER in classes:
-            return records
-        names = set(classes) or self.class_counts(records).keys() - {labels.NO_GOLD_NUMBER}
-        if not labels.are_counted(names):
+        names = set(classes) or self.class_counts(records).keys() - set(labels.NO_GOLD_NUMBERS)
+        missing = set(labels.missing_beside(names)) - set(classes)
+        if not (self.label and self.skip_missing_labels and missing):
             return records
 
         def is_missing(record: Record) -> bool:
-            return labels.class_of(record[self.label]) == labels.NO_GOLD_NUMBER
+            return self.label in record and labels.class_of(record[self.label]) in missing
 
-        return self._labeled(records, path, is_missing, f"{labels.NO_GOLD_NUMBER}, beside 0 to {len(names) - 1}")
+        what = f"{' or '.join(sorted(missing))}, beside {shorten(labels.ordered(names), 4)}"
+        return self._labeled(records, path, is_missing, what)
 
     def _labeled(
         self, records: list[Record], path: str, is_missing: Callable[[Record], bool], what: str

@@ -295,6 +295,9 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
         content, source = steps.content(document.text), all_sources[key.source]
         # With a unit, such as a book, all of its documents are in one split: no training on half of a held-out book.
         decides = steps.digest(document.unit) if document.unit else content.digest
+        if source.name == HELDOUT_FILE and config.heldout == config.corpus:
+            # The corpus itself is scored whole, beside baselines of its own: both copies of a document stay.
+            content = content._replace(words=bytes(reversed(content.words)))
         split = source.splits[0] if len(source.splits) == 1 else steps.split_of(decides, config.heldout_share)
         is_used = split != "train" or config.share == 1 or steps.is_in_share(content.digest, config.share)
         yield _Grouped(key, document, content, source.first_group + source.splits.index(split), is_used, buckets)

@@ -170,6 +170,8 @@ BAD = [
     ("conll", lines({"tokens": [""], "tags": ["O"]}), ":1 has no list of words in 'tokens'"),
     ("conll", lines({"tokens": ["abc"], "tags": [0.5]}), ":1 has the tag '0.5'; write texts or numbers"),
     ("conll", "abc\tO\ncab\t\n", ":2 has no tag"),
+    ("conll", "abc\tO\ncab\t-100\n", ":1 has the tag -100"),
+    ("conll", lines({"tokens": ["abc", "cab"], "ner_tags": [0, -100]}), ":1 has the tag -100"),
     ("conll", b"abc O\n\xff O\n", ":2 is not UTF-8"),
     ("conllu", "", "has no sentences that can be used"),
     ("conllu", WORD.replace("\t", " "), ":1 has 1 columns between tabs, not 10"),
@@ -235,6 +237,19 @@ def test_bad_records_are_skipped_or_refused_in_one_line(start, name, content, co
     assert code in (0, 2)
     assert sum(line.startswith("error: ") for line in lines) == (code == 2), lines
     assert all(line.startswith(("error: ", "skipped: ")) or "records skipped" in line for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    "name, column, setting",
+    [("csv", name, "label") for name in ("prediction", "probabilities", "accepted", "suggested", "label_probability")]
+    + [("csv", "prediction", "text"), ("sts", "prediction", "label"), ("pairs", "cosine", "label")]
+    + [("csv", "fold", "label"), ("csv", "line", "label"), ("choices", "prediction", "label")],
+)
+def test_no_answer_overwrites_a_column(start, name, column, setting):
+    of_folds = {"folds": 2, "fold": 0} if column in ("fold", "line") else {}
+    content = GOOD[name].replace(SETTINGS[name][2].get(setting, setting), column)
+    code, error = start(name, content, content, **{setting: column} | of_folds)
+    assert code == 2 and len(error) == 1 and f"the column {column!r}" in error[0] and "; rename" in error[0]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,24 @@ def test_all_ways_of_writing_are_the_same(tmp_path):
     assert [record["label"] for record in LabelSets(text="text").read(numbers)] == [["2", "10"], ["2"]]
 
 
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([[1, 0, 0, 1], [0, 1, 0, 0]], [["0", "3"], ["1"]]),
+        ([[1.0, 0.0], [0.0, 0.0]], [["0"], []]),
+        ([[0, 1], [1, 0]], [["1"], ["0"]]),
+        ([[True, False], [True, True]], [["0"], ["0", "1"]]),
+        (["0,1,0", "1,1,0"], [["1"], ["0", "1"]]),
+        (["0 1 0", "[1, 1, 0]"], [["1"], ["0", "1"]]),
+        ([[0], [1], [0, 1]], [["0"], ["1"], ["0", "1"]]),
+        ([[0, 1], [0, 1]], [["0", "1"], ["0", "1"]]),
+        ([[1, 2], [2, 1]], [["1", "2"], ["2", "1"]]),
+    ],
+)
+def test_vectors_of_ones_and_zeros_are_read_as_their_places_and_lists_of_numbers_as_names(tmp_path, values, expected):
+    assert [record["label"] for record in LabelSets(text="text").read(jsonl(tmp_path, values))] == expected
+
+
 def test_a_column_of_ones_and_zeros_for_each_class(tmp_path):
     names = [of_row for _, of_row in ROWS]
     table = "text,a,b,c\n" + "\n".join(f"{text},{','.join(str(int(c in has)) for c in CLASSES)}" for text, has in ROWS)

@@ -144,6 +144,9 @@ def test_lengths_are_those_before_texts_are_cut(feeds, pair, specials):
         ([-1, 1, 1], [1, -1], ("-1", "1"), ()),
         ([-1, 1, 2], [1, -1], ("-1", "1", "2"), ()),
         (["-1", "0", "1", "x"], ["-1"], ("-1", "0", "1", "x"), ()),
+        ([0, 1, -100, -1], [0, -100], ("0", "1"), ("2 of 4", "1 of 2")),
+        (["a", "b", "-100"], ["a", "-100"], ("a", "b"), ("1 of 3", "1 of 2")),
+        ([-100, 0, 100], [-100], ("-100", "0", "100"), ()),
     ],
 )
 def test_records_without_a_label_are_skipped_with_a_count(feeds, capsys, labels, heldout, classes, skipped):
