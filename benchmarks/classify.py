@@ -34,13 +34,13 @@ from benchmarks import resumable
 from benchmarks.commands import call
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine, threads
+from bertjax.analysis.labeled_files import COLUMNS
 from bertjax.cli import convert
 from bertjax.data.labeled.base import Record
-from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.objectives.finetuning import entities
+from bertjax.objectives.finetuning import tagging
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
@@ -187,7 +187,7 @@ class Job:
         """Return F1 of entities, Spearman's correlation or accuracy on the held-out records."""
         labels = self.labels("heldout")
         if self.is_tagged:
-            return entities.scores(labels, predictions)["f1"]
+            return tagging.scores(labels, predictions)["f1"]
         if self.is_number:
             from scipy.stats import spearmanr
 

@@ -32,8 +32,8 @@ from benchmarks.compression_table import markdown, table
 from benchmarks.compression_tasks import TASKS, Place, Task
 from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
+from bertjax.analysis.labeled_files import COLUMNS
 from bertjax.config.export import WEIGHTS
-from bertjax.data.labeled.glue import COLUMNS
 from bertjax.data.labeled.subset import limited
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime import command_line

@@ -49,8 +49,7 @@ ALLOWED = {
     "training.stage_encoders config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.config",
     "inference.records": "runtime data",
-    "inference.readable": "runtime",
-    "serving": "runtime data inference.records inference.readable",  # ONNX files, without JAX
+    "serving": "runtime data inference.records",  # ONNX files, without JAX
     "interop": "serving runtime data models config.private_paths config.export training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
@@ -59,14 +58,14 @@ ALLOWED = {
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "
     "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
-    "inference": "runtime data models config.export objectives config.config inference.records inference.readable",
+    "inference": "runtime data models config.export objectives config.config inference.records",
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config training.parallel training.run config.opening config.config_file training "
     "inference inference.records interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
     "config.config config.settings training.optim training.pruning training.parallel training.run config.opening "
-    "config.config_file training forecast inference inference.records inference.readable serving interop comparison "
+    "config.config_file training forecast inference inference.records serving interop comparison "
     "analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run

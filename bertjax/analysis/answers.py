@@ -14,9 +14,8 @@ from bertjax.analysis.subject import Subject
 from bertjax.models import replacing
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays
-from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.finetuning.base import MIX, ExampleObjective
 from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.objectives.finetuning.reading import MIX
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.pretraining.mlm import MaskedLM
 

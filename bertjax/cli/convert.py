@@ -5,7 +5,7 @@ import functools
 import os
 from pathlib import Path
 
-from bertjax.cli import unfinished
+from bertjax.cli import destinations
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference.masked import masked_lm
@@ -23,7 +23,7 @@ from bertjax.interop import (
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
-from bertjax.serving import comparison, description, evaluate
+from bertjax.serving import description, evaluate, latency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +88,13 @@ def run(
     # `encoder_only` while reading: heads that have no counterpart here are not even looked at.
     model, notes = huggingface.read(path, encoder_only) if saved is None else (saved.export, [])
     if saved is not None:
-        unfinished.note(saved, "converted")
+        destinations.note(saved, "converted")
     if encoder_only:
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")
     if score:  # before PyTorch exports the model
         evaluate.read(onnx_metadata.description_of(model), score)
-    compare = functools.partial(comparison.compared, path=score) if score else lambda whole, small: []
+    compare = functools.partial(latency.compared, path=score) if score else lambda whole, small: []
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
         notes += onnx_int8.write(target, model, compare=compare) if quantized else onnx.write(target, model)

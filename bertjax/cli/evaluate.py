@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.cli import unfinished
+from bertjax.cli import destinations
 from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
 from bertjax.data.config import NearDuplicates
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import LabeledFormat, Record
-from bertjax.data.labeled.renamed import with_names_of
+from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources, count_known
 from bertjax.data.preparation import spec
 from bertjax.data.store import TokenStore
@@ -74,7 +74,7 @@ def run(
     """
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
-    unfinished.note(saved, "scored")
+    destinations.note(saved, "scored")
     if not corpus:
         saved.check_data("--corpus=CORPUS")
     return score(saved, saved.config, corpus, per_class, columns)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.cli import unfinished
+from bertjax.cli import destinations
 from bertjax.config.opening import SavedModel
 from bertjax.data.labeled.base import Record
 from bertjax.inference.base import Pipeline
@@ -15,8 +15,7 @@ from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
-from bertjax.inference.readable import text_of
-from bertjax.inference.records import CUT_FEWER, read_lines, records_of, single_field
+from bertjax.inference.records import CUT_FEWER, read_lines, readable_text, records_of, single_field
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, json_text, say
 
@@ -92,7 +91,7 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
 
 
 def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
-    return text_of(prediction, fields, readable) if readable else json_text(prediction)
+    return readable_text(prediction, fields, readable) if readable else json_text(prediction)
 
 
 def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
@@ -197,7 +196,7 @@ def main(argv: list[str] | None = None) -> int:
     saved = {name: SavedModel(name, args.trust_code, args.task) for name in (args.model, *args.others)}
     models = {name: each.export for name, each in saved.items()}
     for each in saved.values():
-        unfinished.note(each, "used")
+        destinations.note(each, "used")
     predictor = Ensemble(models) if args.others else Predictor(models[args.model])
     do = args.do or predictor.default
     if args.others and do != "task":

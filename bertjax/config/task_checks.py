@@ -10,7 +10,7 @@ from bertjax.data.order import SMALLEST_SHARE
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import drops
 from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.finetuning.reading import MIX
+from bertjax.objectives.finetuning.base import MIX
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage

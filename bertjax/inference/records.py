@@ -1,8 +1,9 @@
-"""Reads records to predict from a list of texts, a file or a stream, with the place of each for error messages."""
+"""Records to predict, from a list of texts, a file or a stream, with the place of each, and answers as text."""
 
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 
@@ -10,7 +11,7 @@ from bertjax.data.labeled import json_objects, tables
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, printable
 
 # What a command adds to the number of texts that were cut.
 CUT_FEWER = "; a larger stages.0.seq_len in training cuts fewer"
@@ -157,3 +158,39 @@ def _checked(record: Record, where: str, fields: Sequence[str], list_field: str 
             raise UserError(f"{where}: {field!r} is {str(record[field])[:40]!r}, not a string; write it in quotes")
         text_of(record[field], where)
     return record | {WHERE: where}
+
+
+def readable_text(prediction: dict[str, Any], fields: Sequence[str], shown: int) -> str:
+    """Return one prediction as lines of text without control characters.
+
+    Args:
+      prediction: a record's fields with its prediction.
+      fields: fields that the model reads.
+      shown: number of classes to print with probabilities.
+
+    Raises:
+      KeyError: the prediction has another form, such as an embedding.
+    """
+    lines = ["  |  ".join(str(prediction[name]) for name in fields)]
+    if "masks" in prediction:
+        for guesses in prediction["masks"]:
+            lines.append("   ".join(_percent(guess["piece"], guess["probability"]) for guess in guesses))
+        lines.append(prediction["filled"])
+    elif isinstance(prediction.get("words"), list):
+        pairs = zip(prediction["words"], prediction["prediction"], strict=True)
+        # The tag O marks words outside of any entity; printing it would bury the others.
+        lines.append(" ".join(word if tag == "O" else f"{word}[{tag}]" for word, tag in pairs))
+    elif isinstance(probabilities := prediction.get("probabilities"), dict):
+        best = sorted(probabilities.items(), key=lambda pair: -pair[1])[:shown]
+        lines.append("   ".join(_percent(name, probability) for name, probability in best))
+        if isinstance(sets := prediction["prediction"], list):  # any number of classes
+            lines[-1] = f"{', '.join(sets) or 'none'}   ({lines[-1]})"
+        if prediction.get("accepted") is False:
+            lines[-1] += "   (not accepted: below objective.threshold)"
+    else:
+        lines.append(str(prediction["prediction"]))
+    return "\n    ".join(printable(line) for line in lines)
+
+
+def _percent(name: str, probability: float) -> str:
+    return f"{name} {probability:.1%}"

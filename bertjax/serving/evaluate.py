@@ -1,4 +1,7 @@
-"""python -m bertjax evaluate MODEL.onnx: scores on a labeled file, without JAX."""
+"""python -m bertjax evaluate MODEL.onnx: scores on a labeled file, without JAX.
+
+The names and values are those of `bertjax evaluate`, which takes them from scikit-learn.
+"""
 
 import dataclasses
 from typing import Any
@@ -8,14 +11,127 @@ import numpy as np
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.label_sets import LabelSets
-from bertjax.data.labeled.renamed import with_names_of
+from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
-from bertjax.serving.description import CLASSIFICATION, EMBEDDING, Description
+from bertjax.serving.description import CLASSIFICATION, EMBEDDING, MULTI_LABEL, Description
 from bertjax.serving.model import OnnxModel
 from bertjax.serving.predict import texts_of
-from bertjax.serving.scores import baselines_of, scores_by_class, scores_of
+
+
+def scores_of(description: Description, values: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Return {metric: value}.
+
+    Args:
+      description: the model.
+      values: see `bertjax.serving.answers.values_of`.
+      labels: class numbers int [M], multi-hot sets [M, C], or numbers [M].
+    """
+    if description.task == CLASSIFICATION:
+        guesses_M = values.argmax(axis=-1)
+        scores = _of_classes(labels, guesses_M, len(description.labels))
+        return scores | _of_accepted(values.max(axis=-1), guesses_M == labels, description.threshold)
+    if description.task == MULTI_LABEL:
+        threshold = 0.5 if description.threshold is None else description.threshold
+        return _of_sets(labels > 0, values > threshold)
+    return _of_numbers(labels, values)
+
+
+def baselines_of(description: Description, labels: np.ndarray) -> dict[str, float]:
+    """Return {`majority_accuracy`: that of always answering the most frequent class}; empty without single classes."""
+    if description.task != CLASSIFICATION:
+        return {}
+    return {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
+
+
+def scores_by_class(description: Description, values: np.ndarray, labels_M: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return {class: {`precision`, `recall`, `f1`, `support`: number of records}}; a ratio 0 / 0 is 0.
+
+    Args:
+      description: a classifier.
+      values: probabilities [M, C].
+      labels_M: class numbers.
+    """
+    confusion_CC = _confusion(labels_M, values.argmax(axis=-1), len(description.labels))
+    right_C, of_label_C, of_guess_C = confusion_CC.diagonal(), confusion_CC.sum(axis=1), confusion_CC.sum(axis=0)
+    columns = {
+        "precision": right_C / np.maximum(of_guess_C, 1),
+        "recall": right_C / np.maximum(of_label_C, 1),
+        "f1": _f1(right_C, of_label_C + of_guess_C),
+    }
+    return {
+        label: {name: float(column_C[number]) for name, column_C in columns.items()}
+        | {"support": int(of_label_C[number])}
+        for number, label in enumerate(description.labels)
+    }
+
+
+def _confusion(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> np.ndarray:
+    """Return the number of records by label (row) and answer (column), float64 [C, C]."""
+    confusion_CC = np.zeros((classes, classes))
+    np.add.at(confusion_CC, (labels_M, guesses_M), 1.0)  # `+= 1` would count equal pairs only once
+    return confusion_CC
+
+
+def _of_classes(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> dict[str, float]:
+    confusion_CC = _confusion(labels_M, guesses_M, classes)
+    f1_C = _f1(confusion_CC.diagonal(), confusion_CC.sum(axis=0) + confusion_CC.sum(axis=1))
+    return {
+        "accuracy": float(confusion_CC.trace() / len(labels_M)),
+        # With two classes, that of the second one, as in GLUE.
+        "f1": float(f1_C[1] if classes == 2 else f1_C.mean()),
+        "matthews": _matthews(confusion_CC),
+    }
+
+
+def _of_accepted(confidences_M: np.ndarray, is_right_M: np.ndarray, threshold: float | None) -> dict[str, float]:
+    """Return the share of accepted answers, and the share of right ones among them; nothing without a threshold."""
+    if threshold is None:
+        return {}
+    is_accepted_M = confidences_M > threshold
+    precision = {"precision": float(is_right_M[is_accepted_M].mean())} if is_accepted_M.any() else {}
+    return {"coverage": float(is_accepted_M.mean())} | precision
+
+
+def _matthews(confusion_CC: np.ndarray) -> float:
+    """Return Matthews' correlation for several classes (Gorodkin, 2004); 0 if labels or answers are of one class."""
+    total, right = confusion_CC.sum(), confusion_CC.trace()
+    of_label_C, of_guess_C = confusion_CC.sum(axis=1), confusion_CC.sum(axis=0)
+    spread = (total**2 - of_guess_C @ of_guess_C) * (total**2 - of_label_C @ of_label_C)
+    return float((right * total - of_label_C @ of_guess_C) / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def _of_sets(labels_MC: np.ndarray, guesses_MC: np.ndarray) -> dict[str, float]:
+    both_C, either_C = (labels_MC & guesses_MC).sum(axis=0), labels_MC.sum(axis=0) + guesses_MC.sum(axis=0)
+    return {
+        "f1": float(_f1(both_C.sum(), either_C.sum())),
+        "exact_match": float((labels_MC == guesses_MC).all(axis=-1).mean()),
+        "macro_f1": float(_f1(both_C, either_C).mean()),
+    }
+
+
+def _f1(both: np.ndarray, either: np.ndarray) -> np.ndarray:
+    """Return 2 TP / (predicted + actual), 0 if there are neither."""
+    return np.where(either > 0, 2.0 * both / np.maximum(either, 1), 0.0)
+
+
+def _of_numbers(labels_M: np.ndarray, numbers_M: np.ndarray) -> dict[str, float]:
+    # The correlation with a constant is not defined.
+    if np.ptp(labels_M) == 0 or np.ptp(numbers_M) == 0:
+        return {"pearson": 0.0, "spearman": 0.0}
+    return {
+        "pearson": float(np.corrcoef(labels_M, numbers_M)[0, 1]),
+        "spearman": float(np.corrcoef(_ranks(labels_M), _ranks(numbers_M))[0, 1]),
+    }
+
+
+def _ranks(values_M: np.ndarray) -> np.ndarray:
+    """Return ranks from 0; equal values share the mean of their ranks."""
+    _, places_M, counts = np.unique(values_M, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    return (last - (counts - 1) / 2)[places_M]
+
 
 _FORMATS: dict[str, type[LabeledText]] = {"labeled_text": LabeledText, "label_sets": LabelSets}
 

@@ -6,8 +6,15 @@ from typing import Any
 
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import Record
-from bertjax.inference.readable import text_of
-from bertjax.inference.records import CUT_FEWER, read_file, read_lines, records_of, single_field, with_answer
+from bertjax.inference.records import (
+    CUT_FEWER,
+    read_file,
+    read_lines,
+    readable_text,
+    records_of,
+    single_field,
+    with_answer,
+)
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
 from bertjax.serving.answers import answers_of
@@ -92,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
     with command_line.output(args.out) as file:
         for answer in predictions(model, records, rows):
             if is_readable:
-                line = text_of(answer, description.fields, args.top or _SHOWN)
+                line = readable_text(answer, description.fields, args.top or _SHOWN)
             else:
                 line = json_text(_with_best(answer, args.top) if args.top else answer)
             file.write(line.encode() + b"\n")

@@ -76,7 +76,7 @@ has a batch of one task, in proportion to the rows of its file. The first task c
 
 import ml_collections
 
-from bertjax.data.labeled.glue import COLUMNS, heldout_file
+from bertjax.analysis.labeled_files import COLUMNS, heldout_file
 
 # MNLI is also scored on genres that its training file does not have.
 FURTHER = {"MNLI": {"mismatched": "glue/MNLI/dev_mismatched.tsv"}}

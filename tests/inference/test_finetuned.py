@@ -12,8 +12,7 @@ from bertjax.config.config import from_dict, to_dict
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.readable import text_of
-from bertjax.inference.records import records_of
+from bertjax.inference.records import readable_text, records_of
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import batches
@@ -67,16 +66,16 @@ def test_the_most_probable_classes_come_first(classifier):
     for whole, short in zip(everything, predictor.predictions(request), strict=True):
         best = sorted(whole["probabilities"].items(), key=lambda pair: -pair[1])
         assert list(short["probabilities"].items()) == best[:2] and short["prediction"] == best[0][0]
-        assert text_of(whole, ["one"], 1).splitlines()[1].strip() == f"{best[0][0]} {best[0][1]:.1%}"
+        assert readable_text(whole, ["one"], 1).splitlines()[1].strip() == f"{best[0][0]} {best[0][1]:.1%}"
 
 
 def test_predictions_as_text():
     tags = {"text": "Ann ran", "words": ["Ann", "ran"], "prediction": ["B-PER", "O"]}
-    assert text_of(tags, ["text"], 3) == "Ann ran\n    Ann[B-PER] ran"
+    assert readable_text(tags, ["text"], 3) == "Ann ran\n    Ann[B-PER] ran"
     sets = {"a": "x", "probabilities": {"music": 0.857, "food": 0.651, "alarm": 0.04}, "prediction": ["music", "food"]}
-    assert text_of(sets, ["a"], 3) == "x\n    music, food   (music 85.7%   food 65.1%   alarm 4.0%)"
-    assert text_of(sets | {"prediction": []}, ["a"], 1) == "x\n    none   (music 85.7%)"
-    assert text_of({"a": "x", "b": "y", "prediction": 1.5}, ["a", "b"], 3) == "x  |  y\n    1.5"
+    assert readable_text(sets, ["a"], 3) == "x\n    music, food   (music 85.7%   food 65.1%   alarm 4.0%)"
+    assert readable_text(sets | {"prediction": []}, ["a"], 1) == "x\n    none   (music 85.7%)"
+    assert readable_text({"a": "x", "b": "y", "prediction": 1.5}, ["a", "b"], 3) == "x  |  y\n    1.5"
 
 
 def test_pairs_are_read_from_records(model, tmp_path, capsys):

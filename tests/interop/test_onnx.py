@@ -17,7 +17,7 @@ from bertjax.config import config_file, export
 from bertjax.config.config import to_dict
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx, onnx_int8
-from bertjax.interop.onnx_rows import INPUTS
+from bertjax.interop.onnx import INPUTS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import RunFailed, UserError
 from bertjax.training.program import Program

@@ -5,7 +5,7 @@ import pytest
 from bertjax.cli import convert
 from bertjax.config import export
 from bertjax.interop import onnx, onnx_int8
-from bertjax.interop.onnx_rows import INPUTS
+from bertjax.interop.onnx import INPUTS
 from bertjax.interop.outputs import reading_of
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import RunFailed, UserError

@@ -10,7 +10,7 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.serving.answers import answers_of, values_of
 from bertjax.serving.description import Description
-from bertjax.serving.scores import baselines_of, scores_by_class, scores_of
+from bertjax.serving.evaluate import baselines_of, scores_by_class, scores_of
 
 LABELS = ("a", "b", "c")
 

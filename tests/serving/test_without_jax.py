@@ -16,8 +16,8 @@ from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx, onnx_metadata, task_heads
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Damaged
-from bertjax.serving import comparison
 from bertjax.serving import evaluate as serving_evaluate
+from bertjax.serving import latency
 from bertjax.serving.model import OnnxModel
 from tests.interop import models
 from tests.serving import files
@@ -240,7 +240,7 @@ def test_other_commands_name_what_uses_the_file(tmp_path):
 def test_the_int8_file_is_scored_beside_the_original(made, tmp_path, monkeypatch, capsys):
     """PyTorch has exported the model before."""
     monkeypatch.setattr(onnx, "_export", lambda source, draft, *others: draft.write_bytes(made.onnx.read_bytes()))
-    monkeypatch.setattr(comparison, "_SECONDS", 0.01)
+    monkeypatch.setattr(latency, "_SECONDS", 0.01)
     write_table(tmp_path / "test.csv", ["sentence", "label"])
     flags = [f"--from={made.export}", f"--to={tmp_path / 'new.onnx'}", "--quantize=int8"]
     assert convert.main([*flags, f"--score={tmp_path / 'test.csv'}"]) == 0

@@ -1,15 +1,16 @@
-"""Labels in tables: missing labels, mixed types, class names and their order."""
+"""Labels in tables: missing labels, mixed types, class names and their order, and the class names of a model."""
 
 import decimal
 import math
 import re
+import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from bertjax.data.labeled.base import WHERE, Record
-from bertjax.runtime.errors import UserError
+from bertjax.data.labeled.base import WHERE, LabeledFormat, Record
+from bertjax.runtime.errors import UserError, say, shorten
 
 # SNLI and others write - if the annotators did not agree on a label; the copies in the `datasets` library write -1, and
 # files made for transformers -100, which its losses ignore.
@@ -147,3 +148,20 @@ def _key(name: str) -> str:
 
 def _kind_of(label: Any) -> str:
     return "" if label != label else _KINDS.get(type(label), "")
+
+
+def with_names_of(classes: tuple[str, ...], records: list[Record], examples: LabeledFormat, path: str) -> list[Record]:
+    """Rename labels to the model's class names, such as `1` to `LABEL_1`, if the match is unambiguous."""
+    names = list(examples.class_counts(records))
+    new = matched(names, classes)
+    # Two labels that match one class would be merged, so such a file is left alone.
+    if set(names) <= set(classes) or len(new) < len(names) or len(set(new.values())) < len(names):
+        return records  # the labels that the model lacks are refused one by one
+    changed = [f"{name} as {new[name]}" for name in ordered(names) if name != new[name]]
+    say(f"{path}: labels are taken for the classes of the model: {shorten(changed, 8)}", file=sys.stderr)
+    field = "tags" if examples.kind == "tagged" else getattr(examples, "label", "")
+
+    def renamed(value: Any) -> Any:
+        return [new[name] for name in value] if isinstance(value, list) else new[class_of(value)]
+
+    return [record | {field: renamed(record[field])} for record in records]

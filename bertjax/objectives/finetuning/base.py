@@ -1,4 +1,7 @@
-"""Base class for fine-tuning on whole examples: a linear layer on pooled hidden states (Devlin et al., 2019)."""
+"""Base class for fine-tuning on whole examples: a linear layer on pooled hidden states (Devlin et al., 2019).
+
+Heads read the last hidden states, or a learned mix over all layers (as in ELMo).
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -15,12 +18,33 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.flops import FlopsPart, label_products, pooler_products
 from bertjax.models.label_heads import label_head
+from bertjax.models.mixing import ScalarMix, encode_layers
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.base import Arrays, Objective, Traits
-from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
 from bertjax.objectives.outputs import RecordScores
 from bertjax.runtime.errors import UserError
+
+READS = LAST, MIX = ("last", "mix")
+# Metadata of settings that decide how a head reads hidden states. A teacher in distillation keeps its own.
+OF_HEAD = {"is_of_head": True}
+
+
+def check_reads(reads: str) -> None:
+    """Raise UserError unless `objective.reads` is known."""
+    if reads not in READS:
+        raise UserError(f"objective.reads={reads!r} is unknown; choose one of {', '.join(READS)}")
+
+
+def mix_head(reads: str) -> dict[str, HeadSpec]:
+    """Return the layer-mixing head, if `reads` needs it."""
+    return {MIX: HeadSpec(ScalarMix, reads_all_layers=True)} if reads == MIX else {}
+
+
+def mixed(model: Model, batch: Arrays) -> jax.Array:
+    """Device: return the mix over all layers, float32 [B, T, D]."""
+    return model.head(MIX, encode_layers(model, batch))
+
 
 POOLINGS = CLS, MEAN, LATE = ("cls", "mean", "late")
 

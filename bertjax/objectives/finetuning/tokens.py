@@ -13,7 +13,7 @@ from bertjax.models.flops import FlopsPart, label_products
 from bertjax.models.label_heads import label_head
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.finetuning.reading import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
+from bertjax.objectives.finetuning.base import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
 
 
 @dataclasses.dataclass(frozen=True)

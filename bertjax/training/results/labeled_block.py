@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.labeled.base import SPLITS
-from bertjax.data.labeled.conflicts import conflicts_of
 from bertjax.data.labeled.source import LabeledSource
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.texts import LabeledText, conflicts_of
 from bertjax.data.pipeline import Feed
 from bertjax.runtime.errors import cut_text, shorten
 from bertjax.training.feeds import Feeds

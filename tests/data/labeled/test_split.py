@@ -6,11 +6,10 @@ from collections import Counter
 
 import pytest
 
-from bertjax.data.labeled.conflicts import conflicts_of
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.split import divide, folds
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.texts import LabeledText, conflicts_of
 from bertjax.runtime.errors import UserError
 
 SIZES = {"rare": 2, "some": 31, "most": 167}

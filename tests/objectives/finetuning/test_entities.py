@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertjax.data.labeled.tag_schemes import canonical_of, misfits
-from bertjax.objectives.finetuning.entities import entities, scores
+from bertjax.objectives.finetuning.tagging import entities, scores
 
 # [precision, recall, f1] of seqeval 1.2.2 with zero_division=0, for the cases of each scheme by seed.
 SEQEVAL = json.loads((Path(__file__).parent / "seqeval_scores.json").read_text())
