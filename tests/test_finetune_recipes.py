@@ -44,6 +44,7 @@ def exported(folder, **model) -> str:
     """The settings of a model, which are all that a configuration copies of it."""
     config = from_dict({"model": {"preset": "google_tiny", **model}, "stages": [{"seq_len": 32}]})
     folder.mkdir()
+    (folder / export.WEIGHTS).touch()
     export.write_manifest(folder, to_dict(config), 100, {})
     return f"init_from={folder}"
 

@@ -114,6 +114,10 @@ def test_a_finished_command_that_is_repeated_prints_its_result_and_writes_nothin
     assert files() == before and json.loads((resumed / "heartbeat.json").read_text())["state"] == "finished"
     printed = capsys.readouterr().out
     assert f"encoder   {resumed / 'export'}" in printed and "mlm_loss" in printed and "next      " in printed
+    shutil.move(resumed / "checkpoints", resumed.parent / "moved")  # to save space
+    assert runs.call(*flags, f"--workdir={resumed}") == FINISHED
+    shutil.move(resumed.parent / "moved", resumed / "checkpoints")
+    assert files() == before
     weights = resumed / "export" / "model.safetensors"
     injection.flip_a_bit(weights)  # it is not what was written, so it is written again
     assert runs.call(*flags, f"--workdir={resumed}") == FINISHED

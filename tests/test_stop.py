@@ -36,6 +36,14 @@ def stop():
 
 
 @pytest.fixture(autouse=True)
+def hangup():
+    """The tests may run under nohup, which ignores this signal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(autouse=True)
 def clock(monkeypatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(terminal, "time", clock)

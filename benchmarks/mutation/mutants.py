@@ -62,7 +62,7 @@ CORE = [
     Mutant("training/state.py", "is_applied = is_finite & ~has_failed", "is_applied = is_finite", _STEP),
     Mutant("training/state.py", "jnp.where(is_finite, 0,", 'jnp.where(is_finite, state["skipped"],', _STEP),
     Mutant(
-        "training/micro_batches.py",
+        "training/loss.py",
         "fewest = -(-rows * seq_len // micro_tokens)",
         "fewest = rows * seq_len // micro_tokens",
         "training",
@@ -120,8 +120,8 @@ CORE = [
         "training/state.py", "if init_moments else state", "if not init_moments else state", "training/test_state.py"
     ),
     # The model.
-    Mutant("models/activations.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
-    Mutant("models/activations.py", "0.044715", "0.44715", "models"),
+    Mutant("models/layers.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
+    Mutant("models/layers.py", "0.044715", "0.44715", "models"),
     Mutant("models/dropout.py", "_BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_dropout.py"),
     Mutant(
         "models/attention.py",
@@ -321,13 +321,13 @@ RELIABILITY = [
     Mutant("training/run/writer.py", "and not self._failed\n", "\n", _WRITER),
     Mutant(
         "training/run/journal.py",
-        "self._waiting.extendleft(reversed(lines))",
-        "self._waiting.extendleft(lines)",
+        "self._waiting.extendleft(reversed(records))",
+        "self._waiting.extendleft(records)",
         _JOURNAL,
     ),
     Mutant("training/run/journal.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
-    Mutant("training/run/growing.py", "self._content += content", "self._content = content", _JOURNAL),
-    Mutant("training/run/growing.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
+    Mutant("training/run/journal.py", "self._content += content", "self._content = content", _JOURNAL),
+    Mutant("training/run/journal.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
     Mutant("training/run/heartbeat.py", '"time": reported', '"time": time.time()', _WRITER),
     # Folders of somebody else.
     Mutant("config/registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from etils import epath
 from jax.experimental import multihost_utils
@@ -89,14 +89,16 @@ def run(
         started = start.check_start(opened, config, longer, beside)
         start.print_plan(started)
         facts = describe_labeled(started)
-        with opened.watchdog.state("restoring"):
-            restored = restore(started)
-            is_at_end = restored.step == started.program.timetable.steps and not restored.owes_evaluation
-            figures = record.shared_figures(opened.files, started.run_record.settings) if is_at_end else None
         files, tokenizer = opened.files, started.feeds.store.tokenizer
-        if figures:  # nothing is left to do, and what is there stays as it is
-            opened.end("finished", command_line.FINISHED, restored.step)
-            return Summary(restored.step, True, figures, files.path, tokenizer.pad_id)
+        with opened.watchdog.state("restoring"):
+            figures = record.shared_figures(files, started.run_record.settings)
+            is_at_end = bool(figures) and not record.has_checkpoint(files)  # they were removed to save space
+            if not is_at_end:
+                restored = restore(started)
+                is_at_end = restored.step == started.program.timetable.steps and not restored.owes_evaluation
+        if figures and is_at_end:  # nothing is left to do, and what is there stays as it is
+            opened.end("finished", command_line.FINISHED, figures["steps"])
+            return Summary(figures["steps"], True, figures, files.path, tokenizer.pad_id)
         with opened.watchdog.state("restoring"):
             metrics_log = open_log(started, restored)
             hooks = [*default_hooks(started, restored, metrics_log, profile), *own]
@@ -156,7 +158,7 @@ def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -
     configs = {f"seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
     results = _run_each(configs, workdir, options)
     if results.is_stopped or results.last is None:
-        return _ended(results), {}
+        return _ended(results, workdir), {}
     spread = over_seeds([results.figures.get(folder) for folder in configs]) | {"failures": results.failures}
     processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
     return results.last, spread
@@ -187,7 +189,7 @@ def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summ
     processes.from_writer(lambda: folds.check_file(root, config), "file-of-folds")
     results = _run_each(configs, workdir, options)
     if results.is_stopped or results.last is None or results.error:
-        return _ended(results), {}
+        return _ended(results, workdir), {}
     figures = list(results.figures.values())
     return results.last, processes.from_writer(lambda: folds.write(root, config, figures), "folds")
 
@@ -201,11 +203,12 @@ def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> 
     return run_each(Workdir.at(workdir).root, trials, train, options.get("should_stop", lambda: False))
 
 
-def _ended(results: Results) -> Summary:
+def _ended(results: Results, workdir: str | Path) -> Summary:
     """Return the summary of several runs that were stopped; raise the failure if they were not."""
     if not results.is_stopped and results.error:
         raise results.error
-    return dataclasses.replace(cast(Summary, results.last), finished=False)
+    last = results.last or Summary(0, False, {}, Workdir.at(workdir).path)
+    return dataclasses.replace(last, finished=False)
 
 
 def _write_results(

@@ -142,12 +142,21 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
 
 
 def is_whole(folder: Path, steps: int) -> bool:
-    """Return whether a folder is the export of a run after so many steps, with the weights that were written."""
+    """Return whether a folder is the export of a run after so many steps, with the weights that were written.
+
+    Raises:
+      StorageError: a file is there and cannot be read.
+    """
+    files = [folder / MANIFEST, folder / WEIGHTS]
+    if not all(storage.exists(path) for path in files):
+        return False
+    storage.read_bytes(files[0])  # an error of the disk is not a damaged file
     try:
         manifest, _ = read_manifest(folder), read_tokenizer(folder)
-        return manifest["numbers"].get("steps") == steps and manifest.get("weights") == _digest(folder / WEIGHTS)
-    except (OSError, UserError):
+    except UserError:
         return False
+    with storage.storage_errors(files[1]):
+        return manifest["numbers"].get("steps") == steps and manifest.get("weights") == _digest(files[1])
 
 
 def _digest(path: Path) -> str:

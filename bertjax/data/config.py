@@ -4,12 +4,9 @@ import dataclasses
 import re
 
 from bertjax.data.filters.base import Filter
+from bertjax.data.places import CACHE_DIR, STORE
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
-
-STORE = "~/.cache/bertjax/stores"
-CACHE_DIR = "~/.cache/bertjax/remote"
-
 
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.

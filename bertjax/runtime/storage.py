@@ -319,9 +319,11 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         except FileNotFoundError:
             mode = None
         is_replaced = mode is None or (stat.S_ISREG(mode) and not _is_descriptor(path))
-        path = Path(os.path.realpath(path)) if is_replaced else path
-        draft = _draft(path)
-        file = open(draft, "wb") if is_replaced else open(path, "ab")
+        if not is_replaced:
+            file = _opened(path)
+        else:
+            path = Path(os.path.realpath(path))
+            file = open(draft := _draft(path), "wb")
     if not is_replaced:
         with file:
             yield file
@@ -338,6 +340,16 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a device or a pipe; of an open file of this process, its descriptor, whose offset others share."""
+    number = Path(os.path.realpath(path.parent), path.name)
+    while _is_descriptor(path) and not number.name.isdecimal():  # /dev/stdout is a link to one
+        number = number.parent / os.readlink(number)
+    if number.name.isdecimal() and os.path.realpath(number.parent) == os.path.realpath("/proc/self/fd"):
+        return os.fdopen(os.dup(int(number.name)), "wb")
+    return open(path, "ab")
 
 
 def _is_descriptor(path: Path) -> bool:

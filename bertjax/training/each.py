@@ -19,11 +19,13 @@ from bertjax.config.config import Config, to_dict
 from bertjax.runtime import platform, storage
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
 from bertjax.training.run import record
+from bertjax.training.run.checkpoint import NotSaved
+from bertjax.training.run.failures import is_of_device
 from bertjax.training.run.workdir import Workdir
 
 _SECONDS_BETWEEN_ROUNDS = 10.0
-# Settings that choose what a run reads. Runs in which they are equal must read the same.
-_READS = ("data", "tasks", "init_from")
+# Settings that choose what a run reads, and which of it. Runs in which they are equal must read the same.
+_READS = ("data", "tasks", "init_from", "init_layers", "model", "stages")
 
 
 class Trial(NamedTuple):
@@ -97,12 +99,13 @@ def run_each(
 
     Raises:
       UserError: the first run has bad input, or a run reads other data than one with the same settings.
-      RunFailed: a run failed in one of several processes, which then no longer agree.
+      RunFailed: a run failed in one of several processes, which then no longer agree, or could not save its state.
+      OSError: a disk is full or cannot be written.
       Unavailable: storage or a device did not answer for some runs. This does not depend on their settings: the same
         command trains them later.
     """
     results, outages = Results(), {}
-    open_trials, first_of = list(trials), {}
+    open_trials, first_of, is_waiting = list(trials), {}, False
     with platform.sharing_compiled_programs():
         while open_trials:
             busy = []
@@ -122,13 +125,18 @@ def run_each(
                     elif storage.may_pass(error):
                         outages[trial.folder] = reason(error)
                         print(f"{files.root} is left for later: {reason(error)}; the others continue", flush=True)
-                    elif isinstance(error, record.OtherData) or (trial is trials[0] and _is_bad_input(error)):
+                    # A full disk and a broken device belong to the machine: the same command may succeed on another.
+                    elif isinstance(error, OSError | NotSaved | record.OtherData) or is_of_device(error):
+                        raise
+                    elif trial is trials[0] and _is_bad_input(error):
                         raise
                     else:
                         why = reason(error)
                         if not isinstance(error, UserError):  # in the user's own code
                             traceback.print_exc()
                             why = f"{type(error).__name__}: {why}"
+                        # Their frames hold the state of the run.
+                        error.__traceback__ = error.__cause__ = error.__context__ = None
                         print(f"{files.root} failed: {why}; the others continue", flush=True)
                         failures = results.failures | {trial.folder: why}
                         results = dataclasses.replace(results, failures=failures, error=error)
@@ -141,10 +149,12 @@ def run_each(
                     first_of.setdefault(reads, files)
                 # A run is a web of objects that hold each other, and its state must leave the device before the next.
                 gc.collect()
-                # After the last run there is nothing left to stop.
-                if (trial is not open_trials[-1] or busy) and should_stop():
+                # After the last run has ended, there is nothing left to stop.
+                is_left = trial is not open_trials[-1] or busy or trial.folder in results.failures
+                if is_left and should_stop():
                     return dataclasses.replace(results, is_stopped=True)
-            if busy and len(busy) == len(open_trials):
+            if busy and len(busy) == len(open_trials) and not is_waiting:
+                is_waiting = True
                 print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
             # Look at them again later: their owners finish them, or die and leave them to this process.
             if busy and _waits(should_stop):

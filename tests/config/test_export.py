@@ -121,7 +121,7 @@ def test_an_export_of_another_format_is_refused(folder):
         export.read(folder)
 
 
-_MOST_MODULES = 56
+_MOST_MODULES = 54
 
 
 def test_opening_an_export_imports_few_modules_and_starts_no_backend(folder):

@@ -84,6 +84,18 @@ def _reads_appended(folder: Path) -> tuple[Path, Callable[[], bytes]]:
     return folder / "stdout", lambda: (folder / "log").read_bytes().removeprefix(b"old ")
 
 
+def _reads_shared(folder: Path) -> tuple[Path, Callable[[], bytes]]:
+    """As of `--out=/dev/stdout > log`: what others write to the same descriptor follows."""
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+    (folder / "stdout").symlink_to(f"/proc/self/fd/{log}")
+
+    def read() -> bytes:
+        os.write(log, b" later")
+        return (folder / "log").read_bytes().removesuffix(b" later")
+
+    return folder / "stdout", read
+
+
 def _reads_device(folder: Path) -> tuple[Path, Callable[[], bytes]]:
     if os.geteuid():
         pytest.skip("only root makes devices")
@@ -91,7 +103,9 @@ def _reads_device(folder: Path) -> tuple[Path, Callable[[], bytes]]:
     return folder / "null", lambda: b"new"
 
 
-@pytest.mark.parametrize("node", [_reads_pipe, _reads_link, _reads_substitution, _reads_appended, _reads_device])
+@pytest.mark.parametrize(
+    "node", [_reads_pipe, _reads_link, _reads_substitution, _reads_appended, _reads_shared, _reads_device]
+)
 def test_what_is_no_plain_file_is_written_to_and_stays(node, tmp_path):
     path, read = node(tmp_path)
     kind, names = os.lstat(path).st_mode, sorted(tmp_path.iterdir())

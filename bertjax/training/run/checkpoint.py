@@ -25,7 +25,7 @@ from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.run.retention import Retention
 from bertjax.training.state import State
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # Seconds before a reader retries: a live run may be deleting the checkpoint file by file.
 _PAUSE = 1.0

@@ -271,9 +271,11 @@ def has_finished(files: Workdir) -> bool:
 
 
 def has_trained(path: epath.PathLike) -> bool:
-    """Return whether a workdir, or that of its first seed or fold, has a checkpoint."""
+    """Return whether a workdir has a checkpoint, or that of one of its seeds, folds or combinations of a sweep."""
     root = Workdir.at(path).root
-    return any(Workdir(folder).saved_steps() for folder in (root, root / "seed=0", root / "fold=0"))
+    runs = [root / name for name in storage.names_in(root) if "=" in name]
+    seeds = [run / name for run in runs for name in storage.names_in(run) if name.startswith("seed=")]
+    return any(Workdir(folder).saved_steps() for folder in (root, *runs, *seeds))
 
 
 def write_jsonl(path: epath.Path, records: Iterable[dict]) -> None:

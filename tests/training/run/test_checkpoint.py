@@ -261,7 +261,7 @@ def test_a_checkpoint_of_another_format_is_refused_and_kept(tmp_path, monkeypatc
     monkeypatch.setattr("bertjax.training.run.checkpoint.FORMAT_VERSION", 7)
     write(tmp_path / "c", 10)
     monkeypatch.undo()
-    with pytest.raises(UserError, match="has format 7, and this bertjax reads format 1; use the version that wrote it"):
+    with pytest.raises(UserError, match="has format 7, and this bertjax reads format 2; use the version that wrote it"):
         newest(tmp_path / "c")
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [10]
 
@@ -269,14 +269,14 @@ def test_a_checkpoint_of_another_format_is_refused_and_kept(tmp_path, monkeypatc
 def test_a_damaged_version_is_damage_and_not_a_format(two, tmp_path):
     shutil.copytree(two, tmp_path / "c")
     [path] = (tmp_path / "c" / "20" / "meta").glob("metadata")
-    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 0'))
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 0'))
     assert newest(tmp_path / "c").step == 10
 
 
 def test_metadata_of_a_checkpoint(two):
     [path] = (two / "20" / "meta").glob("metadata")
     meta = json.loads(path.read_text())
-    assert meta["format_version"] == 1 and meta["fingerprints"]["params/kernel"] > 0
+    assert meta["format_version"] == 2 and meta["fingerprints"]["params/kernel"] > 0
 
 
 DTYPES = ("bool", "int4", "int8", "uint8", "int16", "float8_e4m3fn", "bfloat16", "float16", "complex64")

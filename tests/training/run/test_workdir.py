@@ -19,6 +19,7 @@ from bertjax.training.run.workdir import (
     Workdir,
     append_jsonl,
     cut_jsonl,
+    has_trained,
     local_folder,
     read_json,
     read_jsonl,
@@ -43,7 +44,7 @@ def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
 def test_a_dead_process_holds_nothing(tmp_path):
     script = """
 import os, sys
-from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.workdir import has_trained, Workdir
 
 with Workdir.at(sys.argv[1]).locked():
     os._exit(9)
@@ -225,3 +226,10 @@ def test_drafts_of_a_killed_process_are_removed_by_the_next(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
     with Workdir.at(tmp_path).locked():
         assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("folder", [".", "seed=1", "fold=2", "optimizer.learning_rate=0.1/seed=1"])
+def test_a_checkpoint_of_any_of_several_runs_is_found(folder, tmp_path):
+    assert not has_trained(tmp_path)
+    (tmp_path / folder / "checkpoints" / "10").mkdir(parents=True)
+    assert has_trained(tmp_path)
