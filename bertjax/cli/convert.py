@@ -5,7 +5,7 @@ import functools
 import os
 from pathlib import Path
 
-from bertjax.cli import destinations
+from bertjax.cli import unfinished
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference.masked import masked_lm
@@ -88,7 +88,7 @@ def run(
     # `encoder_only` while reading: heads that have no counterpart here are not even looked at.
     model, notes = huggingface.read(path, encoder_only) if saved is None else (saved.export, [])
     if saved is not None:
-        destinations.note(saved, "converted")
+        unfinished.note(saved, "converted")
     if encoder_only:
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")

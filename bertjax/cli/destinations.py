@@ -1,7 +1,6 @@
-"""The formats of other libraries that a model can have, found before it is trained, and a note on unfinished ones."""
+"""The formats of other libraries that a model can have, found before it is trained."""
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ from flax.traverse_util import flatten_dict
 from bertjax.config import config as configuration
 from bertjax.config import export, private_paths
 from bertjax.config.export import Export
-from bertjax.config.opening import SavedModel
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import families, huggingface, sentence_transformers, task_heads
 from bertjax.interop.family import parts_in
@@ -23,7 +21,7 @@ from bertjax.runtime.errors import UserError, say
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.results import labeled_block
-from bertjax.training.run.workdir import Workdir, has_finished, read_json
+from bertjax.training.run.workdir import read_json
 from bertjax.training.start import Start
 
 TRANSFORMERS, SENTENCE_TRANSFORMERS, ONNX = "transformers", "sentence-transformers", "ONNX"
@@ -102,14 +100,3 @@ def _check_onnx(model: Export) -> None:
     if not families.has_encoder(model.encoder, model.tokenizer.pad_id):
         raise UserError("no family of transformers computes this encoder")
     reading_of(model)
-
-
-def note(saved: SavedModel, use: str) -> None:
-    """Print a line if the newest checkpoint of an unfinished run is used; nothing if `RUN@STEP` or an export is named.
-
-    Args:
-      saved: the model.
-      use: what is done with the checkpoint, a past participle such as `scored`.
-    """
-    if not saved.is_export and not saved.step and not has_finished(Workdir.at(saved.folder)):
-        say(f"{saved.name} is not finished; its newest checkpoint is {use}", file=sys.stderr)

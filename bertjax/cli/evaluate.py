@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.cli import destinations
+from bertjax.cli import unfinished
 from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
@@ -74,7 +74,7 @@ def run(
     """
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
-    destinations.note(saved, "scored")
+    unfinished.note(saved, "scored")
     if not corpus:
         saved.check_data("--corpus=CORPUS")
     return score(saved, saved.config, corpus, per_class, columns)

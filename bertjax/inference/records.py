@@ -125,13 +125,14 @@ def with_answer(record: Record, answer: Record, fields: Sequence[str]) -> Record
 
     Args:
       record: a record with its place.
-      answer: the answer; it may repeat the fields that the model reads.
+      answer: the answer; it may repeat fields that the model reads, as they are.
       fields: these fields.
 
     Raises:
       UserError: the answer would overwrite another field.
     """
-    if taken := sorted((record.keys() & answer.keys()).difference(fields)):
+    taken = [name for name in record.keys() & answer.keys() if name not in fields or record[name] != answer[name]]
+    if taken := sorted(taken):
         raise UserError(
             f"{record[WHERE]} has the field {taken[0]!r}, under which its answer is written; rename it or leave it out"
         )

@@ -188,8 +188,6 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     if after not in ([], ["Pooling"], ["Pooling", "Normalize"]):
         left_out.append(f"the modules {' and '.join(after)} in this order")
     is_normalized = after[-1:] == ["Normalize"] and not encoder_only
-    if is_normalized:
-        notes.append("embeddings are scaled to length 1, as in sentence-transformers")
     if "Pooling" in kinds:
         path = paths[kinds.index("Pooling")] / "config.json"
         if not path.exists() and not encoder_only:
@@ -200,10 +198,13 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
         modes, odd = _modes(pooling), _odd(pooling, _POOLING_KEYS)
         left_out += [f"{name} of its pooling" for name in odd]
         if modes != ["mean"]:
+            is_normalized = False  # of no use to other vectors
             notes.append(
                 f"sentence-transformers pools this model by {shorten(list(map(quoted, modes)))}, and bertjax predict "
                 "--do=embed takes the mean"
             )
+    if is_normalized:
+        notes.append("embeddings are scaled to length 1, as in sentence-transformers")
     file = next((encoder / name for name in _ENCODER_FILES if (encoder / name).exists()), None)
     settings = _json(file) if file else {}
     left_out += [f"{name} of {file.name}" for name in _odd(settings, _ENCODER_KEYS)] if file else []

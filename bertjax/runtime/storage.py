@@ -319,11 +319,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         except FileNotFoundError:
             mode = None
         is_replaced = mode is None or (stat.S_ISREG(mode) and not _is_descriptor(path))
-        if not is_replaced:
-            file = _opened(path)
-        else:
-            path = Path(os.path.realpath(path))
-            file = open(draft := _draft(path), "wb")
+        path = Path(os.path.realpath(path)) if is_replaced else path
+        draft = _draft(path) if is_replaced else path
+        file = open(draft, "wb") if is_replaced else _opened(path)
     if not is_replaced:
         with file:
             yield file

@@ -163,6 +163,13 @@ def test_bad_records_are_refused(classifier, records, complaint):
         Predictor(classifier).predict(records)
 
 
+def test_an_answer_does_not_overwrite_the_text_that_it_answers(model):
+    examples = {"kind": "labeled_text", "text": "prediction"}
+    own = fine_tuned(model, {"kind": "classification", "classes": ["a", "b"]}, examples=examples)
+    with pytest.raises(UserError, match="text 1 has the field 'prediction', .*; rename"):
+        Predictor(own).predict([{"prediction": "abc"}])
+
+
 def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
     texts = sentences(3, most_words=6)
     np.testing.assert_array_equal(Predictor(classifier).embed(texts), predictor.embed(texts))

@@ -60,6 +60,7 @@ def test_another_pooling_is_noted(tmp_path, pooling, named):
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     notes = [note for note in huggingface.read(tmp_path)[1] if "pools" in note]
     assert len(notes) == bool(named) and all(f"pools this model by {named}, and bertjax" in note for note in notes)
+    assert huggingface.read(tmp_path)[0].unit_embeddings == (not named), "no length 1 for vectors of another kind"
 
 
 def changed(folder, name, **settings):

@@ -43,21 +43,35 @@ class LabelSets(LabeledText):
         columns = (self.label_columns or (self.label,)) if self.label else ()
         records = tables.read(path, [*self.inputs, *columns], self.quoted, on_bad)
         if self.label and not self.label_columns:
-            records = self._of_vectors(records, path)
+            records = self._of_vectors(records, path, on_bad)
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
         if self.label and not self.label_columns:
             self._warn_of_separator([record[self.label] for record in records], path)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
 
-    def _of_vectors(self, records: list[Record], path: str) -> list[Record]:
+    def _of_vectors(self, records: list[Record], path: str, on_bad: OnBad) -> list[Record]:
         """Return records with the places of the ones, if the labels are vectors of 0 and 1 as transformers wants them.
 
-        In a list of names no name occurs twice, so such lists of 0 and 1 alone are vectors.
+        In a list of names no name occurs twice, so a list of 0 and 1 that repeats one is a vector. If most labels are
+        vectors of one length, all are: another one is a bad record.
         """
         vectors = [_vector(record[self.label]) for record in records]
-        if len(set(map(len, vectors))) > 1 or all(vector == sorted(set(vector)) for vector in vectors):
+        if all(vector == sorted(set(vector)) for vector in vectors):
             return records
-        last = len(vectors[0]) - 1
+        length, count = Counter(map(len, filter(None, vectors))).most_common(1)[0]
+        if 2 * count <= len(records):
+            return records
+
+        def check(record: Record) -> None:
+            if len(_vector(record[self.label])) != length:
+                raise UserError(
+                    f"{record[WHERE]} has {str(record[self.label])[:40]!r} in {self.label!r}, where others have "
+                    f"{length} numbers 0 or 1; write as many"
+                )
+
+        records = checked(records, check, path, on_bad)
+        vectors = [_vector(record[self.label]) for record in records]
+        last = length - 1
         remedy = remedies.setting("; to name them, give each a column with 1 or 0 and set examples.label_columns")
         say(f"{path}: {self.label!r} has vectors, whose places are the classes 0 to {last}{remedy}", file=sys.stderr)
         places = ([str(place) for place, value in enumerate(vector) if value == "1"] for vector in vectors)

@@ -67,6 +67,13 @@ def test_vectors_of_ones_and_zeros_are_read_as_their_places_and_lists_of_numbers
     assert [record["label"] for record in LabelSets(text="text").read(jsonl(tmp_path, values))] == expected
 
 
+@pytest.mark.parametrize("odd", [[1, 0], [1, 0, -100], None, [], "1 0 0 1"])
+def test_one_odd_label_does_not_make_names_of_vectors(tmp_path, odd):
+    values = [[1, 0, 0], odd, [0, 1, 1]]
+    with pytest.raises(UserError, match="rows.jsonl:2 has .* in 'label', where others have 3 numbers 0 or 1"):
+        LabelSets(text="text").read(jsonl(tmp_path, values))
+
+
 def test_a_column_of_ones_and_zeros_for_each_class(tmp_path):
     names = [of_row for _, of_row in ROWS]
     table = "text,a,b,c\n" + "\n".join(f"{text},{','.join(str(int(c in has)) for c in CLASSES)}" for text, has in ROWS)
