@@ -10,6 +10,8 @@ import pytest
 from tests.launch.conftest import executable
 from tests.waiting import LIMIT_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SBATCH = ROOT / "launch" / "slurm.sbatch"
 # Runs one task for each exit code, passes SIGTERM on, and exits with the highest code.
