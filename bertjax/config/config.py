@@ -26,8 +26,9 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
 from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 from bertjax.training import stage_encoders
-from bertjax.training.config import EvalConfig, RuntimeConfig, Stage
+from bertjax.training.config import LARGEST_SEED, EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.optim.by_path import DECODER
 from bertjax.training.optim.config import OptimizerConfig
@@ -66,7 +67,7 @@ class Config:
       quantization: round weights to few bits in every step.
     """
 
-    seed: int = 0
+    seed: int = setting(0, least=0, most=LARGEST_SEED)
     init_from: str = ""
     init_state: bool = False
     init_layers: tuple[int, ...] = ()
@@ -84,7 +85,8 @@ class Config:
     def __post_init__(self):
         if not self.stages:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
-        self._check_numbers()
+        check(self)
+        self._check_sizes()
         stage_encoders.check_init_layers(self.init_from, self.init_layers, self.model, self.stages[0])
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
@@ -106,9 +108,7 @@ class Config:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
             self._check_keep_at()
 
-    def _check_numbers(self) -> None:
-        if not 0 <= self.seed < 1 << 32:  # JAX uses 32 bits of it: larger seeds would silently repeat smaller ones
-            raise UserError(f"seed={self.seed} must be between 0 and 2^32 - 1; choose another")
+    def _check_sizes(self) -> None:
         if self.data.tokenizer.vocab_size > LARGEST_VOCABULARY:
             raise UserError(
                 f"data.tokenizer.vocab_size={self.data.tokenizer.vocab_size} is above {LARGEST_VOCABULARY}; lower it"

@@ -14,6 +14,7 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 # All plans are computed and stored before the first step, so their number is limited.
 MOST_PLANS = 1000
@@ -34,10 +35,10 @@ class Task:
 
     objective: Objective = BERT()
     examples: ExampleFormat = SegmentPairs()
-    row_examples: int = 0
-    plans: int = 1
-    weight: float | None = 1.0
-    task_type: int = 0
+    row_examples: int = setting(0, least=0)
+    plans: int = setting(1, least=1, most=MOST_PLANS)
+    weight: float | None = setting(1.0, above=0, below=math.inf, hint="stages.N.tasks trains without a task")
+    task_type: int = setting(0, least=0)
 
     def __post_init__(self):
         labels = self.objective.traits.labels
@@ -51,16 +52,7 @@ class Task:
                 f"objective.kind={self.kind} learns the label {missing[0]}, which "
                 f"examples.kind={self.examples.kind} does not have; {remedy}, or another objective"
             )
-        if self.row_examples < 0:
-            raise UserError(f"row_examples={self.row_examples} must not be negative; 1 gives each example its own row")
-        if self.task_type < 0:
-            raise UserError(f"task_type={self.task_type} must not be negative; task embeddings are counted from 0")
-        if not 1 <= self.plans <= MOST_PLANS:
-            raise UserError(f"plans={self.plans} must be between 1 and {MOST_PLANS}")
-        if self.weight is not None and not 0.0 < self.weight < math.inf:
-            raise UserError(
-                f"weight={self.weight} must be a number above 0; to train without a task, remove it from stages.N.tasks"
-            )
+        check(self)
 
     def with_masking_rate(self, rate: float) -> Self:
         """Return a copy with another `objective.masking.rate`; rate 0, or a task without masking, changes nothing.

@@ -1,12 +1,14 @@
 """Settings of the data, as frozen dataclasses that validate themselves."""
 
 import dataclasses
+import math
 import re
 
 from bertjax.data.filters.base import Filter
 from bertjax.data.places import CACHE_DIR, STORE
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.
@@ -33,8 +35,8 @@ class SourceConfig:
 
     corpus: str = ""
     text_field: str = "text"
-    weight: float = 1.0
-    token_share: float = 0.0
+    weight: float = setting(1.0, above=0, below=math.inf)
+    token_share: float = setting(0.0, above=0, most=1)
     group_field: str = ""
 
 
@@ -53,21 +55,12 @@ class NearDuplicates:
     """
 
     drop: bool = False
-    ngram: int = 5
-    buckets: int = 14
-    hashes: int = 8
+    ngram: int = setting(5, least=1, most=MOST_HASHES, needs="drop")
+    buckets: int = setting(14, least=1, most=MOST_HASHES, needs="drop")
+    hashes: int = setting(8, least=1, most=MOST_HASHES, needs="drop")
 
     def __post_init__(self):
-        for name in ("ngram", "buckets", "hashes"):
-            value = getattr(self, name)
-            if not 1 <= value <= MOST_HASHES:
-                raise UserError(f"data.near_duplicates.{name}={value} must be between 1 and {MOST_HASHES}")
-            # A dataclass keeps its defaults as class attributes. A setting without effect probably means that `drop`
-            # was forgotten.
-            if not self.drop and value != getattr(type(self), name):
-                raise UserError(
-                    f"data.near_duplicates.{name}={value} has no effect with drop=False; set data.near_duplicates.drop"
-                )
+        check(self, "data.near_duplicates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,36 +95,24 @@ class DataConfig:
     corpus: str = "embedded:en"
     text_field: str = "text"
     sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
-    smoothing: float = 1.0
-    on_bad_document: str = "stop"
+    smoothing: float = setting(1.0, least=0, most=1)
+    on_bad_document: str = setting("stop", choices=ON_BAD)
     heldout: str = ""
-    heldout_share: float = 0.05
-    share: float = 1.0
+    heldout_share: float = setting(0.05, above=0, below=1)
+    share: float = setting(1.0, above=0, most=1)
     filters: dict[str, Filter] = dataclasses.field(default_factory=dict)
     near_duplicates: NearDuplicates = NearDuplicates()
-    splitter: str = "punctuation"
+    splitter: str = setting("punctuation", choices=SPLITTERS)
     tokenizer: TokenizerConfig = TokenizerConfig()
     store: str = STORE
     cache_dir: str = CACHE_DIR
-    workers: int | None = None
-    overfit: int = 0
+    workers: int | None = setting(None, least=0)
+    overfit: int = setting(0, least=0, most=1)
 
     def __post_init__(self):
-        if self.splitter not in SPLITTERS:
-            raise UserError(f"data.splitter={self.splitter!r} is unknown; choose one of {', '.join(SPLITTERS)}")
-        if self.on_bad_document not in ON_BAD:
-            known = ", ".join(ON_BAD)
-            raise UserError(f"data.on_bad_document={self.on_bad_document!r} is unknown; choose one of {known}")
-        if not 0.0 < self.heldout_share < 1.0:
-            raise UserError(f"data.heldout_share={self.heldout_share} must be between 0 and 1")
-        if not 0.0 < self.share <= 1.0:
-            raise UserError(f"data.share={self.share} must be above 0 and at most 1; 1 uses all training documents")
+        check(self, "data")
         if not self.corpus:
             raise UserError("data.corpus is empty; name a file, a folder or another corpus")
-        if self.overfit not in (0, 1):
-            raise UserError(f"data.overfit={self.overfit} must be 1, which repeats the first batch, or 0")
-        if self.workers is not None and self.workers < 0:
-            raise UserError(f"data.workers={self.workers} must not be negative; leave it out for one process per core")
         # An unset corpus has the default as well, so a corpus that equals the default is no conflict.
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
@@ -141,9 +122,7 @@ class DataConfig:
                 raise UserError(f"data.sources has the name {name!r}; use only letters, digits, - and _")
             if not source.corpus:
                 raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
-            # The chained comparison also rejects NaN, which compares False with everything.
-            if not 0 < source.weight < float("inf"):
-                raise UserError(f"data.sources.{name}.weight={source.weight} must be above 0")
+            check(source, f"data.sources.{name}")
         for name in self.filters:
             if not re.fullmatch(r"[\w-]+", name):
                 raise UserError(f"data.filters has the name {name!r}; use only letters, digits, - and _")
@@ -156,10 +135,6 @@ class DataConfig:
 
     def _check_mixture(self) -> None:
         """Raise UserError if weights, smoothing and token shares contradict each other or are invalid."""
-        if not 0.0 <= self.smoothing <= 1.0:
-            raise UserError(
-                f"data.smoothing={self.smoothing} must be between 0 and 1; 1 draws sources by size, 0 draws all equally"
-            )
         ways = {"data.smoothing": self.smoothing} if self.smoothing != DataConfig.smoothing else {}
         for field in ("weight", "token_share"):
             ways |= {
@@ -181,11 +156,8 @@ class DataConfig:
 
     def _check_token_shares(self) -> None:
         for name, source in self.sources.items():
-            if not 0.0 < source.token_share <= 1.0:
-                raise UserError(
-                    f"data.sources.{name}.token_share={source.token_share} must be above 0 and at most 1, as others "
-                    "have one"
-                )
+            if not source.token_share:
+                raise UserError(f"data.sources.{name} has no token_share, and others have one; set it")
         total = sum(source.token_share for source in self.sources.values())
         if abs(total - 1.0) > SHARES_TOLERANCE:
             raise UserError(f"data.sources have a token_share of {total:g} together; make them sum to 1")

@@ -3,10 +3,10 @@
 import dataclasses
 
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
-NORMALIZERS = ("nfc", "nfkc")
 LEAST_COVERAGE = 0.98  # checked in SentencePiece's trainer_interface.cc
 # Fields that have an effect with some tokenizer kinds only.
 ONLY_FOR = {
@@ -37,31 +37,19 @@ class TokenizerConfig:
         `vocab.txt`.
     """
 
-    kind: str = "unigram"
-    vocab_size: int = 8000
-    normalizer: str = "nfc"
+    kind: str = setting("unigram", choices=SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS)
+    vocab_size: int = setting(8000, least=1)
+    normalizer: str = setting("nfc", choices=("nfc", "nfkc"))
     lowercase: bool = False
     byte_fallback: bool = True
-    character_coverage: float = 0.9995
+    character_coverage: float = setting(0.9995, above=0, most=1)
     keep: str = ""
     keep_file: str = ""
-    sample_characters: int = 10_000_000
+    sample_characters: int = setting(10_000_000, least=1)
     model: str = ""
 
     def __post_init__(self):
-        for field, value, known in (
-            ("kind", self.kind, SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS),
-            ("normalizer", self.normalizer, NORMALIZERS),
-        ):
-            if value not in known:
-                raise UserError(f"data.tokenizer.{field}={value!r} is unknown; choose one of {', '.join(known)}")
-        for field in ("vocab_size", "sample_characters"):
-            if getattr(self, field) < 1:
-                raise UserError(f"data.tokenizer.{field}={getattr(self, field)} must be at least 1")
-        if not 0.0 < self.character_coverage <= 1.0:
-            raise UserError(
-                f"data.tokenizer.character_coverage={self.character_coverage} must be above 0 and at most 1"
-            )
+        check(self, "data.tokenizer")
         if self.kind in SENTENCEPIECE_KINDS and not self.model and self.character_coverage < LEAST_COVERAGE:
             raise UserError(
                 f"data.tokenizer.character_coverage={self.character_coverage} is below {LEAST_COVERAGE}, the least "

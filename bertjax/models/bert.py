@@ -21,6 +21,7 @@ from bertjax.models.layers import Activation, Dense, activation, normalization
 from bertjax.models.remat import kept
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 POSITIONS = ("learned", "none")
 
@@ -70,9 +71,9 @@ class BertEmbeddings(Embeddings):
     """
 
     kind: str = dataclasses.field(init=False, default="bert")
-    positions: str = "learned"
-    position_offset: int = 0
-    task_types: int = 0
+    positions: str = setting("learned", choices=POSITIONS)
+    position_offset: int = setting(0, least=0)
+    task_types: int = setting(0, least=0)
 
     @property
     def has_position_table(self):
@@ -80,16 +81,6 @@ class BertEmbeddings(Embeddings):
 
     def check(self, config):
         super().check(config)
-        if self.positions not in POSITIONS:
-            raise UserError(
-                f"model.embeddings.positions={self.positions!r} is unknown; choose one of {', '.join(POSITIONS)}"
-            )
-        for field, of_zero in (
-            ("position_offset", "reads the position table from its first row"),
-            ("task_types", "has no table of task embeddings"),
-        ):
-            if (value := getattr(self, field)) < 0:
-                raise UserError(f"model.embeddings.{field}={value} must not be negative; 0 {of_zero}")
         if self.position_offset and not self.has_position_table:
             raise UserError(
                 f"model.embeddings.position_offset={self.position_offset} needs a position table, which positions="

@@ -6,10 +6,17 @@ from typing import Any, cast
 
 from bertjax.models import config_checks
 from bertjax.models.blocks import BLOCKS, Block
-from bertjax.models.config_checks import DTYPES, REMAT_POLICIES
+from bertjax.models.config_checks import (
+    ACTIVATIONS,
+    DTYPES,
+    LARGEST_VOCABULARY,
+    POOLER_ACTIVATIONS,
+    REMAT_POLICIES,
+    SHARING,
+)
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.embeddings import EMBEDDINGS, Embeddings
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 # TPU tiles are 128 wide, so the vocabulary is padded to a multiple of 128; see `bertjax.models.vocabulary`.
 VOCABULARY_MULTIPLE = 128
@@ -32,17 +39,15 @@ class Execution:
       task_type: row of the task embedding table to add, if the model has such a table.
     """
 
-    dtype: str = "float32"
+    dtype: str = setting("float32", choices=DTYPES)
     unroll: bool = False
-    remat: str = "none"
+    remat: str = setting("none", choices=REMAT_POLICIES)
     attention: str = "plain"
     gather_layer: Callable[[dict], dict] | None = None
     task_type: int = 0
 
     def __post_init__(self):
-        for field, value, known in (("dtype", self.dtype, DTYPES), ("remat", self.remat, REMAT_POLICIES)):
-            if value not in known:
-                raise UserError(f"{field}={value!r} is unknown; choose one of {', '.join(known)}")
+        check(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,30 +90,31 @@ class EncoderConfig:
       execution: how the encoder is computed; not part of the architecture.
     """
 
-    vocab_size: int = 0
+    vocab_size: int = setting(0, least=1, most=LARGEST_VOCABULARY)
     # The registry imports their modules when they are first used: these import this module.
     embeddings: Embeddings = dataclasses.field(default_factory=lambda: EMBEDDINGS.class_of()())
     block: Block = dataclasses.field(default_factory=lambda: BLOCKS.class_of()())
-    layers: int = 12
-    width: int = 768
-    heads: int = 12
-    head_width: int = 0
-    feedforward: int = 3072
-    activation: str = "gelu"
-    pooler_activation: str = "tanh"
+    layers: int = setting(12, least=1)
+    width: int = setting(768, least=1)
+    heads: int = setting(12, least=1)
+    head_width: int = setting(0, least=0)
+    feedforward: int = setting(3072, least=1)
+    activation: str = setting("gelu", choices=ACTIVATIONS)
+    pooler_activation: str = setting("tanh", choices=POOLER_ACTIVATIONS)
     direction: str = BIDIRECTIONAL
-    sharing: str = "none"
-    sharing_groups: int = 1
-    max_positions: int = 512
-    activation_bits: int = 0
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    norm_epsilon: float = 1e-12
-    init_stddev: float = 0.02
+    sharing: str = setting("none", choices=SHARING)
+    sharing_groups: int = setting(1, least=1)
+    max_positions: int = setting(512, least=1)
+    activation_bits: int = setting(0, least=2, most=8)
+    dropout: float = setting(0.1, least=0, below=1)
+    attention_dropout: float = setting(0.1, least=0, below=1)
+    norm_epsilon: float = setting(1e-12, least=0)
+    init_stddev: float = setting(0.02, least=0)
     # Set by the run from `runtime`, never by the user: the same architecture runs on any hardware.
     execution: Execution = dataclasses.field(default=Execution(), metadata={"is_derived": True})
 
     def __post_init__(self):
+        check(self, "model")
         config_checks.check(self)
         if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
             object.__setattr__(self, "block", dataclasses.replace(cast(Any, self.block), key_value_heads=0))

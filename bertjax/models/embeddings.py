@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.config.registry import Kind, Union
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,17 +28,14 @@ class Embeddings(Kind, abc.ABC):
       has_position_table: whether positions come from a table, which bounds the example length.
     """
 
-    width: int = 0
-    segments: int = 2
+    width: int = setting(0, least=0)
+    segments: int = setting(2, least=0)
     position_offset: ClassVar[int] = 0
     task_types: ClassVar[int] = 0
     has_position_table: ClassVar[bool] = False
 
     def check(self, config: Any) -> None:
-        """Raise UserError if the settings are out of range, or conflict with the encoder's."""
-        for field, of_zero in (("width", "stands for model.width"), ("segments", "has none")):
-            if (value := getattr(self, field)) < 0:
-                raise UserError(f"model.embeddings.{field}={value} must not be negative; 0 {of_zero}")
+        """Raise UserError if the settings conflict with each other, or with the encoder's."""
 
     @abc.abstractmethod
     def layer(self, config: Any) -> "EmbeddingLayer":

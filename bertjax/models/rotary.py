@@ -56,7 +56,7 @@ def rotary_at(positions_BT: jax.Array, width: int, base: float) -> Rotary:
     return Rotary(jnp.cos(angles_BT1C), jnp.sin(angles_BT1C))
 
 
-def check_rotary(config: EncoderConfig, *fields: str) -> None:
+def check_rotary(config: EncoderConfig) -> None:
     """Raise UserError if heads have no pairs of channels to rotate, or a rotary base in `fields` is too small."""
     block = config.block
     if config.head_channels % 2:
@@ -64,6 +64,3 @@ def check_rotary(config: EncoderConfig, *fields: str) -> None:
             f"model.block.kind={block.kind} rotates pairs of channels, and heads are {config.head_channels} wide; "
             "choose another number of model.heads"
         )
-    for field in fields:
-        if (base := getattr(block, field)) <= 1.0:
-            raise UserError(f"model.block.{field}={base} must be above 1; 10000 is usual")

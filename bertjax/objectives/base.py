@@ -24,6 +24,7 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import check_methods
 from bertjax.objectives.outputs import Output
+from bertjax.runtime.setting import check
 
 Arrays = dict[str, jax.Array]
 Key = jax.Array | None
@@ -75,6 +76,9 @@ class Objective:
     traits: ClassVar[Traits] = Traits()
     best_metric: ClassVar[str] = ""
     classes: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self):
+        check(self, "objective")
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)

@@ -29,6 +29,7 @@ class Wrapper(Objective):
     objective: Objective
 
     def __post_init__(self):
+        super().__post_init__()
         if isinstance(self.objective, Wrapper):
             kind = OBJECTIVES.kind_of(self.objective)
             raise UserError(f"objective.objective.kind={kind} is a second wrapper; wrap an objective once")

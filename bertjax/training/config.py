@@ -5,8 +5,11 @@ from collections.abc import Iterable
 
 from bertjax.models.config_checks import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 from bertjax.training.param_paths import check_pattern
 
+# JAX uses 32 bits of a seed: larger ones would silently repeat smaller ones.
+LARGEST_SEED = 2**32 - 1
 # Stage fields with the name of a setting of the block, which they override.
 ROTARY_BASES = ("rotary_base", "local_rotary_base")
 # Stage fields that do not affect the cost of a step. All other fields do, see `Stage.shape`.
@@ -44,22 +47,22 @@ class Stage:
       local_rotary_base: overrides `model.block.local_rotary_base`; 0 for no override.
     """
 
-    steps: int | None = None
-    seq_len: int = 128
-    batch: int | None = None
-    epochs: float = 0.0
-    flops: float = 0.0
-    min_steps: int = 0
-    examples: int = 0
-    learning_rate: float = 0.0
-    warmup_steps: int = 0
+    steps: int | None = setting(None, least=1)
+    seq_len: int = setting(128, least=1)
+    batch: int | None = setting(None, least=1)
+    epochs: float = setting(0.0, least=0)
+    flops: float = setting(0.0, least=0)
+    min_steps: int = setting(0, least=0, needs="epochs")
+    examples: int = setting(0, least=0)
+    learning_rate: float = setting(0.0, least=0)
+    warmup_steps: int = setting(0, least=0, needs="learning_rate")
     tasks: tuple[str, ...] = ()
-    layers: int = 0
+    layers: int = setting(0, least=0)
     frozen: tuple[str, ...] = ()
-    frozen_layers: int = 0
-    masking_rate: float = 0.0
-    rotary_base: float = 0.0
-    local_rotary_base: float = 0.0
+    frozen_layers: int = setting(0, least=0)
+    masking_rate: float = setting(0.0, least=0)
+    rotary_base: float = setting(0.0, least=0)
+    local_rotary_base: float = setting(0.0, least=0)
 
     def __post_init__(self):
         # These defaults are not in the fields: None tells an open setting from a chosen one.
@@ -86,48 +89,20 @@ class Stage:
         return tuple(task for task in tasks if task in self.tasks or not self.tasks)
 
     def check(self, name: str) -> None:
-        """Check the range of every number.
+        """Check every setting.
 
         Args:
           name: configuration path of this stage, such as `stages.0`.
 
         Raises:
-          UserError: a number is out of range.
+          UserError: a number is out of range, or two settings contradict each other.
         """
-        # None is an open setting, which the data will determine.
-        for field in ("steps", "seq_len", "batch"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise UserError(f"{name}.{field}={value} must be at least 1")
+        check(self, name)
         for index, pattern in enumerate(self.frozen):
             check_pattern(f"{name}.frozen.{index}", pattern)
-        numbers = (
-            "epochs",
-            "flops",
-            "min_steps",
-            "examples",
-            "learning_rate",
-            "warmup_steps",
-            "layers",
-            "frozen_layers",
-            "masking_rate",
-            *ROTARY_BASES,
-        )
-        for field in numbers:
-            if not getattr(self, field) >= 0:  # unlike `< 0`, this also rejects NaN
-                raise UserError(f"{name}.{field}={getattr(self, field)} must not be negative")
         if self.epochs and self.flops:
             raise UserError(
                 f"{name}.epochs={self.epochs:g} and {name}.flops={self.flops:g} both set the steps; leave one out"
-            )
-        if self.min_steps and not self.epochs:
-            raise UserError(
-                f"{name}.min_steps={self.min_steps} has no effect without {name}.epochs; set both, or steps"
-            )
-        if self.warmup_steps and not self.learning_rate:
-            raise UserError(
-                f"{name}.warmup_steps={self.warmup_steps} has no effect without {name}.learning_rate; set both, or "
-                "optimizer.warmup_steps for the warm-up of the run"
             )
 
 
@@ -142,17 +117,13 @@ class EvalConfig:
       seed: seed of held-out rows and masks; independent of the run's seed, so that runs are comparable.
     """
 
-    every: int = 1000
-    rows: int = 4096
-    samples: int = 3
-    seed: int = 0
+    every: int = setting(1000, least=0)
+    rows: int = setting(4096, least=0)
+    samples: int = setting(3, least=0)
+    seed: int = setting(0, least=0, most=LARGEST_SEED)
 
     def __post_init__(self):
-        if self.seed >= 1 << 32:
-            raise UserError(f"eval.seed={self.seed} must be between 0 and 2^32 - 1; choose another")
-        for field in ("every", "rows", "samples", "seed"):
-            if getattr(self, field) < 0:
-                raise UserError(f"eval.{field}={getattr(self, field)} must not be negative")
+        check(self, "eval")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,22 +136,12 @@ class MeshConfig:
       tensor: shards of each matrix product.
     """
 
-    data: int = 0
-    fsdp: int = 0
-    tensor: int = 1
+    data: int = setting(0, least=0)
+    fsdp: int = setting(0, least=0)
+    tensor: int = setting(1, least=1)
 
     def __post_init__(self):
-        for field, least in (("data", 0), ("fsdp", 0), ("tensor", 1)):
-            if getattr(self, field) < least:
-                raise UserError(f"runtime.mesh.{field}={getattr(self, field)} must be at least {least}")
-
-
-_CHOICES = {
-    "strategy": ("auto", "replicated", "gathered", "fsdp"),
-    "reduction": ("auto", "float32", "bfloat16"),
-    "remat": ("auto", *REMAT_POLICIES),
-    "attention": ("auto", "plain", "fused", "splash", "cudnn"),
-}
+        check(self, "runtime.mesh")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,48 +189,34 @@ class RuntimeConfig:
     """
 
     mesh: MeshConfig = MeshConfig()
-    strategy: str = "auto"
-    reduction: str = "auto"
-    attention: str = "auto"
+    strategy: str = setting("auto", choices=("auto", "replicated", "gathered", "fsdp"))
+    reduction: str = setting("auto", choices=("auto", "float32", "bfloat16"))
+    attention: str = setting("auto", choices=("auto", "plain", "fused", "splash", "cudnn"))
     dtype: str = "auto"
     unroll: bool = False
-    remat: str = "auto"
-    micro_tokens: int = 0
-    steps_per_call: int = 1
-    workers: int = 0
-    log_every: int = 10
+    remat: str = setting("auto", choices=("auto", *REMAT_POLICIES))
+    micro_tokens: int = setting(0, least=0)
+    steps_per_call: int = setting(1, least=1)
+    workers: int = setting(0, least=0)
+    log_every: int = setting(10, least=1)
     trackers: tuple[str, ...] = ()
     hooks: tuple[str, ...] = ()
     gradient_norms: bool = False
-    save_every: int = 1000
-    save_seconds: int = 0
-    keep: int = 3
-    keep_every: int | None = None
-    keep_best: int = 0
-    keep_at: tuple[int, ...] = ()
-    max_skipped: int = 0
+    save_every: int = setting(1000, least=1)
+    save_seconds: int = setting(0, least=0)
+    keep: int = setting(3, least=1)
+    keep_every: int | None = setting(None, least=0)
+    keep_best: int = setting(0, least=0)
+    keep_at: tuple[int, ...] = setting((), least=0)
+    max_skipped: int = setting(0, least=0)
     skip_rows: tuple[tuple[int, ...], ...] = ()
-    heartbeat_timeout: int = 100
-    hang_timeout: int = 600
+    heartbeat_timeout: int = setting(100, least=1)
+    hang_timeout: int = setting(600, least=0)
 
     def __post_init__(self):
-        for field, known in _CHOICES.items():
-            if getattr(self, field) not in known:
-                choices = ", ".join(known)
-                raise UserError(f"runtime.{field}={getattr(self, field)!r} is unknown; choose one of {choices}")
-        for field in ("steps_per_call", "log_every", "save_every", "keep", "heartbeat_timeout"):
-            if getattr(self, field) < 1:
-                raise UserError(f"runtime.{field}={getattr(self, field)} must be at least 1")
-        counts = ("micro_tokens", "workers", "max_skipped", "keep_every", "keep_best", "hang_timeout", "save_seconds")
-        for field in counts:
-            if (getattr(self, field) or 0) < 0:
-                raise UserError(f"runtime.{field}={getattr(self, field)} must not be negative")
+        check(self, "runtime")
         if wrong := [kind for kind in self.hooks if ":" not in kind]:
             raise UserError(f"runtime.hooks has {wrong[0]!r}, which must be module:Class, such as mylab.hooks:Mine")
-        if wrong := [step for step in self.keep_at if step < 0]:
-            raise UserError(
-                f"runtime.keep_at has the step {wrong[0]}, which must not be negative; 0 is the initial state"
-            )
         if twice := [step for index, step in enumerate(self.keep_at) if step in self.keep_at[:index]]:
             raise UserError(f"runtime.keep_at has the step {twice[0]} twice; name each step once")
         for index, steps in enumerate(self.skip_rows):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 from bertjax.training.param_paths import check_pattern, matches_any
 
 ROOT = "lora"
@@ -33,22 +34,13 @@ class LoraConfig:
         values, is the paper's choice (section 7.1).
     """
 
-    rank: int = 0
-    alpha: float = 16.0
-    kernels: str = "query|value"
+    rank: int = setting(0, least=0)
+    alpha: float = setting(16.0, above=0, needs="rank")
+    kernels: str = setting("query|value", needs="rank")
 
     def __post_init__(self):
-        if self.rank < 0:
-            raise UserError(f"lora.rank={self.rank} must not be negative; 0 adapts no kernel")
-        if not self.alpha > 0.0:
-            raise UserError(f"lora.alpha={self.alpha} must be above 0")
+        check(self, "lora")
         check_pattern("lora.kernels", self.kernels)
-        for field in ("alpha", "kernels"):
-            value = getattr(self, field)
-            if not self.rank and value != getattr(type(self), field):
-                raise UserError(
-                    f"lora.{field}={value!r} has no effect with lora.rank=0; set lora.rank to 8, for example"
-                )
 
     def adapts(self, path: str) -> bool:
         """Return whether a path belongs to an adapted kernel."""

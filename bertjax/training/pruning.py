@@ -24,6 +24,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 from bertjax.training.param_paths import matches_any
 
 ROOT = "scores"
@@ -43,27 +44,17 @@ class PruningConfig:
       end_share: share of the run's steps after which pruning ends, with `remaining` weights.
     """
 
-    kind: str = ""
-    remaining: float = 0.15
-    start_share: float = 0.1
-    end_share: float = 0.8
+    kind: str = setting("", choices=KINDS)
+    remaining: float = setting(0.15, above=0, below=1, needs="kind")
+    start_share: float = setting(0.1, least=0, below=1, needs="kind")
+    end_share: float = setting(0.8, above=0, most=1, needs="kind")
 
     def __post_init__(self):
-        if self.kind and self.kind not in KINDS:
-            raise UserError(f"pruning.kind={self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
-        if not 0.0 < self.remaining < 1.0:
-            raise UserError(f"pruning.remaining={self.remaining} must be above 0 and below 1")
-        if not 0.0 <= self.start_share < self.end_share <= 1.0:
+        check(self, "pruning")
+        if self.start_share >= self.end_share:
             raise UserError(
-                f"pruning.start_share={self.start_share} and pruning.end_share={self.end_share} must be shares of the "
-                "steps from 0 to 1, the first below the second"
+                f"pruning.start_share={self.start_share} must be below pruning.end_share={self.end_share}; lower it"
             )
-        for field in ("remaining", "start_share", "end_share"):
-            value = getattr(self, field)
-            if not self.kind and value != getattr(type(self), field):
-                raise UserError(
-                    f"pruning.{field}={value} has no effect without pruning.kind; set it to {' or '.join(KINDS)}"
-                )
 
     def remaining_at(self, step: jax.Array | int, steps: int) -> jax.Array:
         """Return the share of remaining weights at a step, counted from 0, in a run with `steps` steps; float32 []."""

@@ -18,9 +18,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.models import int8, layers
-from bertjax.runtime.errors import UserError
-
-_FEWEST, _MOST = 2, 8
+from bertjax.runtime.setting import check, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +30,11 @@ class QuantizationConfig:
       layer_bits: bits for the kernels in each encoder layer, if they differ from `bits`; empty for `bits`.
     """
 
-    bits: int = 0
-    layer_bits: tuple[int, ...] = ()
+    bits: int = setting(0, least=2, most=8)
+    layer_bits: tuple[int, ...] = setting((), least=2, most=8, needs="bits")
 
     def __post_init__(self):
-        for field, bits in (("bits", (self.bits,) if self.bits else ()), ("layer_bits", self.layer_bits)):
-            if wrong := [count for count in bits if not _FEWEST <= count <= _MOST]:
-                raise UserError(f"quantization.{field} has {wrong[0]}; give numbers from {_FEWEST} to {_MOST}")
-        if self.layer_bits and not self.bits:
-            raise UserError(
-                "quantization.layer_bits has no effect with quantization.bits=0; set it to 8, which is then that of "
-                "embeddings and heads"
-            )
+        check(self, "quantization")
 
 
 def rounded(config: QuantizationConfig, params: dict) -> dict:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 from bertjax.training.schedules import Schedule, rise
 
 
@@ -36,16 +37,11 @@ class Cosine(Schedule):
     """
 
     kind: str = dataclasses.field(init=False, default="cosine")
-    floor: float = 0.0
-    end_step: int = 0
+    floor: float = setting(0.0, least=0, below=1)
+    end_step: int = setting(0, least=0, needs="floor")
 
     def __post_init__(self):
-        _check_floor(self.floor)
-        if self.end_step < 0 or (self.end_step and not self.floor):
-            raise UserError(
-                f"optimizer.schedule.end_step={self.end_step} needs a rate to stay at, which is "
-                f"optimizer.schedule.floor={self.floor}; set floor=0.1, or end_step=0"
-            )
+        check(self, "optimizer.schedule")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         # Beyond 1 the cosine would rise again.
@@ -62,7 +58,7 @@ class Cosine(Schedule):
             )
 
 
-DECAYS = ("linear", ONE_MINUS_SQRT := "1-sqrt")
+ONE_MINUS_SQRT = "1-sqrt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,18 +76,12 @@ class WarmupStableDecay(Schedule):
     """
 
     kind: str = dataclasses.field(init=False, default="wsd")
-    decay_steps: int = 1000
-    decay: str = "linear"
-    floor: float = 0.0
+    decay_steps: int = setting(1000, least=0)
+    decay: str = setting("linear", choices=("linear", ONE_MINUS_SQRT))
+    floor: float = setting(0.0, least=0, below=1)
 
     def __post_init__(self):
-        if self.decay not in DECAYS:
-            raise UserError(f"optimizer.schedule.decay={self.decay!r} is unknown; choose one of {', '.join(DECAYS)}")
-        _check_floor(self.floor)
-        if self.decay_steps < 0:
-            raise UserError(
-                f"optimizer.schedule.decay_steps={self.decay_steps} must not be negative; 0 is a run without a decay"
-            )
+        check(self, "optimizer.schedule")
 
     @property
     def before_another(self) -> Schedule:
@@ -124,8 +114,3 @@ class InverseSqrt(Schedule):
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         fall = jnp.sqrt(max(warmup_steps, 1) / jnp.maximum(step + 1, 1))  # no NaN at steps before the segment
         return jnp.minimum(rise(step, warmup_steps), fall)
-
-
-def _check_floor(floor: float) -> None:
-    if not 0.0 <= floor < 1.0:
-        raise UserError(f"optimizer.schedule.floor={floor} must be a share of the peak, from 0 to below 1")

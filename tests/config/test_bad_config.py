@@ -4,6 +4,8 @@ Each message is pinned once: here if a check belongs to the command line or to n
 tests of its check (tests/config/test_config_checks.py has those of `Config`).
 """
 
+import re
+
 import pytest
 
 SETTINGS = [
@@ -61,42 +63,18 @@ SETTINGS = [
     ("optimizer.schedule.kind=x", "optimizer.schedule.kind='x' is unknown"),
     ("data.tokenizer.kind=x", "data.tokenizer.kind='x' is unknown"),
     ("data.corpus=embedded:xx", "embedded:xx"),
-    # out of range
-    ("seed=-1", "seed=-1 must be between 0 and 2^32 - 1"),
-    (f"seed={10**30}", "must be between 0 and 2^32 - 1"),
-    ("model.dropout=1", "model.dropout=1.0 must be at least 0 and below 1"),
-    ("model.norm_epsilon=-1", "model.norm_epsilon=-1.0 must not be negative"),
-    ("model.init_stddev=-1", "model.init_stddev=-1.0 must not be negative"),
-    ("tasks.bert.objective.masking.random=-1", "masking.random=-1.0 are shares"),
-    ("tasks.bert.examples.random_next=2", "examples.random_next=2.0 must be between 0 and 1"),
-    ("tasks.bert.examples.fewest=0", "examples.fewest=0 must be at least 1 sentence"),
-    ("tasks.bert.examples.max_tokens=-1", "examples.max_tokens=-1 must not be negative"),
-    ("tasks.bert.row_examples=-1", "row_examples=-1 must not be negative"),
-    (f"tasks.bert.plans={10**12}", "must be between 1 and 1000"),
+    # out of range, see tests/runtime/test_setting.py
+    ("optimizer.b1=1", "optimizer.b1=1.0 must be at least 0 and below 1"),
+    (f"seed={10**30}", "must be between 0 and 4294967295"),
+    ("pruning.start_share=0.8 --config.pruning.kind=movement", "pruning.start_share=0.8 must be below pruning.end_sh"),
     ("stages.0.seq_len=1", "stages.0.seq_len=1 leaves 1 tokens for an example of tasks.bert, which has at least 5"),
-    ("optimizer.learning_rate=0", "optimizer.learning_rate=0.0 must be above 0"),
-    ("optimizer.b1=1", "optimizer.b1=1.0 must be in [0, 1)"),
-    ("optimizer.warmup_share=-0.1", "optimizer.warmup_share=-0.1 must be in [0, 1)"),
-    ("optimizer.layer_decay=1.1", "optimizer.layer_decay=1.1 must be above 0 and at most 1"),
-    ("lora.rank=-1", "lora.rank=-1 must not be negative"),
     ("runtime.hooks=['log']", "runtime.hooks has 'log', which must be module:Class, such as mylab.hooks:Mine"),
-    ("runtime.keep=0", "runtime.keep=0 must be at least 1"),
-    ("runtime.save_every=0", "runtime.save_every=0 must be at least 1"),
-    ("runtime.keep_at=[5,-1]", "runtime.keep_at has the step -1, which must not be negative; 0 is the initial state"),
     ("runtime.keep_at=[5,0,5]", "runtime.keep_at has the step 5 twice; name each step once"),
     ("runtime.keep_at=[100,101]", "runtime.keep_at has the step 101, and the run ends after 100; remove it, or raise"),
     ("runtime.keep_at=[1.5]", "runtime.keep_at.0=1.5 is float; it must be an integer"),
     ("runtime.keep_at=100", "runtime.keep_at=100 is int; it must be a list"),
-    ("runtime.mesh.tensor=0", "runtime.mesh.tensor=0 must be at least 1"),
-    ("data.share=1.01", "data.share=1.01 must be above 0 and at most 1"),
-    ("data.share=0", "data.share=0.0 must be above 0 and at most 1"),
-    ("data.near_duplicates.ngram=4", "data.near_duplicates.ngram=4 has no effect with drop=False"),
-    ("data.near_duplicates.buckets=0", "data.near_duplicates.buckets=0 must be between 1 and 256"),
     ("data.filters.a.kind=shorter", "data.filters.*.kind='shorter' is unknown; choose one of length, gopher_quality"),
     ("data.filters.duplicate.kind=c4", "data.filters has the name 'duplicate', by which other documents are listed"),
-    ("data.heldout_share=1", "data.heldout_share=1.0 must be between 0 and 1"),
-    ("data.workers=-1", "data.workers=-1 must not be negative; leave it out for one process per core"),
-    ("data.overfit=2", "data.overfit=2 must be 1, which repeats the first batch, or 0"),
     (f"data.tokenizer.vocab_size={10**12}", "is above 100000000"),
     ("data.tokenizer.character_coverage=0", "character_coverage=0.0 must be above 0 and at most 1"),
     # not finite
@@ -113,14 +91,7 @@ SETTINGS = [
     ("model.preset=init_from", "model.preset=init_from needs a model to copy the architecture from"),
     ("tasks.bert.examples.max_tokens=2", "leaves 2 tokens for an example of tasks.bert"),
     ("optimizer.frozen=['encoder/embedings']", "matches no parameter; the nearest paths are encoder/embeddings/"),
-    ("lora.alpha=3", "lora.alpha=3.0 has no effect with lora.rank=0"),
     ("lora.rank=33", "lora.rank=33 exceeds model.width=32"),
-    ("pruning.kind=random", "pruning.kind='random' is unknown; choose one of movement, magnitude"),
-    ("pruning.remaining=0.5", "pruning.remaining=0.5 has no effect without pruning.kind; set it to movement or magn"),
-    ("pruning.remaining=1.0", "pruning.remaining=1.0 must be above 0 and below 1"),
-    ("pruning.start_share=0.8", "pruning.start_share=0.8 and pruning.end_share=0.8 must be shares of the steps from 0"),
-    ("quantization.bits=1", "quantization.bits has 1; give numbers from 2 to 8"),
-    ("quantization.layer_bits=[2,2]", "quantization.layer_bits has no effect with quantization.bits=0; set it to 8"),
     ("runtime.attention=splash", "runtime.attention=splash runs on TPU v4 and later, and this is cpu"),
     ("data.tokenizer.lowercase=True", "data.tokenizer.lowercase=True has no effect with kind=unigram"),
     # missing files
@@ -186,7 +157,7 @@ FILES = [
 
 @pytest.mark.parametrize("setting, complaint", SETTINGS)
 def test_a_bad_setting(refused, setting, complaint):
-    assert complaint in refused(f"--config.{setting}")
+    assert complaint in refused(*re.split(" (?=--config)", f"--config.{setting}"))
 
 
 def test_no_task_trains_the_embedding_that_finished_models_use(refused):

@@ -91,7 +91,7 @@ ROTARY = {"block": {"kind": "modern", "window": 0, "global_every": 1}, "embeddin
             "stages.0.local_rotary_base=10000 has no effect: no layer of this model (model.block.kind=modern) reads ",
         ),
         (LOCAL, [{}, {"rotary_base": 1e4}], "stages.1.rotary_base=10000 must equal model.block.rotary_base=160000: "),
-        (LOCAL, [{"rotary_base": 0.5}, {}], "stages.0.rotary_base=0.5 must be above 1; 10000 is usual"),
+        (LOCAL, [{"rotary_base": 0.5}, {}], "stages.0.rotary_base=0.5 must be above 1"),
         (LOCAL, [{"rotary_base": -1.0}, {}], "stages.0.rotary_base=-1.0 must not be negative"),
     ],
 )
@@ -151,16 +151,10 @@ def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
             {"task_type": 2},
             "tasks.a.task_type=2 exceeds model.embeddings.task_types=2; raise model.embeddings.task_types to 3",
         ),
-        ({"embeddings": {"task_types": 2}}, {"task_type": -1}, "task_type=-1 must not be negative"),
         (
             {"embeddings": {"task_types": 2}},
             {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
             "tasks.a.task_type=1 applies to pretraining only; .* set tasks.a.task_type=0$",
-        ),
-        (
-            {"embeddings": {"task_types": -1}},
-            {},
-            "model.embeddings.task_types=-1 must not be negative; 0 has no table of task embeddings",
         ),
         ({"embeddings": {"kind": "xlnet", "task_types": 2}}, {}, "unknown configuration key 'model.embeddings.task_"),
     ],
@@ -220,10 +214,6 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
         ),
         ({"tasks": {}}, "tasks is empty; give at least one, with an objective and examples"),
         (
-            {"tasks": {"a": {"weight": 0.0}}},
-            "weight=0.0 must be a number above 0; to train without a task, remove it from stages.N.tasks",
-        ),
-        (
             {"tasks": {"a": {}, "b": {"weight": 1e-5}}},
             "tasks.b.weight=1e-05 gives it 0.001% of the steps of stages.0; the smallest share is 0.012%: raise "
             "its weight",
@@ -243,18 +233,10 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "optimizer.warmup_share=0.1 and optimizer.warmup_tokens=3e+09 both set the warm-up; leave one out",
         ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
-        ({"stages": [{"steps": 0}]}, "stages.0.steps=0 must be at least 1"),
-        ({"stages": [{}, {"batch": 0}]}, "stages.1.batch=0 must be at least 1"),
         (
             {"stages": [{}, {"seq_len": 1024}]},
             "stages.1.seq_len=1024 exceeds model.max_positions=512; lower stages.1.seq_len or raise "
             "model.max_positions, or pack shorter examples: tasks.bert.examples.max_tokens=512",
-        ),
-        ({"stages": [{}, {"learning_rate": -1}]}, "stages.1.learning_rate=-1.0 must not be negative"),
-        (
-            {"stages": [{}, {"warmup_steps": 5}]},
-            "stages.1.warmup_steps=5 has no effect without stages.1.learning_rate; set both, or "
-            "optimizer.warmup_steps for the warm-up of the run",
         ),
         (
             {"stages": [{"learning_rate": 1}]},
@@ -275,15 +257,10 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             {"optimizer": {"kind": "adam"}},
             "optimizer.kind='adam' is unknown; choose one of adamw, stable_adamw, lamb, muon, or name module:function",
         ),
-        ({"optimizer": {"clip_norm": -1}}, "optimizer.clip_norm=-1.0 must not be negative"),
         (
             {"optimizer": {"schedule": {"kind": "step"}}},
             "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, inverse_sqrt, "
             "or name module:Class",
-        ),
-        (
-            {"optimizer": {"schedule": {"kind": "wsd", "decay_steps": -1}}},
-            "optimizer.schedule.decay_steps=-1 must not be negative; 0 is a run without a decay",
         ),
         (
             {"optimizer": {"schedule": {"kind": "linear", "decay_steps": 9}}},
@@ -295,21 +272,10 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "optimizer.multipliers.0.path is empty and would match every parameter; write .* if that is intended",
         ),
         (
-            {"optimizer": {"multipliers": [{"path": "heads", "factor": 0.0}]}},
-            "optimizer.multipliers.0.factor=0.0 must be above 0; to freeze parameters use optimizer.frozen",
-        ),
-        (
-            {"optimizer": {"multipliers": [{"path": "layers/", "by_layer": [1, -1]}]}},
-            "optimizer.multipliers.0.by_layer=[1.0, -1.0] must not be negative",
-        ),
-        (
             {"optimizer": {"frozen": ["layers/("]}},
             "optimizer.frozen.0='layers/(' is not a regular expression: missing ), unterminated subpattern at "
             "position 7",
         ),
-        ({"eval": {"rows": -1}}, "eval.rows=-1 must not be negative"),
-        ({"runtime": {"max_skipped": -1}}, "runtime.max_skipped=-1 must not be negative"),
-        ({"runtime": {"micro_tokens": -1}}, "runtime.micro_tokens=-1 must not be negative"),
         (
             {"tasks": {"a": {"objective": {"masking": {"kind": "word"}}}}},
             "masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans, phrases, uniform, or name "
@@ -325,7 +291,6 @@ def test_examples_without_the_label_that_an_objective_learns(objective, kind, la
             "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind, max_tokens",
         ),
         ({"tasks": {"a": {"examples": {"kind": 5}}}}, """tasks.a.examples.kind=5 is int; it must be text, as "'5'\""""),
-        ({"data": {"tokenizer": {"vocab_size": -1}}}, "data.tokenizer.vocab_size=-1 must be at least 1"),
         (
             {"tasks": {"a": {"objective": {"kind": "nope"}}}},
             f"objective.kind='nope' is unknown; choose one of {', '.join(objectives.KINDS)}, or name module:Class",
@@ -351,12 +316,10 @@ def test_bad_execution_settings(runtime):
         ({"on_bad_document": "ignore"}, "data.on_bad_document='ignore' is unknown; choose one of stop, skip"),
         ({"corpus": "a", "sources": {"b": {"corpus": "b"}}}, "data.corpus='a' and data.sources (b) are both set"),
         ({"sources": {"b": {}}}, "data.sources.b.corpus is not set"),
-        ({"sources": {"b": {"corpus": "b", "weight": 0}}}, "data.sources.b.weight=0.0 must be above 0"),
         (
             {"sources": {"b": {"corpus": "b", "weight": float("nan")}}},
             "data.sources.b.weight=nan is not a finite number",
         ),
-        ({"smoothing": 1.5}, "data.smoothing=1.5 must be between 0 and 1"),
         ({"smoothing": float("nan")}, "data.smoothing=nan is not a finite number"),
         ({"smoothing": 0.7, "sources": {"a": {"corpus": "a"}}}, "data.smoothing=0.7 has no effect on one corpus"),
         (
@@ -364,12 +327,12 @@ def test_bad_execution_settings(runtime):
             "data.smoothing=0.7 and data.sources.b.weight=2.0 both set how often a source is drawn",
         ),
         (
-            {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b"}}},
-            "data.sources.b.token_share=0.0 must be above 0 and at most 1, as others have one",
-        ),
-        (
             {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b", "token_share": 0.4}}},
             "data.sources have a token_share of 0.9 together; make them sum to 1",
+        ),
+        (
+            {"sources": {"a": {"corpus": "a", "token_share": 0.5}, "b": {"corpus": "b"}}},
+            "data.sources.b has no token_share, and others have one; set it",
         ),
         (
             {"sources": {"a": {"corpus": "a", "token_share": 1.0, "weight": 2.0}}},

@@ -124,7 +124,6 @@ def test_presets_have_the_published_number_of_parameters_below_the_words(preset,
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"block": DebertaBlock(buckets=1)}, "model.block.buckets=1 must be at least 2; DeBERTa-v3 has 256"),
         (
             {"block": DebertaBlock(buckets=256, max_distance=129)},
             "model.block.max_distance=129 must be at least 130 wi",

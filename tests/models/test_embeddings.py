@@ -165,14 +165,6 @@ def test_an_encoder_with_its_own_embeddings_starts_as_without_sharing():
     "fields, message",
     [
         (
-            {"embeddings": BertEmbeddings(-1)},
-            "model.embeddings.width=-1 must not be negative; 0 stands for",
-        ),
-        (
-            {"embeddings": BertEmbeddings(segments=-1)},
-            "model.embeddings.segments=-1 must not be negative; 0 has no",
-        ),
-        (
             {"embeddings": BertEmbeddings(position_offset=-2)},
             "model.embeddings.position_offset=-2 must not be",
         ),

@@ -244,7 +244,6 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
     [
         ({"block": LlamaBlock(key_value_heads=5)}, "model.block.key_value_heads=5 does not divide model.heads=12; ch"),
         ({"block": LlamaBlock(key_value_heads=-1)}, "model.block.key_value_heads=-1 does not divide"),
-        ({"block": LlamaBlock(rotary_base=1.0)}, "model.block.rotary_base=1.0 must be above 1; 10000 is usual"),
         ({"width": 36, "heads": 12}, "model.block.kind=llama rotates pairs of channels, and heads are 3 wide"),
         ({"embeddings": BertEmbeddings()}, "model.block.kind=llama has positions of its own; set model.embeddings."),
         ({"embeddings": WordEmbeddings(segments=2)}, "model.embeddings.kind=words has no table of segments for model"),

@@ -127,7 +127,6 @@ def test_every_parameter_is_sharded_by_a_rule(config):
             {"block": Mobile(normalization="none")},
             "model.block.normalization='none' is unknown; choose one of layer_no",
         ),
-        ({"block": Mobile(inner_width=0)}, "model.block.inner_width=0 must be at least 1"),
         ({"block": Mobile(inner_width=100)}, "model.block.inner_width=100 is not divisible by model.heads=12"),
         ({"block": Mobile(inner_width=96), "sharing": "all"}, "model.block.kind=mobilebert .*model.sharing=all"),
         (

@@ -12,7 +12,6 @@ from bertjax.models import kernels
 from bertjax.models.attention import attend
 from bertjax.models.bert import BertBlock, BertEmbeddings, BertLayer
 from bertjax.models.blocks import xlnet
-from bertjax.models.blocks.xlnet import XLNetEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import last_columns
@@ -277,7 +276,6 @@ def test_an_order_needs_a_query_stream_and_positions_to_read():
     [
         ({"embeddings": BertEmbeddings()}, "model.block.kind=xlnet has relative positions and segments, and model.emb"),
         ({"width": 3, "heads": 1}, "model.block.kind=xlnet needs an even model.width, not 3"),
-        ({"embeddings": XLNetEmbeddings(-1)}, "model.embeddings.width=-1 must not be negative; 0 stands for"),
     ],
 )
 def test_invalid_parts(fields, message):

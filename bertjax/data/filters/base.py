@@ -5,7 +5,7 @@ from typing import Any
 
 from bertjax.config.registry import Kind
 from bertjax.data.sources import Document
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +16,9 @@ class Filter(Kind):
     identity covers filter settings but not filter code: give your own filter a field `version`, and raise it when the
     rule changes.
     """
+
+    def __post_init__(self):
+        check(self, of=f" of the filter {self.kind!r}")
 
     def rewrite(self, text: str) -> tuple[str, int]:
         """Return the text to use instead, and how many changes were made. Runs before `keep`."""
@@ -35,10 +38,3 @@ class Filter(Kind):
           UserError: such a file cannot be read.
         """
         return dataclasses.asdict(self)
-
-
-def check_range(kind: str, name: str, value: float, least: float, most: float = float("inf")) -> None:
-    """Raise UserError unless a filter setting is in [least, most]."""
-    if not least <= value <= most:
-        bounds = f"between {least:g} and {most:g}" if most < float("inf") else f"at least {least:g}"
-        raise UserError(f"{name}={value} of the filter {kind!r} must be {bounds}; correct it")

@@ -3,10 +3,11 @@
 import dataclasses
 import re
 
-from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.filters.base import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
 from bertjax.data.text.sentences import LETTER_AND_STOP, split
+from bertjax.runtime.setting import setting
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 # C4's "terminal punctuation mark": any script's sentence terminal, or a closing quotation mark. Thai and Lao have no
@@ -33,12 +34,8 @@ class C4(Filter):
     """
 
     kind: str = dataclasses.field(default="c4", init=False)
-    fewest_sentences: int = 5
-    fewest_words: int = 3
-
-    def __post_init__(self):
-        for name in ("fewest_sentences", "fewest_words"):
-            check_range(self.kind, name, getattr(self, name), 0)
+    fewest_sentences: int = setting(5, least=0)
+    fewest_words: int = setting(3, least=0)
 
     def rewrite(self, text: str) -> tuple[str, int]:
         """Remove citation marks and bad lines; also return how many marks and lines were removed."""

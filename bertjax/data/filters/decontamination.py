@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import sources
-from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.filters.base import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import ngrams
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +36,12 @@ class Decontamination(Filter):
     kind: str = dataclasses.field(default="decontamination", init=False)
     against: tuple[str, ...] = ()
     text_field: str = "text"
-    ngram: int = 13
+    ngram: int = setting(13, least=1, most=1000)
 
     def __post_init__(self):
+        super().__post_init__()
         if not self.against:
             raise UserError("the filter 'decontamination' compares with nothing; name evaluation files in against")
-        check_range(self.kind, "ngram", self.ngram, 1, 1000)
 
     def identity(self) -> dict[str, Any]:
         """Return the settings, with a digest of the evaluation files in place of their paths."""

@@ -4,10 +4,11 @@ import dataclasses
 import re
 import string
 
-from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.filters.base import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 _ELLIPSIS = ("...", "\u2026")
 _BULLETS = ("\u2022", "\u2023", "\u25cf", "\u25e6", "\u2043", "*", "-")
@@ -37,22 +38,19 @@ class GopherQuality(Filter):
     """
 
     kind: str = dataclasses.field(default="gopher_quality", init=False)
-    fewest_words: int = 50
-    most_words: int = 100_000
-    shortest_mean_word: float = 3.0
-    longest_mean_word: float = 10.0
-    most_symbols: float = 0.1
-    most_bullets: float = 0.9
-    most_ellipses: float = 0.3
-    fewest_alphabetic: float = 0.8
-    fewest_stop_words: int = 2
+    fewest_words: int = setting(50, least=0)
+    most_words: int = setting(100_000, least=0)
+    shortest_mean_word: float = setting(3.0, least=0)
+    longest_mean_word: float = setting(10.0, least=0)
+    most_symbols: float = setting(0.1, least=0, most=1)
+    most_bullets: float = setting(0.9, least=0, most=1)
+    most_ellipses: float = setting(0.3, least=0, most=1)
+    fewest_alphabetic: float = setting(0.8, least=0, most=1)
+    fewest_stop_words: int = setting(2, least=0)
     stop_words: tuple[str, ...] = ("the", "be", "to", "of", "and", "that", "have", "with")
 
     def __post_init__(self):
-        for name in ("fewest_words", "most_words", "shortest_mean_word", "longest_mean_word", "fewest_stop_words"):
-            check_range(self.kind, name, getattr(self, name), 0)
-        for name in ("most_symbols", "most_bullets", "most_ellipses", "fewest_alphabetic"):
-            check_range(self.kind, name, getattr(self, name), 0, 1)
+        super().__post_init__()
         if self.fewest_stop_words > len(set(self.stop_words)):
             raise UserError(
                 f"fewest_stop_words={self.fewest_stop_words} of the filter {self.kind!r} exceeds its "

@@ -2,10 +2,11 @@
 
 import dataclasses
 
-from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.filters.base import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,15 +21,14 @@ class Length(Filter):
     """
 
     kind: str = dataclasses.field(default="length", init=False)
-    fewest_words: int = 0
-    most_words: int = 0
-    fewest_characters: int = 0
-    most_characters: int = 0
+    fewest_words: int = setting(0, least=0)
+    most_words: int = setting(0, least=0)
+    fewest_characters: int = setting(0, least=0)
+    most_characters: int = setting(0, least=0)
 
     def __post_init__(self):
+        super().__post_init__()
         limits = [name.name for name in dataclasses.fields(self) if name.name != "kind"]
-        for name in limits:
-            check_range(self.kind, name, getattr(self, name), 0)
         if not any(getattr(self, name) for name in limits):
             raise UserError(f"the filter 'length' has no limit; set {' or '.join(limits)}")
 

@@ -7,9 +7,10 @@ import functools
 import sys
 import unicodedata
 
-from bertjax.data.filters.base import Filter, check_range
+from bertjax.data.filters.base import Filter
 from bertjax.data.sources import Document
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import Allowed, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +32,15 @@ class Scripts(Filter):
     kind: str = dataclasses.field(default="scripts", init=False)
     at_least: dict[str, float] = dataclasses.field(default_factory=dict)
     at_most: dict[str, float] = dataclasses.field(default_factory=dict)
-    most_symbols: float = 1.0
-    fewest_letters: float = 0.0
+    most_symbols: float = setting(1.0, least=0, most=1)
+    fewest_letters: float = setting(0.0, least=0, most=1)
 
     def __post_init__(self):
+        super().__post_init__()
         shares = {f"at_least.{name}": share for name, share in self.at_least.items()}
         shares |= {f"at_most.{name}": share for name, share in self.at_most.items()}
-        for name, share in (
-            shares | {"most_symbols": self.most_symbols, "fewest_letters": self.fewest_letters}
-        ).items():
-            check_range(self.kind, name, share, 0, 1)
+        for name, share in shares.items():
+            Allowed(least=0, most=1).check(name, share, f" of the filter {self.kind!r}")
         for script in (*self.at_least, *self.at_most):
             if script not in _known():
                 name = _UNICODE_NAMES.get(script.lower(), script.lower())

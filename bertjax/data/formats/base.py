@@ -12,7 +12,7 @@ from bertjax.config.registry import Kind
 from bertjax.data.examples import Examples
 from bertjax.data.framing import special_tokens
 from bertjax.data.store import Split, TokenStore
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 # Sentences per block, approximately. Bounds memory for any split size.
 BLOCK_SENTENCES = 1 << 20
@@ -48,15 +48,14 @@ class ExampleFormat(Kind):
       token_settings: names of settings that count tokens in an example.
     """
 
-    max_tokens: int = dataclasses.field(default=0, kw_only=True)
+    max_tokens: int = setting(0, kw_only=True, least=0)
     labels: ClassVar[tuple[str, ...]] = ()
     labels_by_class: ClassVar[bool] = False
     shortest: ClassVar[int] = 1 + special_tokens(1)
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
     def __post_init__(self):
-        if self.max_tokens < 0:
-            raise UserError(f"examples.max_tokens={self.max_tokens} must not be negative; 0 fills the row")
+        check(self, "examples")
 
     def longest(self, seq_len: int) -> int:
         """Return the maximum example length in rows with T tokens."""

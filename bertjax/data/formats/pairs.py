@@ -17,6 +17,7 @@ from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # B's relation to A: it follows A, precedes A, is from another document, or from elsewhere in the same document. ALONE:
 # A has no B.
@@ -39,7 +40,7 @@ class PairFormat(TextFormat):
     """
 
     version: ClassVar[int] = 3
-    trim: str = "random_end"
+    trim: str = setting("random_end", choices=TRIMS)
     shortest: ClassVar[int] = 2 + special_tokens(2)
     orders_sentences: ClassVar[bool] = True
     relations: ClassVar[tuple[int, ...]]
@@ -48,8 +49,6 @@ class PairFormat(TextFormat):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.trim not in TRIMS:
-            raise UserError(f"examples.trim={self.trim!r} is unknown; choose one of {', '.join(TRIMS)}")
         if self.trim == "outer_ends" and PREVIOUS in self.relations:
             raise UserError(
                 f"examples.trim='outer_ends' shows which segment came first by its torn end, which is the label of "

@@ -15,8 +15,8 @@ from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
-CUTS = ("tokens", "sentences")
 # Consecutive examples, int64 [E] each: start, stop, number of separators, and index of the document of the first token
 # among those of the split.
 Runs = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -35,13 +35,8 @@ class RunFormat(TextFormat):
 
     version: ClassVar[int] = 3
     is_random: ClassVar[bool] = False
-    cut: str = "tokens"
+    cut: str = setting("tokens", choices=("tokens", "sentences"))
     across: ClassVar[bool]
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.cut not in CUTS:
-            raise UserError(f"examples.cut={self.cut!r} is unknown; choose one of {', '.join(CUTS)}")
 
     def blocks(self, split: Split, seq_len: int, seed: int) -> Iterator[Block]:
         """Yield one pass; `ranges` int64 [E, 4]: start, stop, the number of [SEP] between documents, and a place.

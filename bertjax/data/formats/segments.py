@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.data.formats.pairs import NEXT, RANDOM, PairFormat
 from bertjax.data.formats.partners import Chunks, Range, Share, below, in_another_with_room
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,12 +20,8 @@ class SegmentFormat(PairFormat):
       fewest: minimum sentences per chunk, if the document has that many left.
     """
 
-    short_seq_prob: float = 0.1
+    short_seq_prob: float = setting(0.1, least=0, most=1)
     fewest: ClassVar[int] = 2
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_share("short_seq_prob", self.short_seq_prob)
 
     def target(self, first: np.ndarray, room: int, share: Share) -> np.ndarray:
         """Draw the target pair length for a chunk starting at each sentence; int64 [S], 2 to `room`."""
@@ -67,12 +63,6 @@ class OrderFormat(SegmentFormat):
         return Chunks(first, middle, np.minimum(stop, ends), target - one)
 
 
-def check_share(field: str, value: float) -> None:
-    """Raise UserError if a share is not between 0 and 1."""
-    if not 0.0 <= value <= 1.0:
-        raise UserError(f"examples.{field}={value} must be between 0 and 1")
-
-
 @dataclasses.dataclass(frozen=True)
 class SegmentPairs(SegmentFormat):
     """Two segments that fill a row together, each whole sentences. Label `is_random`: 1 if B is from another document.
@@ -85,16 +75,10 @@ class SegmentPairs(SegmentFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="segment_pairs")
-    random_next: float = 0.5
+    random_next: float = setting(0.5, least=0, most=1)
     labels: ClassVar[tuple[str, ...]] = ("is_random",)
     relations: ClassVar[tuple[int, ...]] = (NEXT, RANDOM)
-    fewest: int = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_share("random_next", self.random_next)
-        if self.fewest < 1:
-            raise UserError(f"examples.fewest={self.fewest} must be at least 1 sentence")
+    fewest: int = setting(1, least=1)
 
     def identity(self) -> dict:
         """Leave out `fewest` at 1: plans made before it was a setting keep their fingerprints."""

@@ -7,7 +7,8 @@ import numpy as np
 
 from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairFormat
 from bertjax.data.formats.partners import Chunks, Share
-from bertjax.data.formats.segments import OrderFormat, SegmentFormat, check_share
+from bertjax.data.formats.segments import OrderFormat, SegmentFormat
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,13 +23,9 @@ class SentencePairs(PairFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="sentence_pairs")
-    random_next: float = 0.5
+    random_next: float = setting(0.5, least=0, most=1)
     labels: ClassVar[tuple[str, ...]] = ("is_random",)
     relations: ClassVar[tuple[int, ...]] = (NEXT, RANDOM)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_share("random_next", self.random_next)
 
     def shares(self) -> dict[int, float]:
         return {RANDOM: self.random_next}

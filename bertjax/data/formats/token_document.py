@@ -14,7 +14,7 @@ from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.runs import RunExamples
 from bertjax.data.formats.stored import concatenated
 from bertjax.data.store import TokenStore
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +28,8 @@ class TokenDocument(DocSentences):
     """
 
     kind: str = dataclasses.field(init=False, default="token_document")
-    reach: int = 1024
+    reach: int = setting(1024, least=1)
     labels: ClassVar[tuple[str, ...]] = ("elsewhere",)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.reach < 1:
-            raise UserError(f"examples.reach={self.reach} must be at least 1 token")
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "TokenDocumentExamples":
         return TokenDocumentExamples(store, split, ranges, Vocabulary.of(store.tokenizer), self.reach)

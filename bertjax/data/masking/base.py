@@ -12,6 +12,7 @@ from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.random import bits_after, states
 from bertjax.data.store import TokenStore
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,24 +40,17 @@ class Masking(Kind, abc.ABC):
       static: 0 draws new masks in every epoch; d cycles through the masks from d epochs (BERT's ten duplicates).
     """
 
-    rate: float = 0.15
-    mask: float = 0.8
-    random: float = 0.1
-    static: int = 0
+    rate: float = setting(0.15, above=0, below=1)
+    mask: float = setting(0.8, least=0, most=1)
+    random: float = setting(0.1, least=0, most=1)
+    static: int = setting(0, least=0)
 
     def __post_init__(self):
-        self.check_rate()
-        if min(self.mask, self.random) < 0.0 or self.mask + self.random > 1.0:
+        check(self, "masking")
+        if self.mask + self.random > 1.0:
             raise UserError(
-                f"masking.mask={self.mask} and masking.random={self.random} are shares; they must not be "
-                "negative and must sum to 1 at most"
+                f"masking.mask={self.mask} and masking.random={self.random} are shares; they must sum to 1 at most"
             )
-        if self.static < 0:
-            raise UserError(f"masking.static={self.static} must be 0 (new masks in every epoch) or a number of epochs")
-
-    def check_rate(self) -> None:
-        if not 0.0 < self.rate < 1.0:
-            raise UserError(f"masking.rate={self.rate} must be between 0 and 1")
 
     @abc.abstractmethod
     def choose(self, placed: PlacedExamples, draw: Draw) -> Choice:

@@ -8,7 +8,7 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking.units import UnitMasking, runs
 from bertjax.data.text.words import Words
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # SpanBERT's span lengths: n = 1 .. 10 words, geometric with p = 0.2, renormalized over these ten; mean 3.8.
 SPAN_SHARES = 0.8 ** np.arange(10) / (0.8 ** np.arange(10)).sum()
@@ -45,12 +45,7 @@ class NgramMasking(UnitMasking):
     one_decision: ClassVar[bool] = False
 
     kind: str = dataclasses.field(init=False, default="ngrams")
-    longest: int = 3
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.longest < 1:
-            raise UserError(f"masking.longest={self.longest} must be at least 1; 3 is ALBERT's")
+    longest: int = setting(3, least=1)
 
     @property
     def shares(self) -> np.ndarray:

@@ -11,6 +11,7 @@ from bertjax.data.store import TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.words import Words
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class PhraseMasking(UnitMasking):
 
     kind: str = dataclasses.field(init=False, default="phrases")
     lexicon: str = lexicon.MINE
-    lexicon_size: int = 50_000
+    lexicon_size: int = setting(50_000, least=1)
 
     def __post_init__(self):
         super().__post_init__()
@@ -38,8 +39,6 @@ class PhraseMasking(UnitMasking):
             raise UserError(
                 f"masking.lexicon='' is not a file; use {lexicon.MINE!r} or a file with one phrase per line"
             )
-        if self.lexicon_size < 1:
-            raise UserError(f"masking.lexicon_size={self.lexicon_size} must be at least 1")
 
     def bind(self, store: TokenStore | None) -> "BoundPhraseMasking":
         """Return the masking with its phrases, mined if the store has none yet; without a store it has none.

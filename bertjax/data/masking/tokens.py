@@ -9,7 +9,7 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.masking.base import Choice, Masking, budget, token_bits
 from bertjax.data.random import bits
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 _LAST = np.iinfo(np.uint32).max
 
@@ -65,13 +65,9 @@ class UniformMasking(TokenMasking):
     """
 
     kind: str = dataclasses.field(init=False, default="uniform")
-    rate: float = 1.0
-    mask: float = 1.0
-    random: float = 0.0
-
-    def check_rate(self) -> None:
-        if not 0.0 < self.rate <= 1.0:
-            raise UserError(f"masking.rate={self.rate} must be above 0 and at most 1, the largest share to predict")
+    rate: float = setting(1.0, above=0, most=1)
+    mask: float = setting(1.0, least=0, most=1)
+    random: float = setting(0.0, least=0, most=1)
 
     def counts(self, ragged: Ragged, draw: Draw) -> np.ndarray:
         _, most = budget(ragged, self.rate)

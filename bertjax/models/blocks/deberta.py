@@ -31,6 +31,7 @@ from bertjax.models.precision import precision_of
 from bertjax.models.relative import relative_shift
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,12 @@ class DebertaBlock(Block):
     """
 
     kind: str = dataclasses.field(init=False, default="deberta")
-    buckets: int = 256
+    buckets: int = setting(256, least=2)
     max_distance: int = 512
 
     def check(self, config):
         check_heads(config)
         check_no_position_table(config, "has distances between tokens in attention")
-        if self.buckets < 2:
-            raise UserError(f"model.block.buckets={self.buckets} must be at least 2; DeBERTa-v3 has 256")
         if self.max_distance < (least := self.buckets // 2 + 2):
             raise UserError(
                 f"model.block.max_distance={self.max_distance} must be at least {least} with model.block.buckets="

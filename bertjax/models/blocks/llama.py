@@ -25,6 +25,7 @@ from bertjax.models.rotary import check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +41,8 @@ class LlamaBlock(Block):
     """
 
     kind: str = dataclasses.field(init=False, default="llama")
-    key_value_heads: int = 0
-    rotary_base: float = 10_000.0
+    key_value_heads: int = setting(0, least=0)
+    rotary_base: float = setting(10_000.0, above=1)
     decoder_bias: bool = False
     pooler: bool = False
 
@@ -64,8 +65,8 @@ class LlamaBlock(Block):
     def check(self, config):
         check_heads(config)
         check_no_position_table(config)
-        check_rotary(config, "rotary_base")
-        if self.key_value_heads < 0 or (self.key_value_heads and config.heads % self.key_value_heads):
+        check_rotary(config)
+        if self.key_value_heads and config.heads % self.key_value_heads:
             raise UserError(
                 f"model.block.key_value_heads={self.key_value_heads} does not divide model.heads={config.heads}; "
                 "choose a divisor, or 0 for one head of keys and values per head of queries"

@@ -20,6 +20,7 @@ from bertjax.models.pooling import first_columns, last_columns
 from bertjax.models.taps import HIDDEN, LAYER_MASK
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 PAIRS = JOINT, SIAMESE = ("joint", "siamese")
 
@@ -42,13 +43,11 @@ class LSTMBlock(Block):
     """
 
     kind: str = dataclasses.field(init=False, default="lstm")
-    pairs: str = JOINT
+    pairs: str = setting(JOINT, choices=PAIRS)
     captures: ClassVar[tuple[str, ...]] = (HIDDEN,)
     masks: ClassVar[tuple[str, ...]] = (LAYER_MASK,)
 
     def check(self, config):
-        if self.pairs not in PAIRS:
-            raise UserError(f"model.block.pairs={self.pairs!r} is unknown; choose one of {', '.join(PAIRS)}")
         for field, own in _OWN.items():
             if (value := getattr(config, field)) != own:
                 raise UserError(

@@ -20,6 +20,7 @@ from bertjax.models.layers import Dense, activation, normalization
 from bertjax.models.remat import kept
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 def trigrams(words_BTE: jax.Array, examples_BT: jax.Array) -> jax.Array:
@@ -75,22 +76,16 @@ class MobileBertBlock(Block):
     """
 
     kind: str = dataclasses.field(init=False, default="mobilebert")
-    inner_width: int = 128
-    bottlenecked: str = QUERIES_KEYS
-    feedforwards: int = 4
-    normalization: str = NO_NORM
+    inner_width: int = setting(128, least=1)
+    bottlenecked: str = setting(QUERIES_KEYS, choices=BOTTLENECKED)
+    feedforwards: int = setting(4, least=1)
+    normalization: str = setting(NO_NORM, choices=NORMALIZATIONS)
 
     @property
     def norm(self):
         return NoNorm if self.normalization == NO_NORM else None
 
     def check(self, config):
-        for field, known in (("bottlenecked", BOTTLENECKED), ("normalization", NORMALIZATIONS)):
-            if (value := getattr(self, field)) not in known:
-                raise UserError(f"model.block.{field}={value!r} is unknown; choose one of {', '.join(known)}")
-        for field in ("inner_width", "feedforwards"):
-            if getattr(self, field) < 1:
-                raise UserError(f"model.block.{field}={getattr(self, field)} must be at least 1")
         if config.sharing != "none":
             raise UserError(
                 f"model.block.kind=mobilebert is not defined for layers that share parameters (model.sharing="

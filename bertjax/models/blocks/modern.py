@@ -24,6 +24,7 @@ from bertjax.models.remat import kept
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # A window that no row exceeds.
 _EVERYTHING = jnp.iinfo(jnp.int32).max
@@ -45,10 +46,10 @@ class ModernBlock(Block):
     """
 
     kind: str = dataclasses.field(init=False, default="modern")
-    rotary_base: float = 160_000.0
-    local_rotary_base: float = 10_000.0
-    window: int = 64
-    global_every: int = 3
+    rotary_base: float = setting(160_000.0, above=1)
+    local_rotary_base: float = setting(10_000.0, above=1)
+    window: int = setting(64, least=0)
+    global_every: int = setting(3, least=1)
     gated: bool = True
     biases: bool = False
 
@@ -71,11 +72,7 @@ class ModernBlock(Block):
     def check(self, config):
         check_heads(config)
         check_no_position_table(config)
-        check_rotary(config, "rotary_base", "local_rotary_base")
-        if self.window < 0:
-            raise UserError(f"model.block.window={self.window} must not be negative; 0 lets every layer see everything")
-        if self.global_every < 1:
-            raise UserError(f"model.block.global_every={self.global_every} must be at least 1")
+        check_rotary(config)
         # One without the other would silently have no effect.
         if (self.window > 0) != (self.global_every > 1):
             raise UserError(

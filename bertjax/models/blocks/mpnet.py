@@ -18,6 +18,7 @@ from bertjax.models.blocks.base import Block, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.relative import relative_shift
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class MPNetBlock(Block):
     """
 
     kind: str = dataclasses.field(init=False, default="mpnet")
-    buckets: int = 32
+    buckets: int = setting(32, least=4)
     max_distance: int = 128
 
     has_shared_heads = True
@@ -39,7 +40,7 @@ class MPNetBlock(Block):
     def check(self, config):
         check_heads(config)
         check_has_positions(config)
-        if self.buckets < 4 or self.buckets % 4:
+        if self.buckets % 4:
             raise UserError(
                 f"model.block.buckets={self.buckets} must be a multiple of 4: half of them are for each side, and half "
                 "of those for one distance each; 32 is usual"

@@ -27,6 +27,7 @@ from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
 from bertjax.objectives.wrapper import Taught, Wrapper
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.setting import setting
 
 # Parameter root of teacher losses; exports leave it out (`bertjax.config.export.exported`).
 PROJECTIONS = "projections"
@@ -46,7 +47,7 @@ class Distilled(Wrapper, Taught):
 
     teacher: str = ""
     losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, hash=False)
-    own_factor: float = 1.0
+    own_factor: float = setting(1.0, least=0, below=math.inf)
 
     def __post_init__(self):
         super().__post_init__()
@@ -56,9 +57,6 @@ class Distilled(Wrapper, Taught):
                 "objective.kind=distilled has no objective.losses; set objective.losses={'soft': {'kind': 'logits'}}, "
                 "for example"
             )
-        # NaN fails this comparison too; `own_factor < 0.0` would accept it.
-        if not 0.0 <= self.own_factor < math.inf:
-            raise UserError(f"objective.own_factor={self.own_factor} must be a number, not negative")
         if self.own_factor == 0.0 and not any(loss.factor for loss in self.losses.values()):
             raise UserError(
                 f"objective.own_factor=0 leaves nothing to learn: every loss of {named} has factor=0; raise one of them"

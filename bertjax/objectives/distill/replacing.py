@@ -22,6 +22,7 @@ from bertjax.models.taps import LAYER_MASK
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.wrapper import Taught, Wrapper
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 SEED, RATE = "replacing_seed_B", "replacing_rate_B"
 # Settings that do not affect layers. The vocabulary is compared later, when a tokenizer exists.
@@ -41,16 +42,8 @@ class Replacing(Wrapper, Taught):
     """
 
     teacher: str = ""
-    first: float = 0.3
-    steps: int = 1000
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not 0.0 <= self.first <= 1.0 or self.steps < 0:
-            raise UserError(
-                f"objective.kind=replacing has first={self.first} and steps={self.steps}; first must be between 0 and "
-                "1, and steps not negative"
-            )
+    first: float = setting(0.3, least=0, most=1)
+    steps: int = setting(1000, least=0)
 
     def rate(self, step: int) -> float:
         """Return the probability at a step, counted from 0."""

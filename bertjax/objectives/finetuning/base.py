@@ -23,17 +23,11 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.base import Arrays, Objective, Traits
 from bertjax.objectives.outputs import RecordScores
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 READS = LAST, MIX = ("last", "mix")
 # Metadata of settings that decide how a head reads hidden states. A teacher in distillation keeps its own.
 OF_HEAD = {"is_of_head": True}
-
-
-def check_reads(reads: str) -> None:
-    """Raise UserError unless `objective.reads` is known."""
-    if reads not in READS:
-        raise UserError(f"objective.reads={reads!r} is unknown; choose one of {', '.join(READS)}")
 
 
 def mix_head(reads: str) -> dict[str, HeadSpec]:
@@ -64,16 +58,11 @@ class ExampleObjective(Objective):
       num_outputs: output width of the head.
     """
 
-    pooling: str = dataclasses.field(default=CLS, kw_only=True, metadata=OF_HEAD)
-    reads: str = dataclasses.field(default=LAST, kw_only=True, metadata=OF_HEAD)
+    pooling: str = setting(CLS, kw_only=True, metadata=OF_HEAD, choices=POOLINGS)
+    reads: str = setting(LAST, kw_only=True, metadata=OF_HEAD, choices=READS)
     traits: ClassVar[Traits] = Traits(labels=("label",))
     term: ClassVar[str]
     num_outputs: ClassVar[int] = 1
-
-    def __post_init__(self):
-        check_reads(self.reads)
-        if self.pooling not in POOLINGS:
-            raise UserError(f"objective.pooling={self.pooling!r} is unknown; choose one of {', '.join(POOLINGS)}")
 
     @property
     def reads_pooler(self) -> bool:

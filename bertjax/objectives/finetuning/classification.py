@@ -20,6 +20,7 @@ from bertjax.objectives.finetuning.base import (
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.setting import setting
 
 METRICS = ("accuracy", "f1", "matthews")
 
@@ -45,28 +46,17 @@ class Classification(ExampleObjective):
     """
 
     classes: tuple[str, ...] = ()
-    metric: str = "accuracy"
-    label_smoothing: float = 0.0
+    metric: str = setting("accuracy", choices=METRICS)
+    label_smoothing: float = setting(0.0, least=0, below=1)
     balanced: bool = False
-    class_weights: tuple[float, ...] = ()
-    temperature: float | None = None
-    precision: float | None = None
-    threshold: float | None = None
+    class_weights: tuple[float, ...] = setting((), above=0)
+    temperature: float | None = setting(None, above=0)
+    precision: float | None = setting(None, least=0, most=1)
+    threshold: float | None = setting(None, least=0, most=1)
     term: ClassVar[str] = "classification"
 
     def __post_init__(self):
         super().__post_init__()
-        if self.metric not in METRICS:
-            raise UserError(f"objective.metric={self.metric!r} is unknown; choose one of {', '.join(METRICS)}")
-        if not 0.0 <= self.label_smoothing < 1.0:
-            raise UserError(f"objective.label_smoothing={self.label_smoothing} must be in [0, 1), such as 0.1")
-        if self.temperature is not None and not self.temperature > 0.0:
-            raise UserError(f"objective.temperature={self.temperature} must be above 0; 1 keeps the probabilities")
-        for name in ("precision", "threshold"):
-            if (value := getattr(self, name)) is not None and not 0.0 <= value <= 1.0:
-                raise UserError(f"objective.{name}={value} must be between 0 and 1, such as 0.95")
-        if self.class_weights and not min(self.class_weights) > 0.0:
-            raise UserError(f"objective.class_weights has {min(self.class_weights)}; each weight must be above 0")
         if self.class_weights and self.classes and len(self.class_weights) != len(self.classes):
             raise UserError(
                 f"objective.class_weights has {len(self.class_weights)} weights for {len(self.classes)} classes "

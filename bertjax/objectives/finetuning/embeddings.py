@@ -24,8 +24,8 @@ from bertjax.objectives.finetuning.base import (
 )
 from bertjax.objectives.losses import classification_term, cosine, squared_error
 from bertjax.objectives.outputs import Output
-from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import gather_rows, shard_index
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,13 +86,9 @@ class EmbeddingRegression(EmbeddingObjective):
       full_score: label that corresponds to cosine 1; label 0 corresponds to cosine 0.
     """
 
-    full_score: float = 1.0
+    full_score: float = setting(1.0, above=0)
     traits: ClassVar[Traits] = Traits(labels=("side", "pair_label"), group=2)
     best_metric: ClassVar[str] = "spearman"
-
-    def __post_init__(self):
-        if not self.full_score > 0.0:
-            raise UserError(f"objective.full_score={self.full_score} must be above 0; it is the highest label")
 
     def terms_of(self, logits, batch):
         cosine_BP = cosine(*logits)
@@ -164,11 +160,8 @@ class EmbeddingContrastive(EmbeddingObjective):
       temperature: divides the cosine.
     """
 
-    temperature: float = 0.05
+    temperature: float = setting(0.05, above=0)
     traits: ClassVar[Traits] = dataclasses.replace(EmbeddingObjective.traits, needs_global_batch=True)
-
-    def __post_init__(self):
-        _check_temperature(self.temperature)
 
     def terms_of(self, logits, batch):
         return contrastive_terms(self.term, logits, batch["weights_BP"], self.temperature)
@@ -187,13 +180,8 @@ class EmbeddingSimCSE(EmbeddingObjective):
         held-out scores; empty for the loss, if there are no scores.
     """
 
-    temperature: float = 0.05
-    metric: str = "spearman"
-
-    def __post_init__(self):
-        _check_temperature(self.temperature)
-        if self.metric not in ("", "spearman", "pearson"):
-            raise UserError(f"objective.metric={self.metric!r} is unknown; choose spearman, pearson or '' for the loss")
+    temperature: float = setting(0.05, above=0)
+    metric: str = setting("spearman", choices=("spearman", "pearson", ""))
 
     @property
     def traits(self) -> Traits:
@@ -227,8 +215,3 @@ def contrastive_terms(term: str, embeddings: tuple, weights_BP: jax.Array, tempe
     own = shard_index() * len(weights) + jnp.arange(len(weights))
     loss, correct = classification_term(scores, own, weights)
     return {term: loss}, {"accuracy": (correct, weights.sum())}
-
-
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0.0:
-        raise UserError(f"objective.temperature={temperature} must be above 0; 0.05 is usual")

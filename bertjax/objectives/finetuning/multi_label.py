@@ -10,7 +10,7 @@ import numpy as np
 from bertjax.objectives.base import Traits
 from bertjax.objectives.finetuning.base import ExampleObjective, record_scores, without_location
 from bertjax.objectives.outputs import Output
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,15 +26,10 @@ class MultiLabel(ExampleObjective):
     """
 
     classes: tuple[str, ...] = ()
-    threshold: float = 0.5
+    threshold: float = setting(0.5, above=0, below=1)
     traits: ClassVar[Traits] = Traits(labels=("label_set",))
     term: ClassVar[str] = "multi_label"
     best_metric: ClassVar[str] = "f1"
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not 0.0 < self.threshold < 1.0:
-            raise UserError(f"objective.threshold={self.threshold} must be between 0 and 1, such as 0.5")
 
     @property
     def num_outputs(self) -> int:

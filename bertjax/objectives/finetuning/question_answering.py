@@ -18,6 +18,7 @@ from bertjax.objectives.finetuning.base import record_scores, without_location
 from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,18 +77,12 @@ class QuestionAnswering(TokenObjective):
     """
 
     threshold: float | None = None
-    longest: int = 30
-    nbest: int = 20
+    longest: int = setting(30, least=1)
+    nbest: int = setting(20, least=1)
     classes: tuple[str, ...] = ()
     best_metric: ClassVar[str] = "f1"
     term: ClassVar[str] = "span"
     num_outputs: ClassVar[int] = 2
-
-    def __post_init__(self):
-        super().__post_init__()
-        for field in ("longest", "nbest"):
-            if getattr(self, field) < 1:
-                raise UserError(f"objective.{field}={getattr(self, field)} must be at least 1")
 
     @property
     def traits(self) -> Traits:

@@ -8,7 +8,7 @@ import jax
 from bertjax.objectives.finetuning.base import ExampleObjective, correlations, without_location
 from bertjax.objectives.losses import squared_error
 from bertjax.objectives.outputs import Output
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # `CrossEncoder` in sentence-transformers applies a sigmoid if there is one label; converted models need it too.
 ACTIVATIONS = {"identity": lambda logits: logits, "sigmoid": jax.nn.sigmoid}
@@ -22,15 +22,9 @@ class Regression(ExampleObjective):
       activation: function from logit to number: `identity`, or `sigmoid` for numbers between 0 and 1.
     """
 
-    activation: str = dataclasses.field(default="identity", kw_only=True)
+    activation: str = setting("identity", kw_only=True, choices=ACTIVATIONS)
     term: ClassVar[str] = "regression"
     best_metric: ClassVar[str] = "spearman"
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise UserError(f"objective.activation={self.activation!r} is unknown; choose one of {known}")
 
     def terms_of(self, logits, batch):
         numbers_BN = ACTIVATIONS[self.activation](logits[..., 0])

@@ -13,7 +13,8 @@ from bertjax.models.flops import FlopsPart, label_products
 from bertjax.models.label_heads import label_head
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.finetuning.base import LAST, MIX, OF_HEAD, check_reads, mix_head, mixed
+from bertjax.objectives.finetuning.base import LAST, MIX, OF_HEAD, READS, mix_head, mixed
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +29,9 @@ class TokenObjective(Objective):
       num_outputs: output width of the head.
     """
 
-    reads: str = dataclasses.field(default=LAST, kw_only=True, metadata=OF_HEAD)
+    reads: str = setting(LAST, kw_only=True, metadata=OF_HEAD, choices=READS)
     term: ClassVar[str]
     num_outputs: ClassVar[int]
-
-    def __post_init__(self):
-        check_reads(self.reads)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return mix_head(self.reads) | {self.term: label_head(config, self.num_outputs, on_tokens=True)}

@@ -31,6 +31,7 @@ from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # With 23 bits, a fraction in [0, 1) times a positive float32 is always strictly less than that float32.
 _SHARE_BITS = 23
@@ -93,32 +94,12 @@ class Electra(MaskedLM):
     """
 
     masking: Masking = TokenMasking(mask=1.0, random=0.0)
-    generator_share: float = 0.25
-    generator_depth: float = 1.0
-    embedding_sharing: str = "all"
-    rtd_coefficient: float = 50.0
+    generator_share: float = setting(0.25, above=0, most=1)
+    generator_depth: float = setting(1.0, above=0, most=1)
+    embedding_sharing: str = setting("all", choices=EMBEDDING_SHARING)
+    rtd_coefficient: float = setting(50.0, least=0, below=math.inf)
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
     baselines = MaskedLM.baselines  # for the generator, which predicts masked tokens
-
-    def __post_init__(self):
-        if not 0.0 <= self.rtd_coefficient < math.inf:
-            raise UserError(
-                f"objective.rtd_coefficient={self.rtd_coefficient} must be a number and not negative; 50 is ELECTRA's"
-            )
-        if not 0.0 < self.generator_share <= 1.0:
-            raise UserError(
-                f"objective.generator_share={self.generator_share} must be above 0 and at most 1; a generator wider "
-                "than the discriminator leaves it nothing to find"
-            )
-        if not 0.0 < self.generator_depth <= 1.0:
-            raise UserError(
-                f"objective.generator_depth={self.generator_depth} must be above 0 and at most 1; DeBERTa-v3's is 0.5"
-            )
-        if self.embedding_sharing not in EMBEDDING_SHARING:
-            raise UserError(
-                f"objective.embedding_sharing={self.embedding_sharing!r} is unknown; choose one of "
-                f"{', '.join(EMBEDDING_SHARING)}"
-            )
 
     @property
     def traits(self):

@@ -59,6 +59,7 @@ class PermutationLM(MaskedLM):
     head: ClassVar[str] = "plm"
 
     def __post_init__(self):
+        super().__post_init__()
         if self.masking.mask or self.masking.random:
             raise UserError(
                 f"masking.mask={self.masking.mask} and masking.random={self.masking.random} replace tokens, and "

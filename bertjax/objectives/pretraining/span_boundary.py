@@ -20,7 +20,7 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # Defaults of the authors' code: longest span and width of the place embeddings. Their training command sets the first
 # to 15.
@@ -36,12 +36,8 @@ class SpanBoundary(MaskedLM):
     """
 
     masking: Masking = SpanMasking()
-    longest: int = LONGEST
+    longest: int = setting(LONGEST, least=1)
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
-
-    def __post_init__(self):
-        if self.longest < 1:
-            raise UserError(f"objective.longest={self.longest} must be at least 1; {LONGEST} is SpanBERT's")
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         sizes = {"longest": self.longest, "place_width": PLACE_WIDTH}

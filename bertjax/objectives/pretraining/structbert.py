@@ -20,7 +20,7 @@ from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Traits, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 RUN = 3
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
@@ -39,14 +39,10 @@ class StructBERT(MaskedLM):
         into runs. One of six orders is drawn, including the original one.
     """
 
-    shuffle_rate: float = 0.05
+    shuffle_rate: float = setting(0.05, above=0, most=1)
     traits: ClassVar[Traits] = SentenceStructurePrediction.traits
     parts = SentenceStructurePrediction.parts
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
-
-    def __post_init__(self):
-        if not 0.0 < self.shuffle_rate <= 1.0:
-            raise UserError(f"objective.shuffle_rate={self.shuffle_rate} must be above 0 and at most 1")
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`, `order`: logits_BKV at the predicted positions, `structure`: logits, [B, N, 3]}."""

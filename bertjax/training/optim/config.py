@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 from bertjax.training.param_paths import check_pattern
 from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "stable_adamw", "lamb", "muon")
-GROW_MOMENTS = ("copy", "reset")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Multiplier:
     """
 
     path: str = ""
-    factor: float = 1.0
-    by_layer: tuple[float, ...] = ()
+    factor: float = setting(1.0, above=0, hint="to freeze parameters use optimizer.frozen")  # 0 would cost moments
+    by_layer: tuple[float, ...] = setting((), least=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,23 +65,23 @@ class OptimizerConfig:
 
     kind: str = "adamw"
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    learning_rate: float | None = 1e-4
-    warmup_steps: int = 10_000
-    warmup_share: float = 0.0
-    warmup_tokens: float = 0.0
+    learning_rate: float | None = setting(1e-4, above=0)
+    warmup_steps: int = setting(10_000, least=0)
+    warmup_share: float = setting(0.0, least=0, below=1)  # a warm-up over all steps would leave none for the decay
+    warmup_tokens: float = setting(0.0, least=0)
     schedule: Schedule = Linear()
-    b1: float = 0.9
-    b2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
+    b1: float = setting(0.9, least=0, below=1)
+    b2: float = setting(0.999, least=0, below=1)
+    epsilon: float = setting(1e-6, above=0)
+    weight_decay: float = setting(0.01, least=0)
     bias_correction: bool = True
-    clip_norm: float = 1.0
-    layer_decay: float = 1.0
-    layer_decay_offset: int = 1
+    clip_norm: float = setting(1.0, least=0)
+    layer_decay: float = setting(1.0, above=0, most=1)
+    layer_decay_offset: int = setting(1, least=0)
     multipliers: tuple[Multiplier, ...] = ()
     frozen: tuple[str, ...] = ()
-    grow_moments: str = "copy"
-    ema_decay: float = 0.0
+    grow_moments: str = setting("copy", choices=("copy", "reset"))
+    ema_decay: float = setting(0.0, least=0, below=1)  # with 1 the average would never change
 
     def __post_init__(self):
         if self.kind not in OPTIMIZERS and not self.is_outside:
@@ -89,29 +89,15 @@ class OptimizerConfig:
             raise UserError(
                 f"optimizer.kind={self.kind!r} is unknown; choose one of {choices}, or name module:function"
             )
-        if self.grow_moments not in GROW_MOMENTS:
-            choices = ", ".join(GROW_MOMENTS)
-            raise UserError(f"optimizer.grow_moments={self.grow_moments!r} is unknown; choose one of {choices}")
+        check(self, "optimizer")
         self._check_arguments()
         if self.kind == "stable_adamw" and not self.bias_correction:
             raise UserError("optimizer.kind=stable_adamw needs optimizer.bias_correction=True; leave it out")
-        for field in ("learning_rate", "epsilon"):
-            if (value := getattr(self, field)) is not None and not value > 0.0:
-                raise UserError(f"optimizer.{field}={value} must be above 0")
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise UserError(f"optimizer.layer_decay={self.layer_decay} must be above 0 and at most 1")
-        for field in ("b1", "b2", "warmup_share", "ema_decay"):
-            # An average with decay rate 1 would never change; a warm-up over all steps would leave none for the decay.
-            if not 0.0 <= getattr(self, field) < 1.0:
-                raise UserError(f"optimizer.{field}={getattr(self, field)} must be in [0, 1)")
         if self.warmup_share and self.warmup_tokens:
             raise UserError(
                 f"optimizer.warmup_share={self.warmup_share} and optimizer.warmup_tokens={self.warmup_tokens:g} both "
                 "set the warm-up; leave one out"
             )
-        for field in ("warmup_steps", "warmup_tokens", "weight_decay", "clip_norm", "layer_decay_offset"):
-            if not getattr(self, field) >= 0:
-                raise UserError(f"optimizer.{field}={getattr(self, field)} must not be negative")
         if self.layer_decay == 1.0 and self.layer_decay_offset != 1:
             raise UserError(
                 f"optimizer.layer_decay_offset={self.layer_decay_offset} has no effect without optimizer.layer_decay; "
@@ -120,13 +106,7 @@ class OptimizerConfig:
         for index, multiplier in enumerate(self.multipliers):
             name = f"optimizer.multipliers.{index}"
             check_pattern(f"{name}.path", multiplier.path)
-            # A frozen parameter needs no gradient and no moments; with factor 0 it would still cost both.
-            if not multiplier.factor > 0.0:
-                raise UserError(
-                    f"{name}.factor={multiplier.factor} must be above 0; to freeze parameters use optimizer.frozen"
-                )
-            if multiplier.by_layer and not min(multiplier.by_layer) >= 0.0:
-                raise UserError(f"{name}.by_layer={list(multiplier.by_layer)} must not be negative")
+            check(multiplier, name)
         for index, pattern in enumerate(self.frozen):
             check_pattern(f"optimizer.frozen.{index}", pattern)
 

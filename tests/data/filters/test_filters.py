@@ -256,18 +256,11 @@ def test_the_registry_finds_each_filter_by_its_kind(kind):
     "kind, settings, complaint",
     [
         ("length", {}, "has no limit; set fewest_words or"),
-        ("length", {"most_words": -1}, "most_words=-1 of the filter 'length' must be at least 0"),
-        (
-            "gopher_quality",
-            {"most_bullets": 1.5},
-            "most_bullets=1.5 of the filter 'gopher_quality' must be between 0 and 1",
-        ),
         ("gopher_quality", {"stop_words": ("a",)}, "fewest_stop_words=2 of the filter 'gopher_quality' exceeds its 1"),
         ("scripts", {"at_least": {"hangull": 0.5}}, "knows no script 'hangull'; did you mean 'hangul'?"),
         ("scripts", {"at_least": {"Han": 0.5}}, "knows no script 'Han'; did you mean 'cjk'?"),
         ("scripts", {}, "has no limit; set at_least"),
         ("decontamination", {}, "compares with nothing; name evaluation files in against"),
-        ("c4", {"fewest_words": -1}, "fewest_words=-1"),
     ],
 )
 def test_bad_settings(kind, settings, complaint):

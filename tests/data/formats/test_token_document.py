@@ -35,5 +35,5 @@ def test_a_token_is_elsewhere_if_its_document_has_it_within_reach(
 
 
 def test_reach_must_be_at_least_one_token():
-    with pytest.raises(UserError, match="^examples.reach=0 must be at least 1 token$"):
+    with pytest.raises(UserError, match="^examples.reach=0 must be at least 1$"):
         dataclasses.replace(TokenDocument(), reach=0)

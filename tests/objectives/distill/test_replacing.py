@@ -144,9 +144,3 @@ def test_layers_keep_the_pattern_of_local_and_global_ones():
         UserError, match="layer 2 is global, and place 1 is for one that is local; choose a model.layers"
     ):
         bound(of(6, every=2)).predecessor_config(of(3, every=2))
-
-
-@pytest.mark.parametrize("settings", [{"first": 1.5}, {"steps": -1}])
-def test_bad_rates(settings):
-    with pytest.raises(UserError, match="first must be between 0 and 1, and steps not negative"):
-        Replacing(PLAIN, **settings)

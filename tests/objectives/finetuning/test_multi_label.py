@@ -14,7 +14,6 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 from bertjax.config.config import from_dict
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.runtime.errors import UserError
 from bertjax.training.shapes import batch_shapes
 
 CLASSES = ("a", "b", "c")
@@ -107,8 +106,3 @@ def test_shapes_are_known_without_a_file():
     logits = jax.ShapeDtypeStruct(shapes["labels_BN"].shape, jnp.float32)
     terms, _ = jax.eval_shape(task.objective.terms_of, logits, shapes)
     assert terms["multi_label"].shape == ()
-
-
-def test_a_threshold_is_a_probability():
-    with pytest.raises(UserError, match="objective.threshold=1.0 must be between 0 and 1"):
-        MultiLabel(threshold=1.0)

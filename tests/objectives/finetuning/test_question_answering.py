@@ -213,13 +213,6 @@ def test_the_threshold_is_that_with_the_highest_f1(spelling):
     assert always == {"exact_match": pytest.approx(200 / 3), "f1": pytest.approx(200 / 3)}
 
 
-@pytest.mark.parametrize("choices", [{"longest": 0}, {"nbest": 0}])
-def test_settings_out_of_range_are_errors(choices):
-    ((field, value),) = choices.items()
-    with pytest.raises(UserError, match=f"objective.{field}={value} must be at least 1"):
-        QuestionAnswering(**choices)
-
-
 def test_no_answer_needs_a_cls_that_sees_the_context():
     encoder = dataclasses.replace(batches.ENCODER, direction="left_to_right")
     assert QuestionAnswering(classes=(ANSWER,)).heads(encoder)

@@ -161,17 +161,6 @@ def test_the_generator_has_its_share_of_the_widths_and_all_layers():
     assert half == dataclasses.replace(PRESETS["deberta_v3_base"].replace({"embeddings.width": 768}), layers=6)
 
 
-def test_a_generator_wider_than_the_discriminator_is_an_error():
-    with pytest.raises(UserError, match="^objective.generator_share=1.5 must be above 0 and at most 1"):
-        Electra(generator_share=1.5)
-    with pytest.raises(UserError, match="^objective.rtd_coefficient=nan must be a number"):
-        Electra(rtd_coefficient=float("nan"))
-    with pytest.raises(UserError, match="^objective.embedding_sharing='gdes' is unknown; choose one of all, gradient_"):
-        Electra(embedding_sharing="gdes")
-    with pytest.raises(UserError, match="^objective.generator_depth=0 must be above 0 and at most 1; DeBERTa-v3's is"):
-        Electra(generator_depth=0)
-
-
 def test_a_depth_that_cannot_exist_is_refused_with_one_that_can():
     encoder = dataclasses.replace(batches.ENCODER, layers=8, sharing="all", sharing_groups=4)
     problem = "model.sharing_groups=4 does not divide model.layers=3"

@@ -5,10 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bertjax.objectives.pretraining.span_boundary import SpanBoundary, places
-from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 
 LENGTHS, IDS = np.array([40, 60, 64, 30]), np.arange(4)
@@ -106,8 +104,3 @@ def test_both_losses_are_summed_over_their_weights():
     sums, metrics = objective.terms_of(logits, labels)
     np.testing.assert_allclose(sums["sbo"], weights["sbo"] * np.log(8), rtol=1e-6)
     assert metrics["sbo_accuracy"][1] == weights["sbo"]
-
-
-def test_a_span_has_a_token():
-    with pytest.raises(UserError, match="^objective.longest=0 must be at least 1"):
-        SpanBoundary(longest=0)

@@ -4,11 +4,9 @@ import dataclasses
 
 import jax
 import numpy as np
-import pytest
 
 from bertjax.data.batch import Draw
 from bertjax.objectives.pretraining.structbert import StructBERT, heads_of_runs
-from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 
 LENGTHS = np.array([40, 60, 64, 30] * 8)
@@ -82,8 +80,3 @@ def test_the_order_is_restored_by_the_head_of_masked_tokens():
     np.testing.assert_allclose(swapped["mlm"], logits["order"], rtol=1e-5, atol=1e-6)
     sums = jax.eval_shape(lambda: objective.terms(module, params, None, batch, jax.random.key(0), False)[0])
     assert set(sums) == set(objective.weights(batch)) == {"mlm", "order", "structure"}
-
-
-def test_a_shuffle_rate_of_0_is_an_error():
-    with pytest.raises(UserError, match="^objective.shuffle_rate=0.0 must be above 0"):
-        StructBERT(shuffle_rate=0.0)

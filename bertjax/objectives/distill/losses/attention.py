@@ -7,10 +7,11 @@ import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.objectives.distill.losses.base import Values, check_choice, is_token, same_example
+from bertjax.objectives.distill.losses.base import Values, is_token, same_example
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import kl_divergence
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")
 
@@ -28,11 +29,7 @@ class AttentionMaps(MappedLoss):
     """
 
     kind: str = dataclasses.field(default="attention", init=False)
-    compare: str = SCORES
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice(self, "compare", COMPARISONS)
+    compare: str = setting(SCORES, choices=COMPARISONS)
 
     @property
     def captures(self):

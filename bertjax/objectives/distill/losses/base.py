@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from bertjax.config.registry import Kind
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.losses import Sums
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check, setting
 
 Arrays = Mapping[str, jax.Array]
 # (student's layer, teacher's layer) pairs; 0 is the embeddings and L the last layer.
@@ -60,14 +60,13 @@ class TeacherLoss(Kind):
       reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
     """
 
-    factor: float = 1.0
+    factor: float = setting(1.0, least=0, below=math.inf)
     needs_logits: ClassVar[bool] = False
     needs_token_logits: ClassVar[bool] = False
     reads_text: ClassVar[bool] = True
 
     def __post_init__(self):
-        if not 0.0 <= self.factor < math.inf:
-            raise UserError(f"factor={self.factor} of the teacher loss {self.kind!r} must be a number, not negative")
+        check(self, of=f" of the teacher loss {self.kind!r}")
 
     @property
     def captures(self) -> tuple[str, ...]:
@@ -110,14 +109,6 @@ class TeacherLoss(Kind):
           soft_weights: see `weight`.
         """
         raise TypeError(f"{type(self).__name__} has no terms()")
-
-
-def check_choice(loss: TeacherLoss, setting: str, choices: tuple[str, ...]) -> None:
-    """Raise UserError unless a loss setting is one of the choices."""
-    if (value := getattr(loss, setting)) not in choices:
-        raise UserError(
-            f"{setting}={value!r} of the teacher loss {loss.kind!r} is unknown; choose one of {', '.join(choices)}"
-        )
 
 
 def is_token(batch: Arrays) -> jax.Array:

@@ -10,10 +10,11 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.pooling import l2_normalize
 from bertjax.models.taps import ATTENTION
-from bertjax.objectives.distill.losses.base import check_choice, is_token
+from bertjax.objectives.distill.losses.base import is_token
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import cosine
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 COMPARISONS = MSE, NORMALIZED, COSINE, STATISTICS = ("mse", "normalized", "cosine", "statistics")
 PLACES = TOKENS, SUMMARIES = ("tokens", "summaries")
@@ -35,16 +36,11 @@ class HiddenStates(MappedLoss):
     """
 
     kind: str = dataclasses.field(default="hidden", init=False)
-    compare: str = MSE
-    on: str = TOKENS
+    compare: str = setting(MSE, choices=COMPARISONS)
+    on: str = setting(TOKENS, choices=PLACES)
     projection: bool = False
 
     first_layer: ClassVar[int] = 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice(self, "compare", COMPARISONS)
-        check_choice(self, "on", PLACES)
 
     @property
     def captures(self):

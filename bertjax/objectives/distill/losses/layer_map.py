@@ -4,8 +4,9 @@ import dataclasses
 from typing import ClassVar
 
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.distill.losses.base import Pairs, TeacherLoss, check_choice
+from bertjax.objectives.distill.losses.base import Pairs, TeacherLoss
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 MAPS = UNIFORM, SKIP, LAST = ("uniform", "skip", "last")
 
@@ -25,7 +26,7 @@ class MappedLoss(TeacherLoss):
       pairs_of_layers: (student layer, teacher layer) pairs to use instead of a map.
     """
 
-    layer_map: str = UNIFORM
+    layer_map: str = setting(UNIFORM, choices=MAPS)
     pairs_of_layers: tuple[tuple[int, ...], ...] = ()
 
     # 0 in subclasses that can also compare embeddings.
@@ -33,7 +34,6 @@ class MappedLoss(TeacherLoss):
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice(self, "layer_map", MAPS)
         if wrong := [list(pair) for pair in self.pairs_of_layers if len(pair) != 2]:
             raise UserError(
                 f"pairs_of_layers of the teacher loss {self.kind!r} has {wrong[0]}; give pairs, such as [[1, 2]]"

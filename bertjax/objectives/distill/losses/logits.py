@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from bertjax.objectives.distill.losses.base import TeacherLoss, check_choice
+from bertjax.objectives.distill.losses.base import TeacherLoss
 from bertjax.objectives.losses import kl_divergence
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 COMPARISONS = KL, MSE = ("kl", "mse")
 
@@ -28,15 +29,12 @@ class SoftLogits(TeacherLoss):
     """
 
     kind: str = dataclasses.field(default="logits", init=False)
-    compare: str = KL
-    temperature: float = 1.0
+    compare: str = setting(KL, choices=COMPARISONS)
+    temperature: float = setting(1.0, above=0, below=math.inf)
     needs_logits: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
-        check_choice(self, "compare", COMPARISONS)
-        if not 0.0 < self.temperature < math.inf:
-            raise UserError(f"temperature={self.temperature} of the teacher loss {self.kind!r} must be above 0")
         if self.compare == MSE and self.temperature != 1.0:
             raise UserError(
                 f"temperature={self.temperature} has no effect with compare=mse; leave it out, or set compare=kl"

@@ -15,9 +15,10 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.vocabulary import encoder_shapes
-from bertjax.objectives.distill.losses.base import Pairs, Values, check_choice
+from bertjax.objectives.distill.losses.base import Pairs, Values
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.setting import setting
 
 DIRECTIONS = UP, DOWN = ("up", "down")
 _LAYERS = "layers/"
@@ -42,14 +43,10 @@ class Parameters(MappedLoss):
     """
 
     kind: str = dataclasses.field(default="parameters", init=False)
-    direction: str = UP
+    direction: str = setting(UP, choices=DIRECTIONS)
 
     first_layer: ClassVar[int] = 0
     reads_text: ClassVar[bool] = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice(self, "direction", DIRECTIONS)
 
     def pairs(self, student, teacher):
         pairs = super().pairs(student, teacher)

@@ -9,6 +9,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.objectives.distill.losses.base import TeacherLoss, is_token, same_example
 from bertjax.objectives.losses import kl_divergence
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 _NAMES = ("queries", "keys", "values")
 
@@ -27,17 +28,9 @@ class Relations(TeacherLoss):
     """
 
     kind: str = dataclasses.field(default="relations", init=False)
-    heads: int = 48
-    student_layer: int = 0
-    teacher_layer: int = 0
-
-    def __post_init__(self):
-        super().__post_init__()
-        for name, least in (("heads", 1), ("student_layer", 0), ("teacher_layer", 0)):
-            if getattr(self, name) < least:
-                raise UserError(
-                    f"{name}={getattr(self, name)} of the teacher loss {self.kind!r} must be {least} or more; raise it"
-                )
+    heads: int = setting(48, least=1)
+    student_layer: int = setting(0, least=0)
+    teacher_layer: int = setting(0, least=0)
 
     @property
     def captures(self):

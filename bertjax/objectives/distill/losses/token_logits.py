@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from bertjax.models.mixing import OUTPUT
 from bertjax.objectives.distill.losses.base import TeacherLoss, is_token
 from bertjax.objectives.losses import Sums, kl_divergence
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import setting
 
 # The head that both models need.
 HEAD = "mlm"
@@ -32,13 +32,8 @@ class TokenLogits(TeacherLoss):
     """
 
     kind: str = dataclasses.field(default="token_logits", init=False)
-    temperature: float = 1.0
+    temperature: float = setting(1.0, above=0, below=math.inf)
     needs_token_logits: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not 0.0 < self.temperature < math.inf:
-            raise UserError(f"temperature={self.temperature} of the teacher loss {self.kind!r} must be above 0")
 
     @property
     def captures(self):

@@ -8,5 +8,5 @@ TRACKERS = Union(
     "runtime.trackers",
     Tracker,
     "wandb",
-    {name: f"{_HERE}.{name}_tracker:Tracker" for name in ("wandb", "mlflow", "trackio")},
+    {name: f"{_HERE}.kinds:{name.capitalize()}Tracker" for name in ("wandb", "mlflow", "trackio")},
 )

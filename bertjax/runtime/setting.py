@@ -1,0 +1,89 @@
+"""Fields of settings that say which values they take, and the one check of them.
+
+A range or a list of choices stands beside the default of a field, and every refusal of a value reads alike.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.runtime.errors import UserError
+
+_NONE: Mapping[str, Any] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowed:
+    """The values that a setting takes, beside its default. Not a number fails every bound.
+
+    Attributes:
+      least: smallest value; None for no bound.
+      above: bound that the value must exceed.
+      most: largest value.
+      below: bound that the value must stay below.
+      choices: all values; empty if any will do.
+      hint: what follows the refusal, such as a usual value.
+      needs: another setting of the same dataclass, without which this one has no effect.
+    """
+
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    choices: Collection[str] = ()
+    hint: str = ""
+    needs: str = ""
+
+    def check(self, name: str, value: Any, of: str = "") -> None:
+        """Raise UserError unless a value is allowed.
+
+        Args:
+          name: name of the setting, such as `optimizer.b1` or `--seeds`.
+          value: its value.
+          of: what has the setting, such as ` of the filter 'c4'`, if the name does not say it.
+        """
+        if self.choices:
+            if value not in self.choices:
+                raise UserError(f"{name}={value!r}{of} is unknown; choose one of {', '.join(self.choices)}")
+            return
+        lower = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
+        upper = (self.most is None or value <= self.most) and (self.below is None or value < self.below)
+        if not (lower and upper):
+            raise UserError(f"{name}={value}{of} must {self._bounds}" + (f"; {self.hint}" if self.hint else ""))
+
+    @property
+    def _bounds(self) -> str:
+        if self.least == 0 and self.most is self.below is None:
+            return "not be negative"
+        if self.least is not None and self.most is not None:
+            return f"be between {self.least} and {self.most}"
+        bounds = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return "be " + " and ".join(f"{words} {bound}" for words, bound in bounds.items() if bound is not None)
+
+
+def setting(default: Any, *, kw_only: bool = False, metadata: Mapping[str, Any] = _NONE, **allowed: Any) -> Any:
+    """Return a field of a dataclass, with a default and what `Allowed` takes."""
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={**metadata, "allowed": Allowed(**allowed)})
+
+
+def check(settings: Any, path: str = "", of: str = "") -> None:
+    """Raise UserError unless all fields of a dataclass have values that they allow, or their defaults.
+
+    Of a list, every entry is checked.
+
+    Args:
+      settings: an instance whose fields are made by `setting`.
+      path: where its fields are in the configuration, such as `optimizer`.
+      of: see `Allowed.check`.
+    """
+    for field in dataclasses.fields(settings):
+        allowed, value = field.metadata.get("allowed"), getattr(settings, field.name)
+        if allowed is None or value == field.default:
+            continue
+        name = f"{path}.{field.name}" if path else field.name
+        entries = {f"{name}.{index}": each for index, each in enumerate(value)} if isinstance(value, tuple) else None
+        for entry, each in (entries or {name: value}).items():
+            allowed.check(entry, each, of)
+        if allowed.needs and not getattr(settings, allowed.needs):
+            needed = f"{path}.{allowed.needs}" if path else allowed.needs
+            raise UserError(f"{name}={value!r}{of} has no effect without {needed}; set both, or leave it out")

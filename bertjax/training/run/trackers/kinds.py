@@ -1,0 +1,98 @@
+"""The experiment trackers that a name chooses. Their packages are imported when a run starts."""
+
+import os
+import secrets
+import time
+
+from bertjax.training.run.trackers.base import Tracker
+
+
+class WandbTracker(Tracker):
+    """A W&B run that keeps its id across resumes.
+
+    W&B's environment variables apply; `WANDB_MODE=offline` writes to the workdir.
+    """
+
+    package = "wandb"
+
+    def start(self, run):
+        import wandb
+
+        # `allow` creates a run with this id or continues it, so a resumed run stays one curve.
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "bertjax"),
+            name=run.name,
+            id=run.id or None,
+            config=run.settings,
+            dir=os.environ.get("WANDB_DIR", run.folder),
+            resume="allow",
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        return self._run.id
+
+    def write(self, step, scalars):
+        self._run.log(scalars, step=step)
+
+    def close(self):
+        self._run.finish()
+
+
+class MlflowTracker(Tracker):
+    """An MLflow run in the experiment `MLFLOW_EXPERIMENT_NAME`, by default `bertjax`.
+
+    Writes to the server or database in `MLFLOW_TRACKING_URI`, or to files in the workdir.
+    """
+
+    package = "mlflow"
+
+    def start(self, run):
+        import mlflow
+
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not uri:  # files need no database package, but MLflow 3 only writes them with this variable
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = f"file:{run.folder}/mlruns"
+        self._client = mlflow.MlflowClient(uri)
+        if run.id:
+            self._id = run.id
+            self._client.update_run(self._id, status="RUNNING")
+            return self._id
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "bertjax")
+        experiment = self._client.get_experiment_by_name(name)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        self._id = self._client.create_run(number, run_name=run.name).info.run_id
+        self._client.log_dict(self._id, run.settings, "config.json")
+        return self._id
+
+    def write(self, step, scalars):
+        from mlflow.entities import Metric
+
+        now = round(1000 * time.time())
+        self._client.log_batch(self._id, [Metric(name, value, now, step) for name, value in scalars.items()])
+
+    def close(self):
+        self._client.set_terminated(self._id)
+
+
+class TrackioTracker(Tracker):
+    """A trackio run in the project `TRACKIO_PROJECT`, by default `bertjax`. trackio resumes runs by name.
+
+    Keeps runs in a local database (`TRACKIO_DIR`) or a Space (`TRACKIO_SPACE_ID`).
+    """
+
+    package = "trackio"
+
+    def start(self, run):
+        import trackio
+
+        name = run.id or f"{run.name}-{secrets.token_hex(4)}"  # trackio would merge runs with equal names
+        project = os.environ.get("TRACKIO_PROJECT", "bertjax")
+        options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._run = trackio.init(project, name=name, config=run.settings, resume="allow", **options)
+        return name
+
+    def write(self, step, scalars):
+        self._run.log(scalars, step=step)
+
+    def close(self):
+        self._run.finish()

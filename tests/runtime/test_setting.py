@@ -1,0 +1,110 @@
+"""Settings say which values they take: every bound and every choice of every setting is checked, in the same words."""
+
+import dataclasses
+import inspect
+import math
+import typing
+from collections.abc import Iterator
+
+import pytest
+
+from bertjax.config.config import CONFIG_UNIONS, Config
+from bertjax.data.config import DataConfig, SourceConfig
+from bertjax.models.blocks import Block
+from bertjax.models.config import EncoderConfig
+from bertjax.models.embeddings import Embeddings
+from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import Allowed
+from bertjax.training.config import Stage
+from bertjax.training.optim.config import Multiplier, OptimizerConfig
+
+
+@pytest.mark.parametrize(
+    ("allowed", "good", "bad", "words"),
+    [
+        (Allowed(least=1), 1, 0, "a.b=0 must be at least 1"),
+        (Allowed(least=0), 0.0, -0.1, "a.b=-0.1 must not be negative"),
+        (Allowed(least=0), math.inf, math.nan, "a.b=nan must not be negative"),
+        (Allowed(least=1, most=8), 8, 9, "a.b=9 must be between 1 and 8"),
+        (Allowed(above=0, most=1, hint="1 is usual"), 1.0, 0.0, "a.b=0.0 must be above 0 and at most 1; 1 is usual"),
+        (Allowed(above=0, below=1), 0.5, 1.0, "a.b=1.0 must be above 0 and below 1"),
+        (Allowed(above=0, below=1), 0.5, math.nan, "a.b=nan must be above 0 and below 1"),
+        (Allowed(choices=("x", "y")), "y", "z", "a.b='z' is unknown; choose one of x, y"),
+    ],
+)
+def test_a_value_out_of_bounds_is_named_with_them(allowed, good, bad, words):
+    allowed.check("a.b", good)
+    with pytest.raises(UserError) as caught:
+        allowed.check("a.b", bad)
+    assert str(caught.value) == words
+
+
+def classes(kind: type) -> Iterator[type]:
+    """Yield the dataclasses of settings below one of them, and all members of unions."""
+    yield kind
+    for hint in typing.get_type_hints(kind).values():
+        for part in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(part) and part.__module__.startswith("bertjax") and part is not kind:
+                yield from classes(part)
+    if kind is Config:
+        yield from (union.class_of(kind) for union in CONFIG_UNIONS for kind in union.kinds)
+
+
+def beyond(allowed: Allowed, default: object) -> Iterator[object]:
+    """Yield values that are not allowed."""
+    if allowed.choices:
+        yield "no such"
+    bounds = {"least": -1, "above": 0, "most": 1, "below": 0}
+    for name, step in bounds.items():
+        if (bound := getattr(allowed, name)) is not None and bound != math.inf and bound + step != default:
+            yield bound + step
+
+
+def cases() -> Iterator[tuple[type, str, object]]:
+    for kind in filter(lambda kind: not inspect.isabstract(kind), dict.fromkeys(classes(Config))):
+        for field in dataclasses.fields(kind):
+            if allowed := field.metadata.get("allowed"):
+                for value in beyond(allowed, field.default):
+                    yield kind, field.name, (value,) if isinstance(field.default, tuple) else value
+
+
+def use(settings: object) -> None:
+    """Put settings where they are checked, unless they check themselves when they are made."""
+    if isinstance(settings, Block):
+        EncoderConfig(block=settings)
+    elif isinstance(settings, Embeddings):
+        EncoderConfig(embeddings=settings)
+    elif isinstance(settings, Stage):
+        settings.check("stages.0")
+    elif isinstance(settings, SourceConfig):
+        DataConfig(sources={"a": settings})
+    elif isinstance(settings, Multiplier):
+        OptimizerConfig(multipliers=(settings,))
+
+
+REQUIRED = {"corpus": "a", "path": "a", "against": ("a",), "lexicon": "mine"}
+
+
+@pytest.mark.parametrize(("kind", "name", "value"), list(cases()))
+def test_every_bound_of_every_setting_is_checked(kind, name, value):
+    required = {field.name: REQUIRED[field.name] for field in dataclasses.fields(kind) if field.name in REQUIRED}
+    if "objective" in {field.name for field in dataclasses.fields(kind)} and kind is not Config:
+        required["objective"] = CONFIG_UNIONS[0].class_of("mlm")()
+    with pytest.raises(UserError, match=rf"\b{name}(\.0)?={value[0] if isinstance(value, tuple) else ''}"):
+        use(kind(**required | {name: value}))
+
+
+NEEDING = [
+    (kind, field.name, field.metadata["allowed"])
+    for kind in dict.fromkeys(classes(Config))
+    for field in dataclasses.fields(kind)
+    if "allowed" in field.metadata and field.metadata["allowed"].needs
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "allowed"), NEEDING)
+def test_a_setting_without_what_it_needs_is_refused(kind, name, allowed):
+    default = next(field.default for field in dataclasses.fields(kind) if field.name == name)
+    other = {"kernels": "key", "layer_bits": (4,)}.get(name) or default * 0.9375 or allowed.least + 1
+    with pytest.raises(UserError, match=rf"\b{name}=.* has no effect without .*{allowed.needs}; set both"):
+        use(kind(**{name: type(default)(other)}))
