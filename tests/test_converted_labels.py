@@ -78,6 +78,7 @@ def published(undisturbed, files):
 KEPT = ["--config.stages.0.steps=1", "--config.optimizer.learning_rate=1e-12"]
 
 
+@pytest.mark.slow
 def test_its_head_is_put_into_the_order_of_the_file(files, published, tmp_path, caplog):
     accuracy, model = published
     figures = train(files, model, tmp_path / "run", *KEPT)
@@ -86,6 +87,7 @@ def test_its_head_is_put_into_the_order_of_the_file(files, published, tmp_path, 
     assert line in caplog.text
 
 
+@pytest.mark.slow
 def test_its_head_is_new_for_other_labels(files, published, tmp_path, caplog):
     _, model = published
     for split in ("train", "dev"):

@@ -79,6 +79,7 @@ def finished(files, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_every_loss_against_the_teacher_falls(finished):
     records = [record for record in runs.records(finished / "metrics.jsonl") if "train/soft_loss" in record]
     for name in LOSSES:

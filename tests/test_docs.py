@@ -75,6 +75,7 @@ def test_there_are_commands():
     assert any("bertjax compile" in command for command in COMMANDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_configuration_of_a_shown_command_loads(command, monkeypatch, tmp_path):
     monkeypatch.chdir(ROOT)

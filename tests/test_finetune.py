@@ -133,6 +133,7 @@ def test_the_best_checkpoint_is_that_of_the_highest_accuracy(finished):
     assert any(accuracies[step] == max(accuracies.values()) for step in kept & accuracies.keys())
 
 
+@pytest.mark.slow
 def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undisturbed, tmp_path):
     still = ["--config.optimizer.learning_rate=1e-12", "--config.stages.0.epochs=0.2"]
     assert runs.call(*finetune, *still, f"--workdir={tmp_path}") == 0

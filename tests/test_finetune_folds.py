@@ -47,6 +47,7 @@ def answers(workdir) -> list[dict]:
     return runs.records(workdir / "predictions" / "out_of_fold.jsonl")
 
 
+@pytest.mark.slow
 def test_each_record_is_answered_by_the_run_that_held_it_out(finished, command):
     workdir, records = finished[0], answers(finished[0])
     lines = command[1].read_text().splitlines()

@@ -49,6 +49,7 @@ def finished(command, tmp_path_factory):
     return workdir, output.getvalue()
 
 
+@pytest.mark.slow
 def test_what_it_found_is_printed_before_the_first_step(finished, command):
     workdir, output = finished
     path = command[1]
@@ -208,6 +209,7 @@ def test_a_number_that_is_no_share_is_refused():
         from_dict({"tasks": {"a": task}})
 
 
+@pytest.mark.slow
 def test_few_examples_leave_a_classifier_like_any_other(command, tmp_path, capfd):
     """The recipe takes the same flags; pairs are its own, and nothing of them is in the export."""
     workdir, (_, source, train, precision, _) = tmp_path / "run", command[0]

@@ -63,6 +63,7 @@ def tagger(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_names_are_learned(tagger):
     figures = json.loads((tagger / "run" / "summary.json").read_text())
     losses = course(tagger / "run", "train/tagging_loss")
@@ -119,6 +120,7 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
     assert "--tag=0 names a column of a labeled file; add --corpus=FILE" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_parts_of_speech_are_learned(tmp_path):
     files = [labeled_files.conllu(tmp_path / f"{name}.conllu", 120, seed) for seed, name in enumerate(("train", "dev"))]
     assert finetune("tags.py:smoke", "tags", *files, tmp_path / "run") == 0

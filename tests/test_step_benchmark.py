@@ -30,6 +30,7 @@ def test_the_share_is_that_of_the_step_of_the_front_door():
     assert products.flops_of(setting) == stage_flops.per_step(Program(config, setting.vocab_size), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trick", without.TRICKS)
 def test_a_trick_changes_the_speed_and_not_the_step(trick, monkeypatch):
     """The second loss is that after an update. Only dropout draws other decisions."""

@@ -169,6 +169,7 @@ def test_heads_on_the_states_of_the_last_layer_predict_what_the_model_predicts(f
     assert np.abs(first - own)[own > -1e30].max() > 5e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [ALBERT, MOBILE], ids=["albert", "mobile"])
 def test_a_replaced_embedding_is_all_that_the_model_reads(settings):
     config = dataclasses.replace(CONFIG, **settings)

@@ -90,6 +90,7 @@ def test_an_encoder_without_head_cannot_be_scored(encoder_alone, tmp_path):
         evaluate.run(str(tmp_path / "alone"), corpus="embedded:en")
 
 
+@pytest.mark.slow
 def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monkeypatch):
     export.write(tmp_path / "ours", models.make(models.PARTS["BertForMaskedLM"], models.trained()))
     module, params, tokenizer = bertjax.load(tmp_path / "ours")

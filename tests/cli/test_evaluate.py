@@ -56,6 +56,7 @@ def test_predict_and_convert_name_it_too(undisturbed, tmp_path, capsys, is_finis
         assert (line in capsys.readouterr().err) == (not is_finished)
 
 
+@pytest.mark.slow
 def test_where_a_run_was_trained_does_not_matter(undisturbed):
     config = SavedModel(undisturbed).config
     elsewhere = dataclasses.replace(
@@ -65,6 +66,7 @@ def test_where_a_run_was_trained_does_not_matter(undisturbed):
     assert evaluate.score(SavedModel(undisturbed), elsewhere) == evaluate.run(str(undisturbed))
 
 
+@pytest.mark.slow
 def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
     corpus = tmp_path / "other.txt"
@@ -75,6 +77,7 @@ def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_
     assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == evaluate.run(str(undisturbed))["eval"].keys()
 
 
+@pytest.mark.slow
 def test_documents_that_were_trained_on_are_counted(undisturbed, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     data = SavedModel(undisturbed).config.data

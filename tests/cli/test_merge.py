@@ -23,6 +23,7 @@ def run(flags, tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_checkpoints_of_a_run_are_averaged(run, tmp_path, capsys):
     names = [f"{run}@{step}" for step in (10, 20, 30)]
     assert command_line.exit_code_of(lambda: merge.main([*names, f"--to={tmp_path / 'mean'}"])) == 0

@@ -176,6 +176,7 @@ def test_a_model_of_a_foreign_objective_is_used_and_converted(foreign, tmp_path)
         _ = SavedModel(foreign).config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, choices, library",
     [("char", {"byte_fallback": False}, "sentencepiece"), ("wordpiece", {}, "tokenizers")],

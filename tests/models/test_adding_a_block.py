@@ -62,7 +62,7 @@ def few_steps(flags) -> list[str]:
     return [*flags[1:], *(f"--config.{setting}" for setting in (*steps, *small))]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["llama", pytest.param("distances", marks=pytest.mark.slow)])
 def trained(request, few_steps, tmp_path_factory) -> tuple[str, list[str], Path]:
     """The name of an example, and the flags and the workdir of a short run with the command of the page."""
     [(recipe, text)] = [command for command in COMMANDS if KINDS[request.param] in command[1]]

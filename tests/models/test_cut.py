@@ -55,6 +55,7 @@ def test_another_order_of_heads_and_neurons_is_the_same_function(name):
     np.testing.assert_allclose(hidden(permuted, config), hidden(params_of(config), config), atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_cut_heads_and_neurons_are_those_that_a_mask_switches_off(name):
     config = CONFIGS[name]

@@ -66,6 +66,7 @@ def dropped(params, batch):
     return functools.cache(computed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", [Execution(unroll=True), Execution(remat="dots"), Execution(remat="full")])
 def test_the_execution_changes_nothing(dropped, execution):
     close(dropped(execution), dropped(Execution()), 2e-5)

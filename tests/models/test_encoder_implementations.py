@@ -62,6 +62,7 @@ def value_and_gradient(config: EncoderConfig, params: dict, batch: dict, read_BK
     return encoded.hidden, encoded.pooled_BND, gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads, remat", [("all positions", "none"), ("few", "full")])
 @pytest.mark.parametrize("path", INTERPRETED)
 def test_hidden_states_and_gradients_are_those_of_the_plain_implementation(path, reads, remat, params, batch):

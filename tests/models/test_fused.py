@@ -124,6 +124,7 @@ WIDE = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reads, remat, longest",
     [

@@ -25,6 +25,7 @@ def word_VD() -> jax.Array:
     return jax.random.normal(jax.random.key(1), (CONFIG.padded_vocab_size, CONFIG.width))
 
 
+@pytest.mark.slow
 def test_padded_tokens_have_the_lowest_logits_and_no_gradient(hidden_BKD, word_VD):
     head = MaskedLMHead(CONFIG)
     params = head.init(jax.random.key(2), hidden_BKD, word_VD)["params"]

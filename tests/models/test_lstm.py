@@ -117,6 +117,7 @@ def encoder():
     return Encoder(CONFIG), params, tokens_BT, np.array([[0, 3, -1], [0, 1, 5]])
 
 
+@pytest.mark.slow
 def test_an_example_of_a_packed_row_has_the_states_and_the_summary_of_its_own_row(encoder):
     module, params, tokens_BT, summaries_BN = encoder
     packed = module.apply({"params": params}, tokens_BT, None, None, EXAMPLES_BT, summaries_BN)
@@ -138,6 +139,7 @@ def test_the_summary_is_the_last_state_of_each_direction(encoder):
 SEGMENTS_BT = np.array([[0, 0, 1, 0, 1, 0, 0], [0, 0, 0, 1, 1, 0, 0]])  # the first and the last of row 1 are one text
 
 
+@pytest.mark.slow
 def test_texts_of_a_siamese_pair_are_read_alone_and_compared(encoder):
     _, params, tokens_BT, summaries_BN = encoder
     module = Encoder(dataclasses.replace(CONFIG, block=LSTMBlock(pairs="siamese")))
@@ -210,6 +212,7 @@ def test_settings_that_do_not_go_with_an_lstm(settings, message):
         from_dict({"model": settings})
 
 
+@pytest.mark.slow
 def test_a_flag_changes_one_setting_of_the_block_of_a_preset():
     assert from_dict({"model": {"preset": "bilstm", "block": {"pairs": "siamese"}}}).model.block == LSTMBlock("siamese")
     # Another kind starts from its own defaults. Its attention needs the positions that the preset leaves out.

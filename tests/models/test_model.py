@@ -44,6 +44,7 @@ def shapes_of(model, objective):
     return jax.eval_shape(create, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_an_objective_computes_with_a_function_of_the_bound_model():
     objective = MaskedLMAndNextSentence()
     model = Model(batches.ENCODER, objective.heads)
@@ -58,6 +59,7 @@ def test_an_objective_computes_with_a_function_of_the_bound_model():
     np.testing.assert_array_equal(logits_BNC, expected_BNC)
 
 
+@pytest.mark.slow
 def test_the_key_of_a_batch_is_that_of_dropout():
     objective = MaskedLMAndNextSentence()
     model = Model(dataclasses.replace(batches.ENCODER, dropout=0.5), objective.heads)
@@ -81,6 +83,7 @@ def test_paths_of_parameters():
     assert shapes["generator/encoder/layers/output/kernel"].shape == (3, 32, 8)
 
 
+@pytest.mark.slow
 def test_initial_values_are_those_of_the_paths():
     """A part has the same initial values in every objective: Flax derives its key from its path."""
     objectives = MaskedLMAndNextSentence(), ReplacedTokens()

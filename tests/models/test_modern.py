@@ -110,6 +110,7 @@ def test_a_local_layer_sees_its_window_and_a_global_one_everything():
     assert first.min() > 0 and second[:, :, ~near_TT].max() == 0 and second[:, :, near_TT].min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers, reach", [(2, 2), (3, 4)])
 @pytest.mark.parametrize("read", [False, True])
 def test_no_gradient_comes_from_outside_the_windows(layers, reach, read):
@@ -159,6 +160,7 @@ def test_the_execution_changes_nothing(execution):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(other), gradient(CONFIG))
 
 
+@pytest.mark.slow
 def test_kernels_that_add_to_the_hidden_states_start_smaller_in_deeper_encoders():
     """By 1 / sqrt(2 L), as transformers' `ModernBertPreTrainedModel._init_weights` draws them."""
     config = dataclasses.replace(CONFIG, layers=8, width=64, feedforward=128)

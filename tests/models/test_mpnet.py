@@ -176,6 +176,7 @@ def test_the_last_prediction_is_that_of_a_row_in_which_the_others_are_known():
         np.testing.assert_allclose(predicted[place], plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"unroll": True}, {"remat": "full"}, {"remat": "dots"}], ids=str)
 def test_the_execution_changes_nothing(how):
     @functools.partial(jax.jit, static_argnames="config")

@@ -29,7 +29,6 @@ from tests import batches
 from tests.training import trainer
 
 ENCODERS = {
-    "BERT": {},
     "ALBERT": {"embeddings": BertEmbeddings(8), "sharing": "all"},
     "ModernBERT": batches.LOCAL,
     "MobileBERT": {"block": MobileBertBlock(inner_width=8, feedforwards=2), "embeddings": MobileBertEmbeddings(8)},

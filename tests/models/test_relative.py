@@ -215,6 +215,7 @@ def gradient(config: EncoderConfig) -> dict:
     return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(predict(config, params)))))(params_of(CONFIG))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"unroll": True}, {"remat": "full"}, {"remat": "dots"}], ids=str)
 def test_the_execution_changes_nothing(how):
     other = dataclasses.replace(CONFIG, execution=Execution(**how))

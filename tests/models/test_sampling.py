@@ -34,6 +34,7 @@ def test_a_class_of_probability_one_is_always_drawn():
         np.testing.assert_array_equal(sample(jnp.array(sure), jax.random.key(seed)), [0, 127, 255])
 
 
+@pytest.mark.slow
 def test_rows_with_their_own_keys_draw_the_same_in_any_batch():
     logits = jnp.array(np.random.default_rng(0).normal(size=(6, 4, 128)).astype(np.float32))
     keys = jax.random.split(jax.random.key(0), 6)

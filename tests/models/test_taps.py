@@ -73,6 +73,7 @@ def lowered(function, **variables) -> str:
     return jax.jit(jax.grad(loss)).lower(params_of()).as_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [masked_lm, tags, classes])
 def test_unused_taps_leave_the_program_as_it_is(function, monkeypatch):
     plain, masked = lowered(function), lowered(function, taps={"encoder": ONES})
@@ -86,6 +87,7 @@ def test_unused_taps_leave_the_program_as_it_is(function, monkeypatch):
     assert lowered(function) == plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [masked_lm, tags, classes])
 @pytest.mark.parametrize("name", taps.MASKS)
 def test_a_mask_of_ones_changes_nothing(function, name):
@@ -149,6 +151,7 @@ PACKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", taps.MASKS)
 def test_a_mask_per_example_acts_on_its_example_only(name):
     masks = {name: jnp.ones((*ONES[name].shape, 2, 2)).at[1, 0, 0, 1].set(0.0)}

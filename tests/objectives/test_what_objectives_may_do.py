@@ -358,6 +358,7 @@ def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flag
     assert runs.score_export(tmp_path / "whole")["eval"] == pytest.approx(summary, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_embeddings_in_the_place_of_tokens():
     """A share of 0 is the objective without mixing; of 1, that of the rows in reverse order; a half is neither."""
     objective, plain = module("mixed").Mixed(share=0.0), MaskedLM()

@@ -43,6 +43,7 @@ def branch_of(trunk: Path) -> list[str]:
     return [f"--config.init_from={trunk}@40", "--config.init_state=True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", LENGTHS)
 def test_a_branch_is_the_uninterrupted_run_bit_for_bit(flags, trunk, tmp_path, caplog, steps):
     """Weights, average of weights, metrics and totals: those of one run with the schedule of the branch."""
@@ -70,6 +71,7 @@ def test_a_branch_is_the_uninterrupted_run_bit_for_bit(flags, trunk, tmp_path, c
     assert message.endswith(" stages.0.steps: 48 -> 56" if steps == 16 else f"decay_steps: 0 -> {steps}")
 
 
+@pytest.mark.slow
 def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
     """Killed runs resume from checkpoints of their own; nobody needs the trunk then. Other data fit to any batch."""
     corpus = runs.write_corpus(tmp_path / "other.txt", documents=40)

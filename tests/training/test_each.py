@@ -95,6 +95,7 @@ def test_combinations_that_take_other_layers_are_not_other_data():
     assert each._reads(one) == each._reads(dataclasses.replace(one, seed=1))
 
 
+@pytest.mark.slow
 def test_seeds_read_the_same_data_and_release_their_state(flags, tmp_path, capsys):
     """A corpus that has changed between two seeds would make one mean of two experiments."""
     corpus = runs.write_corpus(tmp_path / "corpus.txt")

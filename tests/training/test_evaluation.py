@@ -72,6 +72,7 @@ def evaluation(store, params):
     return evaluate(store)(params)
 
 
+@pytest.mark.slow
 def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     """Ten rows in batches of four and in one of ten: the two empty rows of the last one count nothing."""
     whole = program(store, batch=ROWS)
@@ -212,16 +213,11 @@ def test_every_registered_objective_that_masks_tokens_has_declared_its_baselines
 def test_states_are_compared_by_a_score_or_by_the_loss_of_the_first_term(kind):
     """By name: `jax.jit` sorts the keys of dicts, so the first loss of an evaluation is the first by alphabet."""
     objective = (made := test_flops.program(kind, test_flops.SMALL)).task.objective
-    terms = []
-
-    def trace(params, frozen, batch):
-        terms.extend(objective.terms(made.task.model, params, frozen, batch, jax.random.key(0), False)[0])
-
     batch = {
         name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in test_flops.arguments(made).items()
     }
-    frozen = jax.eval_shape(lambda: objective.frozen_params(made.encoder))
-    jax.eval_shape(trace, made.abstract_state["params"], frozen, batch)
+    terms = []
+    jax.eval_shape(lambda batch: terms.extend(objective.weights(batch)), batch)
     assert objective.best_metric
     if objective.best_metric.endswith("_loss") and kind != "electra":  # detection is its second term
         assert objective.best_metric == f"{terms[0]}_loss"

@@ -49,6 +49,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_hosts(feeds, hosts):
         assert_equal({name: np.concatenate([part[name] for part in slices]) for name in expected}, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_do_not_depend_on_the_number_of_workers(feeds, workers):
     make = LocalBatches(at, feeds, (1,), 2)

@@ -43,7 +43,6 @@ from bertjax.training.stage_flops import of_stage
 from tests import batches
 
 SMALL = EncoderConfig(vocab_size=1024, layers=2, width=128, heads=2, feedforward=512, max_positions=32)
-LARGER = dataclasses.replace(SMALL, vocab_size=8064, layers=6, width=256, heads=4, feedforward=1024, max_positions=128)
 # Rows that a CPU computes in parts.
 LONG = dataclasses.replace(SMALL, max_positions=kernels.SHORTEST_IN_PARTS)
 
@@ -115,7 +114,7 @@ def products(jaxpr) -> int:
     return total
 
 
-@pytest.mark.parametrize(("kind", "encoder"), [("mlm", LARGER), ("mlm", LONG), *((kind, SMALL) for kind in KINDS)])
+@pytest.mark.parametrize(("kind", "encoder"), [("mlm", LONG), *((kind, SMALL) for kind in KINDS)])
 def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
     made = program(kind, encoder)
     assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
@@ -166,19 +165,11 @@ def test_a_frozen_encoder_has_no_backward_pass():
     "kind, encoder, stage, settings, saved",
     [
         ("mlm", SMALL, {"frozen_layers": 2}, {}, 0.629),  # the embeddings too, with which the head multiplies
-        (
-            "mlm",
-            SMALL,
-            {"frozen_layers": 1},
-            {},
-            0.033,
-        ),  # embeddings alone: the scan computes every layer's gradient
         ("mlm", SMALL, {"frozen": ("layers/.*kernel$",)}, {}, 0.285),  # the layers still pass gradients on
-        ("mlm", SMALL, {"frozen": ("embeddings/word$",)}, {}, 0.033),
         ("classification", SMALL, {}, {"lora": LoraConfig(rank=2)}, 0.253),
         ("mlm", LONG, {"frozen": ("layers/.*kernel$",)}, {}, 0.196),
     ],
-    ids=["all_layers", "one_layer", "kernels", "words", "lora", "long_rows"],
+    ids=["all_layers", "kernels", "lora", "long_rows"],
 )
 def test_the_formula_counts_the_products_of_a_step_with_frozen_parameters(kind, encoder, stage, settings, saved):
     """Those of the whole traced step, as it is dispatched in a frozen stage; the next one has no such share."""

@@ -65,6 +65,7 @@ def test_what_a_stage_freezes_does_not_change(trained):
     assert (after[KERNEL][2] != params[KERNEL][2]).all()
 
 
+@pytest.mark.slow
 def test_training_of_it_starts_as_in_a_new_run(trained):
     """The first update is corrected as the first of a run: gradient / |gradient|, whatever the step of the run."""
     before, _, _, _ = parts_of(trained[1][0])

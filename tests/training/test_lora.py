@@ -75,6 +75,7 @@ def test_a_merged_kernel_computes_what_kernel_and_factors_compute():
         np.testing.assert_allclose(inputs @ kernel, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_factors_follow_from_those_of_the_kernel():
     """dA = alpha / rank * dW B^T and dB = alpha / rank * A^T dW; frozen params have a gradient of 0."""
     params, batch = with_factors(), batches.make()

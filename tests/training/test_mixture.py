@@ -106,6 +106,7 @@ def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, ca
     assert scored["order/sop_loss"] == pytest.approx(records[-1]["eval/heldout/order/sop_loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", ["n" * 30 + "o" * 6, "nnnno" * 6], ids=["late", "rare"])
 def test_a_parameter_is_updated_as_in_a_run_of_its_own_steps(turns, monkeypatch):
     """With a constant gradient each corrected update of Adam is the gradient's sign times the rate, in any mixture."""

@@ -49,6 +49,7 @@ def trained_apart(optimizer: optax.GradientTransformation, params: dict, rate: f
     return seen
 
 
+@pytest.mark.slow
 def test_an_optimizer_from_outside_sees_each_layer_by_itself():
     """optax's Muon orthogonalizes the matrices of layers and leaves their biases and norms to Adam."""
     params = stacked_params()
@@ -207,6 +208,7 @@ def test_a_step_moves_against_the_gradient_and_decays_by_its_own_setting_only():
     np.testing.assert_array_equal(after["heads"]["bias"], params["heads"]["bias"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["adamw", "muon", "optax.contrib:muon"])
 def test_after_a_reset_the_optimizer_is_a_new_one(kind):
     """Muon keeps coefficients in its state, which are not 0 at first."""

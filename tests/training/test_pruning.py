@@ -57,6 +57,7 @@ def test_the_share_of_weights_falls_by_a_cubic_schedule(step, remaining):
     assert PruningConfig("movement").remaining_at(step, STEPS) == pytest.approx(remaining, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", [0, 30, STEPS])
 def test_the_highest_scores_of_each_layer_remain(kind, step):
@@ -117,6 +118,7 @@ def test_the_gradient_of_scores_is_that_of_the_pruned_weights_times_the_weights(
         assert of_scores[place] == pytest.approx(difference, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_step_are_those_of_the_pruned_model():
     config, batch = ModelParams(pruning=PruningConfig("movement"), steps=STEPS), batches.make()
     trained = dataclasses.replace(make_step(), model_params=config)

@@ -68,6 +68,7 @@ class Rising(Classification):
         return {"classification": step / 100}
 
 
+@pytest.mark.slow
 def test_the_loss_is_weighted_as_at_the_last_step(small, labeled, result):
     rising = dataclasses.replace(labeled.encoded(small), objective=Rising(("bad", "good")))
     trained = dataclasses.replace(small, export=small.export._replace(numbers={"steps": 300}))

@@ -28,6 +28,7 @@ def result(pretrained, finetuned, texts) -> Result:
     return Fixed().run([pretrained, finetuned], [texts])
 
 
+@pytest.mark.slow
 def test_the_overlap_is_that_of_a_loop(result, pretrained, texts):
     encoded = texts.encoded(pretrained)
     overlaps = {pattern: [] for pattern in FIXED_PATTERNS}

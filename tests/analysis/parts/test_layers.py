@@ -78,6 +78,7 @@ def test_figures_have_captions_and_alternatives(result):
     assert result.figures[-1].draw().axes
 
 
+@pytest.mark.slow
 def test_trees_and_tags_are_probed_beside_random_weights(pretrained, tmp_path):
     paths = [tmp_path / name for name in ("a.conllu", "b.conllu")]
     for path in paths:

@@ -114,6 +114,7 @@ def test_divergences_are_those_of_loops(pretrained, texts, attended):
     np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences(pretrained, masked, derivatives, monkeypatch):
     """A cell of the attention of the first layers is moved; the loss changes by the sum of its derivatives."""
     objective, plain = pretrained.objective, attention.attend
@@ -168,6 +169,7 @@ def test_the_loss_is_weighted_as_at_the_last_step(pretrained, texts, monkeypatch
     np.testing.assert_allclose(weighted.arrays[name], 3.0 * plain.arrays[name], rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_packed_rows_have_the_sums_of_single_rows(pretrained, texts, kinds):
     encoded, encoder = texts.encoded(pretrained), pretrained.encoder
     functions = [

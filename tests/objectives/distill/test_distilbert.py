@@ -71,6 +71,7 @@ def losses(
     }
 
 
+@pytest.mark.slow
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher):
     result = losses(teacher, params_of(batches.ENCODER))
     assert result["soft"] == 0.0 and result["agreement"] == 1.0

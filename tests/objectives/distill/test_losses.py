@@ -311,6 +311,7 @@ def test_every_objective_has_every_loss(kind):
     assert after < before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["soft"], list(LOSSES)], ids=["head", "all"])
 def test_groups_of_layers_learn_what_layers_with_copies_of_their_parameters_learn(names):
     """In both models, whose heads read a mix of all layers."""

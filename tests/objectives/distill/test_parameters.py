@@ -83,6 +83,7 @@ def expected(direction, params, teacher, pairs):
     return np.mean(distances)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["up", "down"])
 @pytest.mark.parametrize("layer_map, pairs", [("uniform", ((1, 2), (2, 4))), ("pairs", ((2, 1),))])
 def test_it_is_the_mean_squared_difference_of_projected_parameters(direction, layer_map, pairs):

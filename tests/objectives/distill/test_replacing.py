@@ -52,6 +52,7 @@ def whole_loss(params):
     return PLAIN.terms(PLAIN.model(PREDECESSOR), params, None, BATCH, None, True)[0]["classification"]
 
 
+@pytest.mark.slow
 def test_all_modules_replaced_is_fine_tuning_of_the_successor():
     params = params_of(SUCCESSOR)
     np.testing.assert_allclose(loss(params, 1.0), plain_loss(params), rtol=1e-6)
@@ -68,6 +69,7 @@ def test_no_module_replaced_is_the_predecessor_and_its_layers_have_no_gradient()
     assert np.any(gradient["heads"]["classification"]["kernel"])
 
 
+@pytest.mark.slow
 def test_a_module_is_layers_of_the_predecessor_in_a_row():
     """With the second module replaced, the model has layers 0 and 1 of the predecessor and layer 1 of the successor."""
     own, other = params_of(SUCCESSOR)["encoder"]["layers"], params_of(PREDECESSOR, 0.2)["encoder"]["layers"]

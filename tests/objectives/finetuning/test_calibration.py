@@ -23,6 +23,7 @@ def loss(probabilities_MC: np.ndarray, labels_M: np.ndarray, temperature: float)
     return -scores_MC[np.arange(len(labels_M)), labels_M].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
 def test_the_temperature_minimizes_the_cross_entropy(true):
     probabilities_MC, labels_M = drawn(true)

@@ -54,6 +54,7 @@ def case_of(objective, store):
     return objective, module, params, ragged
 
 
+@pytest.mark.slow
 def test_packed_rows_give_the_terms_of_single_ones(case, store):
     objective, module, params, ragged = case
     results = []

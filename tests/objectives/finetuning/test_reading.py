@@ -52,6 +52,7 @@ def outputs(objective, model, params, batch) -> jax.Array:
     return objective.apply(model, params, batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", range(LAYERS + 1))
 def test_a_mix_of_one_layer_is_that_layer(case, layer):
     objective, model, params, batch = case

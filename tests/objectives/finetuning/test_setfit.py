@@ -29,6 +29,7 @@ def case():
     return *module_and_params(OBJECTIVE, alone), alone, packed
 
 
+@pytest.mark.slow
 def test_pairs_of_the_batch_are_those_of_the_definition(case):
     module, params, alone, packed = case
     hidden_BTD = module.apply({"params": params}, alone, method="encode").hidden
@@ -46,6 +47,7 @@ def test_pairs_of_the_batch_are_those_of_the_definition(case):
         assert metrics == labels_alone[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_labels_train_the_head_alone_and_pairs_the_encoder_alone(case, pooling):
     _, _, _, batch = case

@@ -86,6 +86,7 @@ def test_the_loss_is_the_mean_of_log_probabilities():
     assert metrics["clm_accuracy"][1] == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read_BK", [None, np.array([[1, 7]])])
 def test_the_last_token_of_an_example_is_its_summary(read_BK):
     """[CLS] sees only itself; whatever the batch says about it, a reader of pooled states learns of the whole text."""

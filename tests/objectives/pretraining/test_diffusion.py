@@ -5,6 +5,7 @@ import itertools
 
 import jax
 import numpy as np
+import pytest
 
 from bertjax.data.batch import Draw, place
 from bertjax.data.masking import UniformMasking, mask
@@ -51,6 +52,7 @@ def test_weights_sum_to_the_maskable_tokens_whatever_was_drawn():
         assert not features["diffusion_dropped_B"].any()
 
 
+@pytest.mark.slow
 def test_the_expected_loss_is_the_mean_over_all_orders():
     """The chain rule in every order of four tokens, against all subsets that the objective can draw."""
     examples, _ = placed([6])

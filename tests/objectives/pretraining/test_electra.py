@@ -85,6 +85,7 @@ def gradients_of(objective: Electra) -> dict[str, dict[str, float]]:
     }
 
 
+@pytest.mark.slow
 def test_the_discriminator_sends_no_gradient_to_the_generator():
     """Its gradients reach only the embeddings that both share (section 2)."""
     reached = {path for path, largest in gradients_of(OBJECTIVE)["rtd"].items() if largest > 0.0}
@@ -100,6 +101,7 @@ def test_the_generator_sends_gradients_to_the_shared_embeddings_only():
     assert any(path.startswith("generator/encoder/layers/") for path in reached)
 
 
+@pytest.mark.slow
 def test_disentangled_the_discriminator_trains_only_its_difference_to_the_words_of_the_generator():
     reached = {path for path, largest in gradients_of(GDES)["rtd"].items() if largest > 0.0}
     assert not any(path.startswith(("generator/", "heads/mlm/")) for path in reached)
@@ -110,6 +112,7 @@ def test_disentangled_the_discriminator_trains_only_its_difference_to_the_words_
     assert "generator/encoder/embeddings/position" in reached  # only words are shared
 
 
+@pytest.mark.slow
 def test_disentangled_embeddings_start_as_shared_ones():
     batch, key = batches.make(), jax.random.key(0)
     models = {objective: objective.model(batches.ENCODER) for objective in (OBJECTIVE, GDES)}

@@ -35,6 +35,7 @@ def test_the_causal_task_computes_what_a_causal_encoder_does():
     np.testing.assert_array_equal(NextToken().apply(model, params, batch), CausalLM().apply(causal, params, batch))
 
 
+@pytest.mark.slow
 def test_a_masked_token_is_predicted_from_the_state_before_it():
     batch, params = made(MaskedNextToken())
     model = MaskedNextToken().model(ENCODER)

@@ -117,6 +117,7 @@ def test_the_memory_of_half_of_the_examples_is_the_text_after():
     assert 17 <= sum(is_after) <= 43  # of 60, since the 20 coins of the shortest example do not show; deviation 3.9
 
 
+@pytest.mark.slow
 def test_the_memory_changes_gradients_and_no_loss():
     """tests/models/test_relative.py tests where the gradients stop."""
     batch = features(PermutationLM(memory=True))

@@ -81,6 +81,7 @@ def test_a_hook_sees_each_moment_in_order_and_leaves_the_run_as_it_is(flags, und
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
 def test_a_hook_sees_a_stop_and_may_differ_at_the_next_start(flags, tmp_path, monkeypatch):
     monkeypatch.setattr(Recording, "calls", [])
     workdir = tmp_path / "run"
@@ -116,6 +117,7 @@ def test_an_error_in_a_hook_ends_the_run_and_all_hooks_are_closed(flags, tmp_pat
     assert failure["step"] == 7
 
 
+@pytest.mark.slow
 def test_an_error_at_the_end_is_raised_after_the_export(flags, tmp_path):
     workdir = tmp_path / "run"
     with pytest.raises(AttributeError, match="from on_close"):
@@ -153,6 +155,7 @@ def test_no_moment_comes_before_a_hook_has_started_and_what_it_stores_comes_back
     assert first == {} and second.items() >= Starts.stored.items()
 
 
+@pytest.mark.slow
 def test_a_stop_while_a_finished_run_is_evaluated_again_is_a_stop(flags, tmp_path):
     """A preemption during the export, and another one after the restart."""
     workdir, steps = tmp_path / "run", itertools.count(1)

@@ -113,6 +113,7 @@ def collectives(
     return dtypes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["gathered", "fsdp"])
 @pytest.mark.parametrize(
     ("dtype", "reduction"), [("bfloat16", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")]
