@@ -4,11 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import Frame, kept_of_pair, special_tokens, truncate
+from bertjax.data.labeled.windows import most_context, windows
 from bertjax.runtime.errors import UserError
 
 CLS, SEP = -1, -2
@@ -88,8 +89,38 @@ def test_take_gives_the_examples_in_the_order_of_the_indices(store):
 @pytest.mark.parametrize("second, least", [(None, 2), ([[3]], 3)])
 def test_an_example_needs_room_for_its_special_tokens(second, least):
     truncate([[1, 2]], second, least)
-    for seq_len in range(least):
-        with pytest.raises(
-            UserError, match=rf"^seq_len={seq_len} is too short; \[CLS\] and \[SEP\] take {least}: raise"
-        ):
-            truncate([[1, 2]], second, seq_len)
+    with pytest.raises(UserError, match=rf"^seq_len={least - 1} is too short; .* take {least}: raise"):
+        truncate([[1, 2]], second, least - 1)
+
+
+@pytest.mark.parametrize(
+    "length, room, stride, expected",
+    [
+        (5, 5, 2, [[0, 5]]),
+        (6, 5, 2, [[0, 5], [2, 6]]),
+        (10, 4, 2, [[0, 4], [2, 6], [4, 8], [6, 10]]),
+        (10, 4, 9, [[0, 4], [4, 8], [8, 10]]),  # a stride longer than a window would lose tokens
+        (1, 1, 1, [[0, 1]]),
+    ],
+)
+def test_windows_as_literals(length, room, stride, expected):
+    assert windows(length, room, stride).tolist() == expected
+
+
+@settings(deadline=None)
+@given(length=st.integers(1, 80), room=st.integers(1, 60), stride=st.integers(1, 60))
+def test_every_token_is_in_a_window_and_belongs_to_one(length, room, stride):
+    bounds = windows(length, room, stride)
+    owners = most_context(bounds)
+    assert len(owners) == length
+    starts, stops = bounds[owners].T
+    tokens = np.arange(length)
+    assert np.all((starts <= tokens) & (tokens < stops))
+    assert np.all(np.diff(bounds, axis=1) <= room) and np.all(np.diff(bounds[:, 0]) > 0)
+    for token, owner in zip(tokens, owners):
+        context = [min(token - start, stop - 1 - token) for start, stop in bounds if start <= token < stop]
+        assert min(token - bounds[owner, 0], bounds[owner, 1] - 1 - token) == max(context)
+
+
+def test_a_token_belongs_to_the_window_with_the_longest_shorter_side():
+    assert most_context(np.array([[0, 6], [3, 9]])).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]

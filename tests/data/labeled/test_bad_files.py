@@ -7,14 +7,27 @@ import math
 import pytest
 
 from bertjax.config.config import from_dict
+from bertjax.data.labeled.choices import Choices
+from bertjax.data.labeled.label_sets import LabelSets
+from bertjax.data.labeled.questions import Questions
+from bertjax.data.labeled.race import Race
+from bertjax.data.labeled.repeated import RepeatedText
+from bertjax.data.labeled.siamese import SiamesePairs
+from bertjax.data.labeled.tagged import Tagged
+from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime import command_line
+from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
 from tests import labeled_files
 
 SETTINGS = {  # {format: (objective, suffix, settings of the examples)}
     "csv": ("classification", ".csv", {"kind": "labeled_text", "text": "text"}),
     "tsv": ("classification", ".tsv", {"kind": "labeled_text", "text": "text"}),
+    "numbered": ("classification", ".csv", {"kind": "labeled_text", "text": "0", "label": "2"}),
     "jsonl": ("classification", ".jsonl", {"kind": "labeled_text", "text": "text"}),
+    "json": ("classification", ".json", {"kind": "labeled_text", "text": "text"}),
+    "sets": ("multi_label", ".jsonl", {"kind": "label_sets", "text": "text"}),
+    "columns": ("multi_label", ".csv", {"kind": "label_sets", "text": "text", "label_columns": ["yes"]}),
     "sts": ("regression", ".tsv", {"kind": "labeled_text", "text": "one", "pair": "two", "label": "score"}),
     "scores": ("regression", ".jsonl", {"kind": "labeled_text", "text": "text", "label": "score"}),
     "pairs": ("embedding_regression", ".csv", {"kind": "siamese_pairs", "text": "a", "pair": "b", "label": "score"}),
@@ -28,7 +41,8 @@ SETTINGS = {  # {format: (objective, suffix, settings of the examples)}
 }
 EXAM = {"article": "abc cab", "questions": ["bid"], "options": [["abc", "cab", "bad", "fed"]], "answers": ["B"]}
 SQUAD_QUESTION = {"id": "1", "question": "bid", "answers": [{"text": "ada", "answer_start": 4}]}
-WORD = "1\tabc\tabc\tNOUN" + "\t_" * 6 + "\n"
+FLAT = '{"id": "1", "question": "bid", "context": "abc ada", "answers": {"text": ["ada"], "answer_start": [4]}}\n'
+UD = "".join(f"{number}\tabc\tabc\t{tag}" + "\t_" * 6 + "\n" for number, tag in ((1, "NOUN"), (2, "VERB"))) + "\n"
 LONG = 2 * 131_072
 
 
@@ -38,6 +52,10 @@ def lines(*records: dict) -> str:
 
 def labeled(*labels: object) -> str:
     return lines(*({"text": "abc", "label": label} for label in labels))
+
+
+def choice(**parts) -> str:
+    return lines({"context": "abc", "choices": ["cab", "bad"], "label": 1} | parts)
 
 
 def squad(context="abc ada", **question) -> str:
@@ -52,133 +70,143 @@ def exam(**parts) -> str:
 GOOD = {
     "csv": "text,label\nabc,yes\ncab,no\n",
     "tsv": "text\tlabel\nabc\tyes\ncab\tno\n",
-    "jsonl": lines({"text": "abc", "label": "yes"}, {"text": "cab", "label": "no"}),
+    "numbered": "abc,1,yes\ncab,2,no\n",
+    "jsonl": labeled("yes", "no"),
+    "json": json.dumps([{"text": "abc", "label": "yes"}, {"text": "cab", "label": "no"}]),
+    "sets": labeled(["yes"], "yes,no"),
+    "columns": "text,yes\nabc,1\ncab,0\n",
     "sts": "one\ttwo\tscore\nabc\tcab\t2.5\nbad\tfed\t0\n",
     "scores": lines({"text": "abc", "score": 1}, {"text": "cab", "score": 2.5}),
     "pairs": "a,b,score\nabc,cab,2.5\nbad,fed,0\n",
     "repeated": "abc\ncab\n",
-    "choices": lines({"context": "abc", "choices": ["cab", "bad"], "label": 1}),
+    "choices": choice(),
     "swag": "context,a,b,label\nabc,cab,bad,1\n",
     "race": exam(),
     "squad": squad(),
     "conll": "abc X O\nada X B-PER\n\ncab X O\n",
-    "conllu": WORD + WORD.replace("1\t", "2\t").replace("NOUN", "VERB") + "\n",
+    "conllu": UD,
 }
 # (format, content of the file, part of the message)
 BAD = [
     ("csv", "", "has no rows"),
-    ("csv", "text,label\n", "has no rows"),
     ("csv", "text,label\nabc, cab,yes\n", ":2 has 3 fields, not 2; write a field with a comma in double quotes"),
-    ("csv", "text,label\nabc\n", ":2 has 1 fields, not 2; give every line all columns"),
-    ("csv", "text,label,text\nabc,yes,cab\n", "has 2 columns 'text'; rename all but one of them"),
-    ("csv", "text;labels\nabc;yes\n", "has no column 'label'; it has 'text', 'labels'; rename a column"),
-    (
-        "csv",
-        "a comic book,comedy\nold news,news\n",
-        "rename a column, name one of these, or give the numbers of all, counted from 0",
-    ),
+    ("csv", "text,label\nabc\n", ":2 has 1 fields, not 2; give"),
+    ("csv", "text,label,text\nabc,yes,cab\n", "has 2 columns 'text'; rename"),
+    ("csv", "text;labels\nabc;yes\n", "has no column 'label'; it has 'text', 'labels'; rename"),
     ("csv", 'text,label\n"abc,yes\ncab,no\n', ":2: a quote is broken"),
     ("csv", 'text,label\nabc,yes\n"cab" bad,no\n', ":3: a quote is broken"),
-    ("csv", "text,label\nabc,\n", "has no label in 'label' in any record; fill them in, or name another file"),
+    ("csv", "text,label\nabc,yes\ntext,label\n", ":3 has the names of the columns again; remove"),
     ("csv", "text,label\nabc,yes\n , no\n", ":3 has no text in 'text'"),
     ("csv", "text,label\nabc,yes\n".encode("utf-16"), ":1 is not UTF-8: its byte 0 is 0xff; it starts like UTF-16"),
     ("csv", "text,label\ncaf\u00e9,yes\n".encode("latin-1"), ":2 is not UTF-8"),
-    ("csv", "text,label\rabc,yes\rcab,no\r", "has no column 'label'"),
+    ("csv", "text,label\rabc,yes\rcab,no\r", "its lines end with a carriage return alone, as on old Macs: convert"),
+    ("csv", b"PK\x03\x04" + bytes(50), ":1 is not UTF-8: it starts like a .docx, .xlsx or .doc; save"),
     ("csv", "," * 100_000, "has no column 'text'"),
+    ("numbered", "Text,id,Label\na,1,x\n", ":1 has the names of the columns ('Text', 'Label'), and columns are gi"),
     ("tsv", "text\tlabel\nabc\n", ":2 has 1 fields, not 2; give every line all columns, or set examples.quoted"),
-    ("tsv", "text\tlabel\tlabel\nabc\tyes\tno\n", "has 2 columns 'label'"),
     ("tsv", "text label\nabc yes\n", "has no column 'text'"),
-    ("tsv", "text\tlabel\nabc\t \n", "has no label in 'label' in any record"),
+    ("tsv", "text\tlabel\nabc\t \n", "has no label in 'label' in any record; fill"),
     ("tsv", "text\tlabel\nabc\tcab\tyes\n", ":2 has 3 fields, not 2; remove a tab that is inside of a field"),
     ("tsv", b"\x00" * 1000, "is not UTF-8: 1,000 of 1,000 bytes are zero"),
     ("tsv", "\n\n\n", "has no rows"),
-    ("jsonl", "", "has no rows"),
     ("jsonl", "[]\n", ":1 is not a JSON object"),
     ("jsonl", '{"text": "abc", "label": "yes"\n', ":1 is not JSON"),
     ("jsonl", "[" * 100_000 + "\n", ":1 is not JSON"),
     ("jsonl", '{"text": "abc", "label": ' + "1" * 5_000 + "}\n", ":1 is not JSON"),
-    ("jsonl", lines({"text": "abc"}), ":1 has no field 'label'"),
+    ("jsonl", lines({"text": "abc"}), ":1 has no field 'label', it has 'text'; correct"),
     ("jsonl", lines({"text": 3, "label": "yes"}), ":1 has no text in 'text'"),
-    ("jsonl", lines({"text": None, "label": "yes"}), ":1 has no text in 'text'"),
     ("jsonl", lines({"text": "a \ud800 b", "label": "yes"}), ":1: text holds a lone surrogate"),
     ("jsonl", labeled("\udfff"), ":1: label holds a lone surrogate"),
     ("jsonl", labeled(None, math.nan, "-", ""), "has no label in 'label' in any record"),
     ("jsonl", labeled(["yes"]), """:1 has the label "['yes']" in 'label'; write a text or"""),
     ("jsonl", labeled(1, 1.0, "1"), ":3 has the label '1', which is a text, and other labels of the file are a number"),
     ("jsonl", labeled(1, 0, True), ":3 has the label 'True', which is true or false"),
+    ("json", '{"text": "a"\n', "is not JSON"),
+    ("json", '{"data": []}', "is not an array of objects: it is"),
     ("sts", "one\ttwo\tscore\nabc\tcab\thigh\n", ":2 has the label 'high', which is not a number"),
-    ("sts", "one\ttwo\tscore\nabc\tcab\tnan\n", ":2 has the label 'nan', which is not a number"),
-    ("sts", "one\ttwo\tscore\nabc\tcab\t\n", "has no label in 'score' in any record"),
     ("sts", "one\ttwo\tscore\nabc\t\t3\n", ":2 has no text in 'two'"),
-    ("sts", "one\tscore\nabc\t3\n", "has no column 'two'"),
     ("scores", lines({"text": "abc", "score": math.inf}), ":1 has the label inf, which is not a number"),
     ("scores", '{"text": "abc", "score": 1' + "0" * 400 + "}\n", "which is not a number"),
     ("scores", lines({"text": "abc", "score": {"a": 1}}), "write a text or a number"),
-    ("pairs", "a,b,score\nabc,cab\n", ":2 has 2 fields, not 3"),
     ("pairs", "a,b,score\nabc, cab, bad,3\n", ":2 has 4 fields, not 3"),
+    ("pairs", "a,b,score\nabc, ,3\n", ":2 has no text in 'b'"),
     ("pairs", "a,b,score\nabc,cab,1e999\n", ":2 has the label '1e999', which is not a number"),
-    ("pairs", "a,a,b,score\nabc,bad,cab,3\n", "has 2 columns 'a'"),
     ("repeated", " \n\n", "has no lines of text"),
     ("repeated", b"abc\n\xff\n", ":2 is not UTF-8"),
-    ("choices", lines({"context": "abc", "choices": [], "label": 0}), ":1 has 0 choice"),
-    ("choices", lines({"context": "abc", "choices": {"a": "b"}, "label": 0}), ":1 has 1 choice"),
-    ("choices", lines({"context": "abc", "choices": ["a", "\ud800"], "label": 0}), ": choices holds a lone surrogate"),
-    ("choices", lines({"context": "abc", "choices": ["a", "b"], "label": 2}), ":1 has the label 2"),
-    ("choices", lines({"context": "abc", "choices": ["a", "b"], "label": 0.5}), ":1 has the label 0.5"),
-    ("choices", lines({"context": "abc", "choices": ["a", "b"], "label": None}), ":1 has the label None"),
-    ("swag", "context,a,b,label\nabc,cab,bad,1,\n", ":2 has 5 fields, not 4"),
+    ("sets", lines({"text": "abc", "label": {"a": 1}}), ":1 has the labels \"{'a': 1}\" in 'label'; write an array"),
+    ("sets", labeled(["a"], [["b"]]), ":2 has the labels"),
+    ("sets", labeled("a", "['a', 'b']"), "a list written as text; write names with ',' between them, or arrays in a"),
+    ("columns", "text,yes\nabc,1\nbcd,2\n", ":3 has '2' in 'yes'; write 1"),
+    ("choices", choice(choices=[]), ":1 has 0 choice"),
+    ("choices", choice(choices="abc"), ":1 has 1 choice; set examples.choices"),
+    ("choices", choice(choices=["a", " "]), ":1 has no text in 'choices'"),
+    ("choices", choice(choices=["a", "\ud800"]), ": choices holds a lone surrogate"),
+    ("choices", choice(context=""), ":1 has no text in 'context'"),
+    ("choices", choice(label=2), ":1 has the label 2; write the number of the correct choice, from 0 to 1"),
+    ("choices", choice(label=0.5), ":1 has the label 0.5"),
+    ("choices", choice(label=None), ":1 has the label None"),
+    ("choices", choice() + choice() + choice(choices=["a"] * 3), ":3 has 3 choices, others have 2; give"),
     ("swag", "context,a,b,label\nabc,cab,,1\n", ":2 has no text in 'b'"),
     ("swag", "context,a,b,label\nabc,cab,bad,b\n", ":2 has the label 'b'"),
-    ("race", "", "is not JSON"),
     ("race", "[" * 100_000, "is not JSON that can be read"),
+    ("race", "[]", "is not a JSON object with an article and its questions"),
+    ("race", exam(article=" "), "has no text in 'article'"),
     ("race", exam(article="a \udcff"), "article holds a lone surrogate"),
+    ("race", exam(questions=[None]), "questions[0] is None, not a text"),
     ("race", exam(questions=["\udcff"]), "questions[0] holds a lone surrogate"),
-    ("race", exam(options=[["a", "b", "c"]]), "options[0] must be a list of 4 texts"),
-    ("race", exam(answers=["E"]), "answers[0] is 'E'"),
+    ("race", exam(options=[["a", "b", "c", 4]]), "options[0] must be a list of 4 texts"),
+    ("race", exam(answers=["E"]), "answers[0] is 'E'; write one of A, B, C, D"),
     ("race", exam(answers=...), "must have lists 'questions', 'options' and 'answers' of one length"),
     ("race", b"\xff" + exam().encode(), "is not UTF-8"),
-    ("squad", "", "is not JSON"),
-    ("squad", "{" * 100, "is not JSON"),
     ("squad", "[" * 100_000, "is not JSON that can be read"),
     ("squad", '{"version": ' + "1" * 5_000 + "}", "is not JSON that can be read"),
-    ("squad", '{"data": {}}', "has no list 'data'"),
+    ("squad", '{"data": {}}', "has no list 'data'; give"),
+    ("squad", '{"data": []}', "has no questions; give"),
+    ("squad", '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0] has no text 'context'"),
     ("squad", squad(context="a \ud800 b"), "context holds a lone surrogate"),
-    ("squad", squad(question="\ud800"), "question holds a lone surrogate"),
+    ("squad", squad(question=" "), "qas[0] has no text in 'question'"),
     ("squad", squad(id="\ud800"), "id holds a lone surrogate"),
     ("squad", squad(question=...), "has no text 'question'"),
-    ("squad", squad(answers=[{"text": "ada", "answer_start": 1}]), "is not in the context at its answer_start"),
     ("squad", squad(answers=[{"text": "ada", "answer_start": 10**30}]), "is not in the context at its answer_start"),
-    ("squad", squad(answers=[]), "has no answer"),
+    ("squad", squad(answers=[{"text": "a", "answer_start": -3}]), "is not in the context at its answer_start; correct"),
+    ("squad", squad(answers=[{"text": "ada", "answer_start": "0"}]), "answers[0] has no number 'answer_start'"),
+    ("squad", squad(answers=[]), "has no answer; add"),
+    ("squad", squad(is_impossible="no"), "has no true or false 'is_impossible'"),
     ("squad", squad(context="\u200b \u200b", is_impossible=True), "has a context without tokens"),
+    ("squad", squad(answers=..., answer={"text": "a"}), "has one 'answer', as KorQuAD 2 does"),
+    ("squad", FLAT + lines({"question": "bid"}), ":2 has no text 'context'"),
+    ("squad", FLAT + FLAT.replace('["ada"]', '"ada"'), ":2 has the answers"),
+    ("squad", FLAT + "{\n", ":2 is not JSON"),
     ("conll", "", "has no sentences"),
+    ("conll", "\n-DOCSTART- O\n\n", "has no sentences; give"),
     ("conll", "abc\tX\tO\n\n\tX\tO\n", ":3 has no word"),
-    ("conll", "abc X O\n\ncab X O\n\nX O\n", ":5 has 2 columns between spaces, and most lines have 3"),
-    ("conll", "abc\ncab\n", ":1 has 1 columns, so examples.word=0 and examples.tag=-1 are the same one; give a file"),
+    ("conll", "abc X O\n\ncab X O\n\nX O\n", ":5 has 2 columns between spaces, and most lines have 3; correct"),
+    ("conll", "abc\tO\ncab O\nbad\tO\n", ":2 has 1 columns between tabs"),
+    ("conll", "abc O\ncab O\n\n\u200b\n", ":4 has 1 columns"),
+    ("conll", "abc O\rcab O\r", ":1 has a carriage return inside of a line; end"),
+    ("conll", "Word\tTag\nabc\tO\n\ncab\tO\n", ":1 has the tag 'Tag', as no other line has, and looks like"),
+    ("conll", "abc\ncab\n", ":1 has 1 columns, so examples.word=0 and examples.tag=-1 are the same one; give"),
     ("conll", "word,tag\nabc,O\n", "are the same one; separate columns by tabs or spaces, not by ','"),
     ("conll", '{"id": 3}\n', ":1 has no list of words in 'tokens' or 'words', it has 'id'"),
     ("conll", '{"tokens": ["abc"]}\n', ":1 has no list of tags, only 'tokens'; set examples.tag_field"),
-    (
-        "conll",
-        '{"tokens": ["abc"], "a": ["O"], "b": ["O"]}\n',
-        "has several lists of tags, 'a', 'b'; set examples.tag_f",
-    ),
-    (
-        "conll",
-        lines({"tokens": ["abc"], "tags": ["O"]}, {"tokens": ["abc"], "tags": []}),
-        ":2 has 0 tags in 'tags' and",
-    ),
+    ("conll", lines({"tokens": ["abc"], "a": ["O"], "b": ["O"]}), "has several lists of tags, 'a', 'b'; set"),
+    ("conll", lines({"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a"], "tags": []}), ":2 has 0 tags in 'tags' and"),
     ("conll", lines({"tokens": [""], "tags": ["O"]}), ":1 has no list of words in 'tokens'"),
-    ("conll", lines({"tokens": ["abc"], "tags": [0.5]}), ":1 has the tag '0.5'; write texts or numbers"),
+    ("conll", lines({"tokens": ["abc"], "tags": [0.5]}), ":1 has the tag '0.5'; write"),
+    ("conll", lines({"tokens": ["abc"], "tags": ["\ud800"]}), ":1: tags holds a lone surrogate"),
     ("conll", "abc\tO\ncab\t\n", ":2 has no tag"),
     ("conll", "abc\tO\ncab\t-100\n", ":1 has the tag -100"),
     ("conll", lines({"tokens": ["abc", "cab"], "ner_tags": [0, -100]}), ":1 has the tag -100"),
     ("conll", b"abc O\n\xff O\n", ":2 is not UTF-8"),
-    ("conllu", "", "has no sentences that can be used"),
-    ("conllu", WORD.replace("\t", " "), ":1 has 1 columns between tabs, not 10"),
-    ("conllu", WORD.replace("1\t", "x\t", 1), ":1 is not CoNLL-U"),
-    ("conllu", WORD.replace("\tabc\t", "\t\t", 1), ":1 has no word"),
-    ("conllu", WORD.replace("NOUN", "_"), "has no word with examples.conllu=upos"),
-    ("conllu", WORD.encode("utf-16"), "is not UTF-8"),
+    ("conll", UD * 2 + "3\tx\n", ":7 has 2 columns between tabs, not 10; correct"),
+    ("conllu", "# text = a\n\n", "has no sentences that can be used; give"),
+    ("conllu", UD.replace("\t", " "), ":1 has 1 columns between tabs, not 10; correct"),
+    ("conllu", UD.replace("1\t", "x\t", 1), ":1 is not CoNLL-U ('x' is not a valid ID"),
+    ("conllu", UD.replace("1\t", "3-1\t", 1), ":1 is not CoNLL-U ('3-1' is not a valid ID"),
+    ("conllu", UD.replace("1\t", "_\t", 1), ":1 has no number"),
+    ("conllu", UD.replace("\tabc\t", "\t\t", 1), ":1 has no word"),
+    ("conllu", UD.replace("NOUN", "_").replace("VERB", "_"), "has no word with examples.conllu=upos; choose"),
+    ("conllu", UD.encode("utf-16"), "is not UTF-8"),
 ]
 IDS = [f"{name}-{complaint}" for name, _, complaint in BAD]  # the contents are too long
 
@@ -196,7 +224,7 @@ def start(tmp_path, vocabulary, capsys):
         path = tmp_path / f"{split}{SETTINGS[name][1]}"
         content = content.encode() if isinstance(content, str) else content
         if name == "race":
-            path.mkdir()
+            path.mkdir(exist_ok=True)
             (path / "1.txt").write_bytes(content)
         else:
             path.write_bytes(content)
@@ -222,28 +250,84 @@ def test_the_good_file_of_each_format_is_read(start, name):
     assert start(name, GOOD[name], GOOD[name]) == (0, [])
 
 
-@pytest.mark.parametrize("split", ["training", "heldout"])
-@pytest.mark.parametrize("name, content, complaint", BAD, ids=IDS)
-def test_a_bad_file(start, name, content, complaint, split):
-    files = {"training": GOOD[name], "heldout": GOOD[name]} | {split: content}
-    code, error = start(name, **files)
+@pytest.mark.parametrize("number", range(len(BAD)), ids=IDS)
+def test_a_bad_file(start, number):
+    """In training and held out by turns; if bad records are skipped, the rest is read, or one line says why not."""
+    name, content, complaint = BAD[number]
+    files = [GOOD[name], content] if number % 2 else [content, GOOD[name]]
+    code, error = start(name, *files)
     assert code == 2 and len(error) == 1, error
     assert error[0].startswith("error: ") and complaint in error[0] and len(error[0]) < 600, error[0]
+    code, output = start(name, *files, on_bad_record="skip")
+    assert code in (0, 2) and sum(line.startswith("error: ") for line in output) == (code == 2), output
+    assert all(line.startswith(("error: ", "skipped: ")) or "records skipped" in line for line in output), output
 
 
-@pytest.mark.parametrize("name, content, complaint", BAD, ids=IDS)
-def test_bad_records_are_skipped_or_refused_in_one_line(start, name, content, complaint):
-    code, lines = start(name, content, GOOD[name], on_bad_record="skip")
-    assert code in (0, 2)
-    assert sum(line.startswith("error: ") for line in lines) == (code == 2), lines
-    assert all(line.startswith(("error: ", "skipped: ")) or "records skipped" in line for line in lines), lines
+@pytest.mark.parametrize(
+    "name, content, skipped, total",
+    [
+        ("tsv", "text\tlabel\nabc\tyes\n2\na\tb\tc\n \tno\n\ncab\tno\n", 3, 5),
+        ("choices", choice(choices=["a"] * 3) + choice(label=7) + lines({"context": "abc"}) + choice() * 2, 3, 5),
+        ("race", exam(questions=["a", "b"], options=[["a"] * 4] * 2, answers=["E", "A"]), 1, 2),
+        ("squad", FLAT + FLAT.replace(": [4]", ": [3]") + FLAT.replace("ada", "\u0061\u0301da", 1), 2, 3),
+        ("conll", "a X O\nb\nc X O\n\nd X O\ne X B-PER\n\nf\n", 2, 3),
+        ("conllu", UD.replace("\tNOUN", "", 1) + UD, 1, 2),
+    ],
+)
+def test_bad_records_are_skipped_and_counted(start, name, content, skipped, total):
+    """Most records set the form, such as the number of choices, even if the first one has another."""
+    code, output = start(name, content, GOOD[name], on_bad_record="skip")
+    assert code == 0 and output[-1].endswith(f"{skipped} of {total} records skipped (examples.on_bad_record=skip)")
+
+
+@pytest.mark.parametrize(
+    "make, complaint",
+    [
+        (lambda: Choices(context=""), "must each name a column"),
+        (lambda: Choices(choices=("a", "")), "must each name a column"),
+        (lambda: LabeledText(heldout=1.5), "examples.heldout=1.5 must be a file, or a share between 0 and 1"),
+        (lambda: LabelSets(separator=""), "examples.separator is empty"),
+        (lambda: Questions(max_question=0), "examples.max_question=0 must be"),
+        (lambda: Questions(on_bad_record="ask"), "examples.on_bad_record='ask' is unknown; choose"),
+        (lambda: RepeatedText(train="a", heldout="a"), "examples.train and examples.heldout are both a"),
+        (lambda: SiamesePairs(pair=""), "examples.pair is empty; name"),
+        (lambda: Tagged(heldout=0.2), "examples.heldout=0.2 is a share, which examples.kind=tagged does not hold out"),
+        (lambda: Tagged(stride=0), "examples.stride=0 must be"),
+        (lambda: Tagged(units="letters"), "examples.units='letters' is unknown; choose"),
+        (lambda: Tagged(conllu="feats."), "examples.conllu='feats.' is not a tag of CoNLL-U; choose"),
+        (lambda: Tagged(conllu="deprel"), "examples.conllu='deprel' is not a tag of CoNLL-U; choose"),
+        (lambda: Race().with_columns({"label": "x"}), "--label=x has no effect on a model of examples.kind=race"),
+        (lambda: LabeledText().read(""), "examples.train or examples.heldout is empty; name"),
+        (lambda: Questions().read(""), "examples.train or examples.heldout is empty; name"),
+        (lambda: Race().read(""), "is empty; name a folder such as RACE/train"),
+        (lambda: Tagged().read(""), "examples.train or examples.heldout is empty; name"),
+    ],
+)
+def test_bad_settings_are_refused(make, complaint):
+    with pytest.raises(UserError, match=complaint):
+        make()
+
+
+@pytest.mark.parametrize(
+    "name, settings, complaint",
+    [
+        ("conllu", {"comment": "##"}, "examples.comment=## has no effect on"),
+        ("conllu", {"tag": 3}, "examples.tag=3 has no effect on"),
+        ("conll", {"conllu": "xpos"}, "examples.conllu=xpos has no effect on"),
+        ("conll", {"word": -4}, "has 3 columns, but examples.word=-4; correct either of them"),
+        ("csv", {"label": "other"}, "has no column 'other'; it has 'text', 'label'"),
+        ("squad", {"max_question": 64}, "has no room for a context after a question of examples.max_question=64"),
+    ],
+)
+def test_settings_that_do_not_fit_the_file(start, name, settings, complaint):
+    code, [error] = start(name, GOOD[name], GOOD[name], **settings)
+    assert code == 2 and complaint in error
 
 
 @pytest.mark.parametrize(
     "name, column, setting",
-    [("csv", name, "label") for name in ("prediction", "probabilities", "accepted", "suggested", "label_probability")]
-    + [("csv", "prediction", "text"), ("sts", "prediction", "label"), ("pairs", "cosine", "label")]
-    + [("csv", "fold", "label"), ("csv", "line", "label"), ("choices", "prediction", "label")],
+    [("csv", "probabilities", "label"), ("csv", "prediction", "text"), ("pairs", "cosine", "label")]
+    + [("csv", "fold", "label"), ("csv", "line", "label"), ("choices", "accepted", "label")],
 )
 def test_no_answer_overwrites_a_column(start, name, column, setting):
     of_folds = {"folds": 2, "fold": 0} if column in ("fold", "line") else {}
@@ -265,14 +349,15 @@ def test_unusual_texts_are_read(start, name, rows, text):
     [
         ("cut.tsv.gz", "is cut short, damaged or not in the gz format"),
         ("nowhere.tsv", "nowhere.tsv cannot be read"),
-        (".", "cannot be read: Is a directory"),
-        ("cut.txt", "is not a table"),
-        ("folder.tsv", "folder.tsv cannot be read"),
+        ("folder.tsv", "cannot be read: Is a directory"),
+        ("cut.txt", "is not a table; its name must end with .tsv"),
+        ("a.xlsx", "a.xlsx is a spreadsheet; save"),
     ],
 )
 def test_a_file_that_cannot_be_read(start, tmp_path, path, complaint):
     (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(GOOD["tsv"].encode() * 1000)[:-10])
     (tmp_path / "cut.txt").write_text(GOOD["tsv"])
     (tmp_path / "folder.tsv").mkdir()
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04" + bytes(50))
     code, [error] = start("tsv", GOOD["tsv"], GOOD["tsv"], train=str(tmp_path / path))
     assert code == 2 and complaint in error

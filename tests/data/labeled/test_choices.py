@@ -60,13 +60,6 @@ def test_choices_in_columns_with_a_question_before_each(files, store, tmp_path):
     assert labels[0] == labels[1]
 
 
-def test_a_choice_that_is_never_correct_is_counted_as_a_class(files, store, tmp_path):
-    path = tmp_path / "one.jsonl"
-    path.write_text(json.dumps({"context": "abc", "choices": ["a"] * 12, "label": 3}) + "\n")
-    labeled = source([path, path], store)
-    assert len(labeled.classes) == 12 and labeled.unigram_counts("train").sum() == 1
-
-
 def test_the_choices_of_a_record_share_a_row(files, store):
     labeled = source(files, store)
     plan = labeled.plan(Spec("train", labeled.format, 2 * T, seed=0, row_examples=7), labeled.classes)
@@ -82,57 +75,6 @@ def test_a_row_that_is_too_short_for_all_choices_is_refused(files, store):
     labeled = source(files, store)
     with pytest.raises(UserError, match="a row of 14 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"):
         labeled.examples("train", 14, labeled.classes)
-
-
-GOOD = {"context": "abc", "choices": ["a", "b", "c"], "label": 1}
-
-
-@pytest.mark.parametrize(
-    "record, complaint",
-    [
-        (GOOD | {"label": 3}, "dev.jsonl:2 has the label 3; write the number of the correct choice, from 0 to 2"),
-        (GOOD | {"label": -1}, "dev.jsonl:2 has the label -1"),
-        (GOOD | {"label": "b"}, "dev.jsonl:2 has the label 'b'"),
-        (GOOD | {"label": None}, "dev.jsonl:2 has the label None"),
-        (GOOD | {"choices": ["a", "b"]}, "dev.jsonl:2 has 2 choices, others have 3; give all records the same number"),
-        (GOOD | {"choices": ["a"]}, "dev.jsonl:2 has 1 choice; set examples.choices to two or more columns"),
-        (GOOD | {"choices": "abc"}, "dev.jsonl:2 has 1 choice"),
-        (GOOD | {"choices": ["a", " ", "c"]}, "dev.jsonl:2 has no text in 'choices'"),
-        (GOOD | {"choices": ["a", 4, "c"]}, "dev.jsonl:2 has no text in 'choices'"),
-        (GOOD | {"context": ""}, "dev.jsonl:2 has no text in 'context'"),
-        ({"context": "abc", "label": 1}, "dev.jsonl:2 has no field 'choices'"),
-    ],
-)
-def test_bad_records_are_refused(files, store, tmp_path, record, complaint):
-    broken = tmp_path / "dev.jsonl"
-    broken.write_text(json.dumps(GOOD) + "\n" + json.dumps(record) + "\n")
-    labeled = source((files[0], broken), store)
-    with pytest.raises(UserError, match=complaint):
-        labeled.examples("heldout", T, labeled.classes)
-
-
-def test_files_with_different_numbers_of_choices_are_refused(files, store, tmp_path):
-    other = tmp_path / "dev.jsonl"
-    other.write_text(json.dumps(GOOD | {"choices": ["a", "b"]}) + "\n")
-    labeled = source((files[0], other), store)
-    with pytest.raises(UserError, match="dev.jsonl:1 has 2 choices, others have 3"):
-        labeled.examples("heldout", T, labeled.classes)
-
-
-@pytest.mark.parametrize("fields", [{"context": ""}, {"choices": ()}, {"choices": ("a", "")}, {"label": ""}])
-def test_empty_column_names_are_refused(fields):
-    with pytest.raises(UserError, match="must each name a column"):
-        Choices(**fields)
-
-
-def test_bad_records_are_left_out_and_counted_if_configured(store, tmp_path, capsys):
-    """The number of choices is that of most records, not that of the first one."""
-    path = tmp_path / "train.jsonl"
-    bad = [GOOD | {"choices": ["a", "b"]}, GOOD | {"label": 7}, {"context": "abc"}, GOOD | {"context": " "}]
-    path.write_text("".join(json.dumps(record) + "\n" for record in [*bad, GOOD, GOOD]))
-    labeled = source((path, path), store, on_bad_record="skip")
-    assert [record["context"] for record in labeled.train] == ["abc"] * 2 and labeled.classes == ("0", "1", "2")
-    assert "4 of 6 records skipped" in capsys.readouterr().err
 
 
 def test_the_number_of_a_choice_may_be_written_as_pandas_writes_it(tmp_path, store):

@@ -90,26 +90,6 @@ def test_a_column_of_ones_and_zeros_for_each_class(tmp_path):
     assert len(without) == len(ROWS), "a file to predict has no labels"
 
 
-@pytest.mark.parametrize("value", ["2", "", "yes"])
-def test_a_column_of_a_class_has_ones_and_zeros_only(tmp_path, value):
-    (tmp_path / "rows.csv").write_text(f"text,a\nabc,1\nbcd,{value}\n")
-    with pytest.raises(UserError, match=f"rows.csv:3 has '{value}' in 'a'; write 1 if it applies, or 0"):
-        LabelSets(text="text", label_columns=("a",)).read(str(tmp_path / "rows.csv"))
-
-
-@pytest.mark.parametrize("value", [3, None, {"a": 1}, [["a"]], [None]])
-def test_what_is_no_set_of_labels_is_refused(tmp_path, value):
-    with pytest.raises(UserError, match="rows.jsonl:2 has the labels .* in 'label'; write an array of names, or names"):
-        LabelSets(text="text").read(jsonl(tmp_path, [["a"], value]))
-
-
-@pytest.mark.parametrize("value", ["['a', 'b']", '["a"]', " [] "])
-def test_a_list_written_as_text_is_refused(tmp_path, value):
-    """As pandas writes a column of lists; its names would be `['a'` and `'b']`."""
-    with pytest.raises(UserError, match="a list written as text; write names with ',' between them, or arrays in a"):
-        LabelSets(text="text").read(jsonl(tmp_path, ["a", value]))
-
-
 @pytest.mark.parametrize("labels, warned", [(["a;b", "c"], "1 of 2 have ';'"), (["a;b", "a,b"], ""), (["a"], "")])
 def test_another_separator_is_mentioned(tmp_path, capsys, labels, warned):
     LabelSets(text="text").read(jsonl(tmp_path, labels))
@@ -122,11 +102,9 @@ def test_a_column_of_names_replaces_columns_of_classes():
     assert (changed.text, changed.label, changed.label_columns) == ("body", "names", ())
 
 
-def test_errors_of_labels_and_settings(spelling):
+def test_the_objective_fits_the_labels(spelling):
     with pytest.raises(UserError, match=r"h.csv:2 has the label 'x', which the training file lacks \(a, b, c\)"):
         LabelSets(text="text").encode([{"text": "abc", "label": ["x"], WHERE: "h.csv:2"}], spelling, 16, CLASSES)
-    with pytest.raises(UserError, match="examples.separator is empty"):
-        LabelSets(separator="")
     with pytest.raises(UserError, match="learns the label label_set, .* use examples.kind=label_sets"):
         Task(MultiLabel())
     with pytest.raises(UserError, match="learns the label label, which examples.kind=label_sets does not have"):

@@ -224,41 +224,6 @@ def test_a_field_of_tags_is_chosen(feeds):
     assert list(opened.config.task.objective.classes) == TAGS
 
 
-@pytest.mark.parametrize(
-    "name, content, complaint",
-    [
-        (".txt", PLAIN.replace("fed O", "fed"), "train.txt:2 has 1 columns between spaces, and most lines have 2"),
-        (".txt", PLAIN.replace("fed O", "fedO"), "train.txt:2 has 1 columns"),
-        (".txt", PLAIN.replace("fed", "new york"), "train.txt:2 has 3 columns between spaces, and most lines have 2"),
-        (".txt", PLAIN.replace(" ", "\t").replace("fed\tO", "fed O"), "train.txt:2 has 1 columns between tabs"),
-        (".txt", PLAIN + "\n\u200b\n", "train.txt:8 has 1 columns"),
-        (
-            ".txt",
-            PLAIN.replace("\n", "\r"),
-            "train.txt:1 has a carriage return inside of a line; end lines with a line",
-        ),
-        (".jsonl", '{"tokens": ["ada"], "tags": ["\\ud800"]}\n', "train.jsonl:1: tags holds a lone surrogate"),
-        (".csv", PLAIN.replace(" ", ","), "is a .csv, and tags are read from lines with a word and its tag"),
-        (".txt", "word,tag\n" + PLAIN.replace(" ", ","), "separate columns by tabs or spaces, not by ','"),
-        (".txt", UNIVERSAL * 2 + "3\tx\n", "train.txt:9 has 2 columns between tabs, not 10; correct the line"),
-        (
-            ".tsv",
-            "Word\tTag\n" + PLAIN.replace(" ", "\t"),
-            "train.tsv:1 has the tag 'Tag', as no other line has, and lo",
-        ),
-    ],
-)
-def test_tagged_files_that_are_refused(feeds, name, content, complaint):
-    with pytest.raises(UserError, match=complaint):
-        feeds(name, content, objective="tagging")
-
-
-def test_bad_sentences_are_skipped(feeds, capsys):
-    opened = feeds(".txt", PLAIN.replace("fed O", "fed") + "\ngig O\n", objective="tagging", on_bad_record="skip")
-    assert [record["words"] for record in opened.store.train] == [["abc", "jed"], ["gig"]]
-    assert "1 of 3 records skipped" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("tags, marks", [(TAGS, True), (["U_PER", "O"], True), (["NOUN", "VERB"], False)])
 def test_tags_without_entities_are_mentioned(feeds, tags, marks):
     content = "".join(f"abc {tag}\n\n" for tag in tags)
@@ -301,27 +266,6 @@ def test_flat_questions_are_read(feeds, name, content):
     opened = feeds(name, content, objective="question_answering")
     record = opened.store.train[2]
     assert (record["id"], record["answers"]) == ("2", [{"text": "ada", "answer_start": 4}])
-
-
-@pytest.mark.parametrize(
-    "content, complaint",
-    [
-        (lines(*FLAT, FLAT[0] | {"answers": "ada"}), r"train.json:4 has the answers 'ada'; write {'text': \[...\]"),
-        (lines(*FLAT, {"question": "bid"}), "train.json:4 has no text 'context'"),
-        (lines(*FLAT) + "{\n", "train.json:4 is not JSON"),
-        (
-            lines(FLAT[0] | {"answers": {"text": ["x"], "answer_start": [0]}}),
-            "train.json:1 has the answer 'x', which",
-        ),
-        (
-            json.dumps({"data": [{"context": "<p>a</p>", "qas": [{"question": "b", "answer": {"text": "a"}}]}]}),
-            "has one 'answer', as KorQuAD 2 does, whose contexts are pages of HTML",
-        ),
-    ],
-)
-def test_questions_that_are_refused(feeds, content, complaint):
-    with pytest.raises(UserError, match=complaint):
-        feeds(".json", content, objective="question_answering")
 
 
 def test_what_an_f1_of_answers_counts_is_printed(feeds):

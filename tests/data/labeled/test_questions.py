@@ -131,64 +131,8 @@ def test_a_question_without_an_answer_points_to_cls(spelling):
         Questions(max_question=4).encode([question("of bo")], spelling, 32, (ANSWER,))
 
 
-def test_bad_answers_stop_or_are_counted(tmp_path, spelling, capsys):
-    good, wrong = question("of bo", "bo"), question("of bo", "bo", start=2)
-    path = write(tmp_path, squad(dict(good), dict(wrong), question("of bo", "bo", start=-2)))
-    with pytest.raises(
-        UserError,
-        match=r"paragraphs\[1\].qas\[0\] has the answer 'bo', which is not in the context at its answer_start; correct "
-        "it, or set examples.on_bad_record=skip$",
-    ):
-        Questions().read(path)
-    skipping = Questions(on_bad_record="skip", max_question=4)
-    examples = skipping.encode(skipping.read(path), spelling, 32, (ANSWER,))
-    assert len(examples.records) == 1 and examples.record_of.tolist() == [0]
-    assert f"{path}: 2 of 3 records skipped (examples.on_bad_record=skip)" in capsys.readouterr().err
-    with pytest.raises(UserError, match="has no questions"):
-        skipping.read(write(tmp_path, squad(dict(wrong))))
-
-
 def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
     records = [question("a" * 30, "a"), question("a" * 30, "a", wording="a" * 9), question("a", "a")]
     examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
     assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}
     assert examples.record_of.tolist() == [0, 0, 0, 1, 1, 1, 2]
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ('{"data": [\n1,]}', r"train.json:2 is not JSON \(.*\); correct the file$"),
-        ([1], r"train.json has no list 'data'; give a file in the format of SQuAD 1.1 or 2.0$"),
-        ({"data": []}, r"train.json has no questions; give a file with at least one$"),
-        ({"data": [{"paragraphs": [{"qas": []}]}]}, r"train.json:data\[0\].paragraphs\[0\] has no text 'context'; "),
-        (squad(question("a", "a", wording=" ")), r"paragraphs\[0\].qas\[0\] has no text in 'question'; fill it in"),
-        (squad(question("a")), r"qas\[0\] has no answer; add one or set is_impossible, or set examples.on_bad_record"),
-        (squad(question("a", "a", start="0")), r"qas\[0\].answers\[0\] has no number 'answer_start'; "),
-        (squad(question("a") | {"is_impossible": "no"}), r"qas\[0\] has no true or false 'is_impossible'; "),
-    ],
-)
-def test_bad_files_are_refused(tmp_path, content, message):
-    with pytest.raises(UserError, match=message):
-        Questions().read(write(tmp_path, content))
-
-
-@pytest.mark.parametrize(
-    "choices, message",
-    [
-        ({"stride": 0}, "examples.stride=0 must be at least 1 token"),
-        ({"max_question": 0}, "examples.max_question=0 must be at least 1 token"),
-        ({"on_bad_record": "ask"}, "examples.on_bad_record='ask' is unknown; choose one of stop, skip"),
-    ],
-)
-def test_bad_settings_are_refused(choices, message):
-    with pytest.raises(UserError, match=message):
-        Questions(**choices)
-
-
-def test_a_row_without_room_for_a_context_is_refused(spelling):
-    with pytest.raises(
-        UserError,
-        match="example of 67 tokens has no room for a context after a question of examples.max_question=64",
-    ):
-        Questions().encode([question("a", "a")], spelling, 67, (ANSWER,))

@@ -2,11 +2,8 @@
 
 import json
 
-import pytest
-
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.race import Race
-from bertjax.runtime.errors import UserError
 
 EXAM = {
     "id": "high1.txt",
@@ -44,11 +41,6 @@ def test_every_question_of_every_level_is_a_record(tmp_path, monkeypatch):
     assert Race().class_counts(records) == {"0": 2, "1": 0, "2": 2, "3": 0}
 
 
-def test_its_columns_are_fixed():
-    with pytest.raises(UserError, match="--label=x has no effect on a model of examples.kind=race; remove it"):
-        Race().with_columns({"label": "x"})
-
-
 def test_the_choice_follows_the_question_or_fills_its_blank(tmp_path, spelling):
     write(tmp_path, EXAM)
     records = Race().read(str(tmp_path))
@@ -74,39 +66,3 @@ def test_the_article_is_cut_before_the_question(tmp_path, spelling):
     assert examples.lengths().max() == 40 and examples.notes == {"cut to 40 tokens": 8}
     text = spelling.decode(examples.take([4]).tokens.tolist(), keep_special=True)
     assert text.endswith("[SEP] ann met bo . [SEP]")
-
-
-@pytest.mark.parametrize(
-    "exam, complaint",
-    [
-        (EXAM | {"answers": ["C", "E"]}, "1.txt: answers[1] is 'E'; write one of A, B, C, D"),
-        (EXAM | {"answers": ["C", 0]}, "1.txt: answers[1] is 0; write one of A, B, C, D"),
-        (EXAM | {"answers": ["C"]}, "1.txt must have lists 'questions', 'options' and 'answers' of one length"),
-        (EXAM | {"options": None}, "1.txt must have lists 'questions', 'options' and 'answers' of one length"),
-        (EXAM | {"options": [["a"] * 4, ["a"] * 3]}, "1.txt: options[1] must be a list of 4 texts"),
-        (EXAM | {"options": [["a"] * 4, ["a", "b", "c", 4]]}, "1.txt: options[1] must be a list of 4 texts"),
-        (EXAM | {"questions": ["who", None]}, "1.txt: questions[1] is None, not a text"),
-        (EXAM | {"article": " "}, "1.txt has no text in 'article'"),
-        ([EXAM], "1.txt is not a JSON object with an article and its questions"),
-        ("{", "1.txt:1 is not JSON"),
-    ],
-)
-def test_bad_files_are_refused(tmp_path, exam, complaint):
-    write(tmp_path, exam)
-    with pytest.raises(UserError) as caught:
-        Race().read(str(tmp_path))
-    assert complaint in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_bad_questions_can_be_skipped(tmp_path, capsys):
-    write(tmp_path, EXAM | {"answers": ["E", "A"]})
-    write(tmp_path, "{", "middle/2.txt")
-    (record,) = Race(on_bad_record="skip").read(str(tmp_path))
-    assert record["answer"] == 0 and "2 of 3 records skipped" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("path, complaint", [("", "is empty; name a folder such as RACE/train"), (".", "no questions")])
-def test_a_folder_without_exams_is_refused(tmp_path, monkeypatch, path, complaint):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=complaint):
-        Race().read(path)

@@ -1,15 +1,13 @@
-"""Pairs that are encoded separately: two examples per record in one row, and errors in files."""
-
-import json
+"""Two examples per record in one row: pairs that are encoded separately, and texts that are their own pair."""
 
 import numpy as np
 import pytest
 
 from bertjax.config.config import Task
+from bertjax.data.labeled.repeated import RepeatedText
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
-from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive, EmbeddingRegression
 from bertjax.runtime.errors import UserError
 from tests import labeled_files
@@ -53,13 +51,8 @@ def test_a_pair_never_straddles_rows(files, store):
     assert (pairs[..., 1][pairs[..., 0] < 0] == -1).all()
     lengths = plan.examples.lengths()
     assert max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= T
-
-
-def test_long_texts_are_cut_to_half_a_row(files, store):
-    labeled = source(files, store)
     examples = labeled.examples("train", 16, ())
     assert examples.lengths().max() == 8 and examples.notes["cut to 8 tokens"] > 0
-    labeled.plan(Spec("train", labeled.format, 16, seed=0), ())
 
 
 def test_pairs_need_no_label(files, store):
@@ -71,31 +64,26 @@ def test_pairs_need_no_label(files, store):
         Task(EmbeddingRegression(), labeled.format)
 
 
-def test_a_cross_encoder_refuses_siamese_pairs():
-    with pytest.raises(UserError, match="which examples.kind=siamese_pairs does not have; use examples.kind=labeled_"):
-        Task(Classification(), SiamesePairs())
+TEXTS = ["abc de", "fgh", "ijklm"]
 
 
-@pytest.mark.parametrize(
-    "record, choices, complaint",
-    [
-        ({"sentence": "a", "score": 1}, {}, "dev.jsonl:1 has no field 'other'"),
-        ({"sentence": "a", "other": " ", "score": 1}, {}, "dev.jsonl:1 has no text in 'other'"),
-        ({"sentence": "a", "other": "", "score": 1}, {"label": ""}, "dev.jsonl:1 has no text in 'other'"),
-        (
-            {"sentence": "a", "other": "b", "score": "high"},
-            {},
-            "dev.jsonl:1 has the label 'high', which is not a number",
-        ),
-    ],
-)
-def test_bad_records_are_refused(files, store, tmp_path, record, choices, complaint):
-    broken = tmp_path / "dev.jsonl"
-    broken.write_text(json.dumps(record) + "\n")
-    with pytest.raises(UserError, match=complaint):
-        source((files[0], broken), store, **choices).examples("heldout", T, ())
-
-
-def test_a_missing_column_is_refused():
-    with pytest.raises(UserError, match="examples.pair is empty; name the column of the second text"):
-        SiamesePairs(pair="")
+def test_each_text_is_its_own_pair_in_training(tmp_path, spelling):
+    """From lines, or from a table whose labels are not read; held-out pairs have two texts and a score."""
+    lines, table, heldout = (tmp_path / name for name in ("train.txt", "train.tsv", "dev.jsonl"))
+    lines.write_text("abc de\n\nfgh\n  ijklm \n")
+    table.write_text("sentence1\tlabel\n" + "".join(f"{text}\tyes\n" for text in TEXTS))
+    heldout.write_text('{"sentence1": "abc", "sentence2": "de", "score": 2.5}\n')
+    of_lines, of_table = (
+        LabeledSource(RepeatedText(train=str(path), heldout=str(heldout)), spelling) for path in (lines, table)
+    )
+    examples = of_lines.examples("train", 32, ())
+    ragged = examples.ragged
+    np.testing.assert_array_equal(ragged.tokens, of_table.examples("train", 32, ()).ragged.tokens)
+    assert len(examples) == 6 and examples.group == 2 and ragged.labels["side"].tolist() == [0, 1] * 3
+    framed = [[spelling.cls_id, *ids, spelling.sep_id] for ids in spelling.encode(TEXTS) for _ in range(2)]
+    assert [tokens.tolist() for tokens in np.split(ragged.tokens, ragged.offsets[1:-1])] == framed
+    assert examples.record_of.tolist() == [0, 0, 1, 1, 2, 2]
+    pair = of_lines.examples("heldout", 32, ()).ragged
+    assert pair.lengths.tolist() == [5, 4] and pair.labels["pair_label"].tolist() == [2.5, 2.5]
+    without = LabeledSource(RepeatedText(train=str(lines), heldout=str(lines), label=""), spelling)
+    assert len(without.heldout) == 3 and "pair_label" not in without.examples("heldout", 32, ()).ragged.labels
