@@ -1,4 +1,4 @@
-"""Filters and MinHash signatures: a step in the first pass that any number of processes can share, batch by batch."""
+"""Filters and MinHash signatures: a step in the first pass, batch by batch."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.data.config import NearDuplicates
 from bertjax.data.filters.base import Filter
-from bertjax.data.preparation import near_duplicates, workers
+from bertjax.data.preparation import near_duplicates
 from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.steps import Key
@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cleaner:
-    """Applies filters and computes MinHash signatures. Pickled to worker processes.
+    """Applies filters and computes MinHash signatures.
 
     Attributes:
       filters: filters by name, applied in this order.
@@ -107,27 +107,12 @@ def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
 
 
 def cleaned(
-    entries: Iterable[Entry],
-    cleaner: Cleaner,
-    processes: int,
-    dropped: Dropped,
-    ledger: Ledger,
-    source_names: Sequence[str],
+    entries: Iterable[Entry], cleaner: Cleaner, dropped: Dropped, ledger: Ledger, source_names: Sequence[str]
 ) -> Iterator[Entry]:
-    """Yield the documents that filters keep, rewritten and with their buckets. The others are recorded in `dropped`.
-
-    The order is preserved, so the result does not depend on `processes`.
-    """
-    # Workers return verdicts without the documents. Both come in the same order, so this queue pairs them again.
-    under_way: list[list[Entry]] = []
-
-    def batches() -> Iterator[list[Entry]]:
-        for batch in _batches(entries):
-            under_way.append(batch)
-            yield batch
-
-    for verdicts, buckets_DB in workers.ordered(cleaner, batches(), processes):
-        for d, (entry, verdict) in enumerate(zip(under_way.pop(0), verdicts, strict=True)):
+    """Yield the documents that filters keep, rewritten and with their buckets. The others are recorded in `dropped`."""
+    for batch in _batches(entries):
+        verdicts, buckets_DB = cleaner(batch)
+        for d, (entry, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             source = source_names[entry.key.source]
             dropped.count_changes(source, verdict.changes)
             characters = len(entry.document.text)

@@ -28,7 +28,7 @@ DOCUMENT = np.dtype(
 BUCKET_DOCUMENTS = 1 << 22
 # Buckets that are written in one pass over the documents. Each is an open file.
 BUCKETS_AT_ONCE = 256
-DOCUMENTS_PER_READ = 1 << 18
+DOCUMENTS_PER_READ = 1 << 16
 
 
 def path(folder: Path) -> Path:
@@ -161,8 +161,8 @@ def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:
                 yield np.frombuffer(file.read(), DOCUMENT)
 
 
-def blocks(documents: Path) -> Iterator[np.ndarray]:
-    """Read `DOCUMENT` records from a file, block by block."""
+def blocks(documents: Path, dtype: np.dtype = DOCUMENT) -> Iterator[np.ndarray]:
+    """Read records from a file, block by block."""
     with open(documents, "rb") as file:
-        while len(block := np.fromfile(file, DOCUMENT, DOCUMENTS_PER_READ)):
+        while len(block := np.fromfile(file, dtype, DOCUMENTS_PER_READ)):
             yield block

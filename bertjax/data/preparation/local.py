@@ -206,8 +206,8 @@ def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], wo
             for number, _ in workers.unordered(reader, todo, processes):
                 bar.update(sizes[number])
             return
-        # Parallelism over pieces does not help here, so pieces are read in this process, and filters run in others.
-        reader = dataclasses.replace(reader, on_read=bar.update, processes=processes)
+        # In this process, the bar shows how far each piece is.
+        reader = dataclasses.replace(reader, on_read=bar.update)
         for number in todo:
             reader(number)
 

@@ -9,13 +9,13 @@ order nor on document order.
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bertjax.data.config import NearDuplicates
-from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates
+from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates, blocks
 from bertjax.data.preparation.steps import Key
 from bertjax.data.text import ngrams
 
@@ -73,7 +73,6 @@ def _minima(grams: np.ndarray, grams_D: np.ndarray, hashes: int) -> np.ndarray:
 
 
 BEGINNING = 96
-DOCUMENTS_PER_READ = 1 << 16
 LARGEST = 10
 
 
@@ -124,7 +123,7 @@ def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[
       is_heldout: for each group, whether it is held out.
     """
     dtype = document_dtype(buckets)
-    is_exact = [exact.contain_packed(block["key"]) for block in _blocks(documents, dtype)]
+    is_exact = [exact.contain_packed(block["key"]) for block in blocks(documents, dtype)]
     is_used = ~np.concatenate([np.zeros(0, bool), *is_exact])
     labels = np.arange(np.count_nonzero(is_used), dtype=np.int32)
     # One bucket at a time is in memory: labels of clusters so far are the nodes of the next graph.
@@ -140,7 +139,7 @@ def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[
 def _bucket(documents: Path, dtype: np.dtype, bucket: int, size: int) -> np.ndarray:
     """Read one bucket for every document: uint64 [size]."""
     hashes, start = np.zeros(size, np.uint64), 0
-    for block in _blocks(documents, dtype):  # copied, as a view would keep all of the block
+    for block in blocks(documents, dtype):  # copied, as a view would keep all of the block
         hashes[start : start + len(block)] = block["buckets"][:, bucket]
         start += len(block)
     return hashes
@@ -205,7 +204,7 @@ def _selected(documents: Path, dtype: np.dtype, is_selected: np.ndarray) -> np.n
     """Read the selected documents without their buckets."""
     names = [name for name in dtype.names if name != "buckets"]
     parts, start = [np.zeros(0, np.dtype([(name, dtype[name]) for name in names]))], 0
-    for block in _blocks(documents, dtype):
+    for block in blocks(documents, dtype):
         rows = np.flatnonzero(is_selected[start : start + len(block)])
         # Field by field: selecting several fields at once makes a view that keeps the buckets in memory.
         part = np.zeros(len(rows), parts[0].dtype)
@@ -214,9 +213,3 @@ def _selected(documents: Path, dtype: np.dtype, is_selected: np.ndarray) -> np.n
         parts.append(part)
         start += len(block)
     return np.concatenate(parts)
-
-
-def _blocks(documents: Path, dtype: np.dtype) -> Iterator[np.ndarray]:
-    with open(documents, "rb") as file:
-        while len(block := np.fromfile(file, dtype, DOCUMENTS_PER_READ)):
-            yield block

@@ -96,7 +96,6 @@ class PartReader:
     Attributes:
       work: parent folder for all piece folders.
       on_read: called with the bytes read since the last call.
-      processes: cleaning processes, see `cleaning.cleaned`.
     """
 
     config: DataConfig
@@ -104,7 +103,6 @@ class PartReader:
     parts: list[Piece]
     work: epath.Path
     on_read: OnRead = ignore
-    processes: int = 0
 
     def __call__(self, number: int) -> None:
         """Write the folder for piece `number`, unless it exists.
@@ -135,9 +133,7 @@ class PartReader:
                     for part in range(piece.first, piece.stop)
                 )
                 entries = _counted(entries, ledger, name)
-                sizes = reading.write(
-                    entries, self.config, self.sources, folder, sample, dropped, ledger, self.processes
-                )
+                sizes = reading.write(entries, self.config, self.sources, folder, sample, dropped, ledger)
             sampling.save(sample, folder / _SAMPLE)
             changes = dropped.changes if dropped else {}
             seal = {"shard_bytes": sizes, "messages": messages, "changes": changes, "ledger": ledger.numbers}

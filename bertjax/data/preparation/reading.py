@@ -109,14 +109,12 @@ def write(
     sample: Sample,
     dropped: Dropped | None,
     ledger: Ledger,
-    processes: int,
 ) -> tuple[int, ...]:
     """Clean documents, offer them to the sample, and write text shards and deduplication records.
 
     Args:
       entries: documents in corpus order.
       folder: receives `documents.bin`, `near.bin` and the text shards.
-      processes: cleaning processes.
 
     Returns:
       Text bytes per shard.
@@ -132,7 +130,7 @@ def write(
     ):
         if dropped:
             names = [source.name for source in all_sources]
-            entries = cleaned(entries, Cleaner(config.filters, near), processes, dropped, ledger, names)
+            entries = cleaned(entries, Cleaner(config.filters, near), dropped, ledger, names)
         documents = _grouped(entries, all_sources, config)
         documents = _sampled(documents, sample, is_train)
         documents = _recorded(documents, records, near_records)

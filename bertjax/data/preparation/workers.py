@@ -4,14 +4,12 @@ They are started from this module instead of `multiprocessing`. So they import n
 script needs no `if __name__ == "__main__"`, and they end with the process that started them.
 """
 
-import collections
 import contextlib
-import itertools
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -71,33 +69,6 @@ def unordered(work: Callable[[int], Any], tasks: Sequence[int], processes: int) 
                     busy[stdout] = worker, task
                     break
                 yield answer
-    finally:
-        _end(workers)
-
-
-def ordered(work: Callable[[Any], Any], tasks: Iterable[Any], processes: int) -> Iterator[Any]:
-    """Yield `work(task)` for each task, in task order. With `processes` <= 1, work in the calling process.
-
-    Tasks are consumed lazily: at most one per process is in flight.
-
-    Raises:
-      RunFailed: a process was killed.
-      Exception: `work` raised it.
-    """
-    if processes <= 1:
-        yield from map(work, tasks)
-        return
-    workers = [_start(work) for _ in range(processes)]
-    busy: collections.deque[subprocess.Popen] = collections.deque()
-    try:
-        # Round robin: the next worker in the cycle is also the one that has been busy for the longest time.
-        for task, worker in zip(tasks, itertools.cycle(workers)):
-            if len(busy) == len(workers):
-                yield _receive(busy.popleft())
-            _send(worker, task)
-            busy.append(worker)
-        while busy:
-            yield _receive(busy.popleft())
     finally:
         _end(workers)
 

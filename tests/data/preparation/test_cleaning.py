@@ -3,18 +3,20 @@
 import collections
 import dataclasses
 import json
+import re
+import shutil
 
 import pytest
 
-from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
+from bertjax.data.config import NearDuplicates
 from bertjax.data.filters.base import Filter
 from bertjax.data.filters.gopher_quality import GopherQuality
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.inspect import cleaning
 from bertjax.data.preparation import cleaning as steps
-from bertjax.data.preparation import dropped
-from bertjax.data.preparation.prepare import open_or_prepare, prepare
+from bertjax.data.preparation import dropped, pieces
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.sources import documents
 from bertjax.data.store import SPLITS
@@ -77,12 +79,18 @@ def test_what_is_left_out_is_counted_listed_and_shown(cleaned, capsys):
     assert shown.count("Too short.") == 2 and "stays" in shown
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_workers_writes_the_same_bytes(cleaned, monkeypatch, workers):
-    expected = content(prepare(cleaned).path)
+def test_any_number_of_workers_writes_the_same_bytes(cleaned, tmp_path, monkeypatch):
+    (tmp_path / "web").mkdir()
+    lines = (tmp_path / "web.jsonl").read_text().split("\n")
+    for number in range(3):
+        (tmp_path / "web" / f"{number}.jsonl").write_text("\n".join(lines[70 * number : 70 * number + 90]))
+    monkeypatch.setattr(pieces, "FEWEST_BYTES", 1)
     monkeypatch.setattr(steps, "BATCH_CHARACTERS", 5000)
-    again = prepare(dataclasses.replace(cleaned, workers=workers, store=cleaned.store + "2"))
-    assert content(again.path) == expected
+    one, three = (
+        prepare(dataclasses.replace(cleaned, corpus=f"{tmp_path}/web", workers=workers, store=f"{tmp_path}/{workers}"))
+        for workers in (0, 3)
+    )
+    assert content(one.path) == content(three.path)
 
 
 def texts_of(store):
@@ -112,20 +120,6 @@ def test_held_out_files_are_not_filtered_and_their_near_duplicates_leave_trainin
     assert not any(first_sentence in text for text in training)
 
 
-def test_sources_are_counted_apart(config, cleaned, tmp_path):
-    write_corpus(tmp_path / "other.txt", documents=30, seed=3)
-    sources = {"web": SourceConfig(cleaned.corpus), "clean": SourceConfig(str(tmp_path / "other.txt"))}
-    store = prepare(dataclasses.replace(cleaned, corpus=DataConfig.corpus, sources=sources))
-    numbers = store.manifest["cleaning"]
-    assert numbers["dropped"] == {"web": {"length": {"fewer than 5 words": 8}}}
-    assert numbers["near_duplicates"]["clean"] == 0 < numbers["near_duplicates"]["web"]
-
-
-def test_all_shares_have_the_duplicates_and_the_tokenizer_of_the_whole_corpus(cleaned):
-    whole, half = (prepare(dataclasses.replace(cleaned, share=share)) for share in (1.0, 0.5))
-    assert half.manifest["cleaning"] == whole.manifest["cleaning"] and half.tokenizer == whole.tokenizer
-
-
 def test_without_filters_nothing_changes(config):
     """The name of the store is the hash of all settings, as it was before there were filters."""
     spec = spec_of(config)
@@ -149,29 +143,25 @@ def test_the_settings_of_filters_name_the_store(config):
     assert len({store_path(dataclasses.replace(config, **choice)) for choice in choices}) == len(choices)
 
 
-def test_a_single_store_must_have_the_filters_of_the_configuration(config):
-    made = prepare(config)
-    filtered = dataclasses.replace(config, store=str(made.path), filters={"length": Length(fewest_words=2)})
-    with pytest.raises(UserError, match=r"made with data.filters=\{\}, and the configuration has \[\['length'"):
-        open_or_prepare(filtered, may_prepare=True)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    "rule, complaint",
+    "rule, workers, complaint",
     [
-        (OwnRule(word=""), "ValueError: no such"),
-        (OwnRule(answer=False), "TypeError: keep returned False, not a reason or None"),
-        (OwnRule(answer=""), "TypeError: keep returned '', not a reason or None"),
+        (OwnRule(word=""), 2, "ValueError: no such"),
+        (OwnRule(answer=False), 0, "TypeError: keep returned False, not a reason or None"),
+        (OwnRule(answer=""), 0, "TypeError: keep returned '', not a reason or None"),
     ],
 )
-def test_a_filter_that_fails_is_named_with_the_document(config, tmp_path, rule, complaint, workers):
+def test_a_filter_that_fails_is_named_with_the_document(config, tmp_path, monkeypatch, rule, workers, complaint):
+    """Also by a worker, which imports the module of the filter."""
+    monkeypatch.setattr(pieces, "FEWEST_BYTES", 1)
+    (tmp_path / "corpus").mkdir()
+    for name in ("a", "b"):
+        shutil.copy(config.corpus, tmp_path / "corpus" / f"{name}.txt")
     with pytest.raises(UserError) as caught:
-        prepare(dataclasses.replace(config, filters={"own": rule}, workers=workers))
-    assert str(caught.value) == (
-        f"the filter data.filters.own ({OwnRule.kind}) failed on document corpus.txt:1: {complaint}; "
-        "correct the filter, or remove it"
-    )
+        corpus = str(tmp_path / "corpus")
+        prepare(dataclasses.replace(config, corpus=corpus, filters={"own": rule}, workers=workers))
+    named = rf"the filter data.filters.own \({OwnRule.kind}\) failed on document [ab].txt:1: {complaint}; correct"
+    assert re.match(named, str(caught.value))
     assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
 
 
@@ -195,11 +185,6 @@ def documents_of(*texts):
     from bertjax.data.sources import Document
 
     return [Document("part", number, text) for number, text in enumerate(texts, 1)]
-
-
-def test_filters_that_drop_everything(config):
-    with pytest.raises(UserError, match="gives 0 training and 0 held-out documents.*drop fewer with data.filters"):
-        prepare(dataclasses.replace(config, filters={"length": Length(fewest_words=10_000)}))
 
 
 def test_a_filter_of_another_module_from_the_command_line(tmp_path, capfd):

@@ -45,13 +45,16 @@ def grown(config, store):
     return dataclasses.replace(config, tokenizer=tokenizer)
 
 
-@pytest.mark.parametrize("settings", [{}, CLEANING, {"share": 0.5}], ids=["all", "cleaned", "share"])
-def test_only_new_text_is_encoded(config, tmp_path, encoded, settings, capsys):
-    config = mixed(tmp_path, tokenizer=config.tokenizer, **settings)
+@pytest.fixture
+def kept(tmp_path):
+    (tmp_path / "kept").mkdir()
+    return Local(tmp_path / "kept")
+
+
+def test_only_new_text_is_encoded(config, tmp_path, encoded, kept, capsys):
+    config = mixed(tmp_path, tokenizer=config.tokenizer, share=0.5, **CLEANING)
     last = tmp_path / "web" / "2.jsonl.gz"
     later = last.rename(tmp_path / "later.gz")
-    kept = Local(tmp_path / "kept")
-    kept.kept.mkdir()
     first = prepare(config, kept)
     before = len(encoded)
     later.rename(last)
@@ -67,14 +70,12 @@ def test_only_new_text_is_encoded(config, tmp_path, encoded, settings, capsys):
     assert message in capsys.readouterr().out
 
 
-def test_a_source_that_grows_leaves_the_shards_of_the_others(config, tmp_path, encoded):
+def test_a_source_that_grows_leaves_the_shards_of_the_others(config, tmp_path, encoded, kept):
     names = "first", "last"
     for seed, name in enumerate(names):
         write_corpus(tmp_path / f"{name}.txt", documents=60, seed=seed)
     sources = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in names}
     config = DataConfig(sources=sources, store=config.store, tokenizer=config.tokenizer, workers=0)
-    kept = Local(tmp_path / "kept")
-    kept.kept.mkdir()
     config = grown(config, prepare(config, kept))
     count = len(encoded)
     with open(tmp_path / "first.txt", "a") as file:
@@ -99,21 +100,7 @@ def test_the_version_names_the_way_text_is_encoded():
     assert (local.KEPT_VERSION, digest.hexdigest()[:16]) == (3, "6c2547c6739c3104")
 
 
-@pytest.mark.parametrize("name", ["sentencepiece", "tokenizers"])
-def test_a_library_of_another_version_takes_nothing(config, tmp_path, encoded, monkeypatch, name):
-    config = dataclasses.replace(config, workers=0)
-    kept = Local(tmp_path / "kept")
-    kept.kept.mkdir()
-    first = prepare(config, kept)
-    config, count = grown(config, first), len(encoded)
-    version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda package: "0" if package == name else version(package))
-    prepare(config, kept)
-    assert len(encoded) == 2 * count
-
-
 def test_a_folder_that_cannot_be_used_is_named_and_costs_nothing(config, tmp_path, encoded):
-    config = dataclasses.replace(config, workers=0)
     kept = Local(tmp_path / "kept")
     kept.kept.write_text("")
     with pytest.raises(RunFailed, match=f"cannot use --keep-shards={kept.kept}: Not a directory; name another folder"):
@@ -130,12 +117,9 @@ def test_a_store_that_is_there_keeps_nothing_and_says_so(config, tmp_path, capsy
     assert f"{store.path} is there already, so no text is encoded or kept\n" in capsys.readouterr().out
 
 
-def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, tmp_path, encoded):
-    config = dataclasses.replace(config, workers=0)
-    kept = Local(tmp_path / "kept")
-    kept.kept.mkdir()
-    expected = prepare(config, kept)
-    config, count = grown(config, expected), len(encoded)
+def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, encoded, kept, monkeypatch):
+    made = prepare(config, kept)
+    config, count = grown(config, made), len(encoded)
     expected = prepare(config, kept)
     assert len(encoded) == count
     [path, *_] = sorted(kept.kept.iterdir())
@@ -144,13 +128,16 @@ def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, tmp_path, e
     assert content(prepare(config, kept).path) == content(expected.path) and len(encoded) == count + 1
     prepare(dataclasses.replace(config, splitter="line"), kept)
     assert len(encoded) == 2 * count + 1
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0" if name == "tokenizers" else version(name))
+    shutil.rmtree(expected.path)
+    prepare(config, kept)
+    assert len(encoded) == 3 * count + 1, "a library of another version"
 
 
-def test_a_kept_document_without_a_token_still_stops(config, tmp_path, encoded):
+def test_a_kept_document_without_a_token_still_stops(config, tmp_path, encoded, kept):
     with open(tmp_path / "corpus.txt", "a") as file:
         file.write("\u2581\n")
-    kept = Local(tmp_path / "kept")
-    kept.kept.mkdir()
     first = prepare(dataclasses.replace(config, on_bad_document="skip"), kept)
     with pytest.raises(UserError, match="holds no token"):
         prepare(grown(config, first), kept)

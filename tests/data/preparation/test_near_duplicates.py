@@ -59,7 +59,7 @@ def as_dict(clusters):
 
 @pytest.mark.parametrize("values, read", [(1000, 1 << 16), (300, 7), (40, 64)])
 def test_clusters_are_those_of_a_plain_union(tmp_path, monkeypatch, values, read):
-    monkeypatch.setattr(near_duplicates, "DOCUMENTS_PER_READ", read)
+    monkeypatch.setattr(duplicates, "DOCUMENTS_PER_READ", read)
     entries = documents(200, values)
     clusters = found(tmp_path, entries)
     dropped, sizes = plain(entries)
@@ -109,7 +109,7 @@ def test_no_documents(tmp_path):
 @pytest.mark.parametrize("share, most", [(0.02, 50), (1.0, 390)])
 def test_memory_is_what_the_docstring_says(tmp_path, monkeypatch, share, most):
     """All records would take 250 bytes a document, and they stay on disk."""
-    monkeypatch.setattr(near_duplicates, "DOCUMENTS_PER_READ", 1 << 12)
+    monkeypatch.setattr(duplicates, "DOCUMENTS_PER_READ", 1 << 12)
     count, dtype = 100_000, near_duplicates.document_dtype(14)
     rng = np.random.default_rng(0)
     block = np.zeros(count, dtype)

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import remote
-from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.preparation import beam, pieces, sample, shards
@@ -27,6 +27,8 @@ from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import content, write_corpus
 from tests.data.test_remote import Bucket
+
+CHARACTERS = TokenizerConfig(kind="char", vocab_size=30, byte_fallback=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,20 +142,17 @@ def _interrupt(*_):
 
 
 def test_bad_input_in_a_part_is_one_line(config, tmp_path):
-    (tmp_path / "corpus.txt").write_bytes(b"One.\n\n\xff\n")
-    with pytest.raises(UserError, match=r"corpus.txt:3 is not UTF-8"):
-        prepare(config, Unreliable(temp=str(tmp_path / "temp")))
+    runner = Unreliable(temp=str(tmp_path / "temp"))
+    for last, complaint in (
+        (b"\xff\n", r"corpus.txt:3 is not UTF-8"),
+        (b"\xe2\x96\x81\n", "holds no token.*; remove it, or set data.on_bad_document=skip$"),
+    ):
+        (tmp_path / "corpus.txt").write_bytes(b"One.\n\n" + last + b"\nTwo.\n\nThree.\n")
+        with pytest.raises(UserError, match=complaint):
+            prepare(dataclasses.replace(config, heldout=config.corpus, tokenizer=CHARACTERS), runner)
     (tmp_path / "file").write_text("")
-    write_corpus(tmp_path / "corpus.txt", documents=20)
     with pytest.raises(UserError, match=r"^cannot write .*file/temp/.*; name a folder that all workers can write"):
         prepare(config, Unreliable(temp=str(tmp_path / "file" / "temp")))
-
-
-def test_a_document_without_a_token_is_named(config, tmp_path):
-    with open(tmp_path / "corpus.txt", "a") as file:
-        file.write("\u2581\n")
-    with pytest.raises(UserError, match="holds no token.*; remove it, or set data.on_bad_document=skip$"):
-        prepare(config, Unreliable(temp=str(tmp_path / "temp")))
 
 
 TEXTS = st.lists(st.text(st.sampled_from("a가각é \n"), min_size=1, max_size=60), max_size=12)
