@@ -155,13 +155,6 @@ class Part:
         return digest.hexdigest()
 
 
-def unread(message: str, size: int) -> UserError:
-    """Return an error for a document that is not read, with its byte count as `size`."""
-    error = UserError(message)
-    cast(Any, error).size = size
-    return error
-
-
 def sized(error: UserError, size: int) -> UserError:
     """Return the error for a bad document, with its byte count as `size`."""
     cast(Any, error).size = size

@@ -22,7 +22,6 @@ from bertjax.data.sources.base import (
     sized,
     text_of,
     unit_of,
-    unread,
 )
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.runtime.storage import reason_of
@@ -115,7 +114,7 @@ def numbered_lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
     A byte-order mark starts a file, and also a later line if files were concatenated.
 
     Args:
-    for number, line, size in _lines(path.expanduser(), lambda used: None):
+      path: a plain or compressed file; ~ is the home folder.
 
     Raises:
       Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
@@ -166,7 +165,8 @@ def _rest_of_line(stream: io.BufferedReader, line: bytes) -> int:
 
 
 def _too_long(what: str, size: int, remedy: str) -> UserError:
-    return unread(f"{what} has more than {LONGEST_BYTES:,} bytes ({size:,}), and is not read; {remedy}", size)
+    message = f"{what} has more than {LONGEST_BYTES:,} bytes ({size:,}), and is not read; {remedy}"
+    return sized(UserError(message), size)
 
 
 def _undecodable(path: epath.Path, error: Exception) -> UserError:

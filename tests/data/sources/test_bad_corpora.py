@@ -3,8 +3,6 @@
 import bz2
 import gzip
 import io
-import json
-import lzma
 import os
 import socket
 from collections.abc import Callable
@@ -25,10 +23,6 @@ from tests.data.sources.reading import texts
 
 WORDS = "".join(f"Sentence {number} of a text.\n\n" for number in range(2000)).encode()
 GOOD_LINE = b'{"text": "One."}\n'
-NESTED = {"text": {"body": "One."}}
-
-
-ROOT = Path(__file__).parents[3]
 
 
 def zstd(content: bytes) -> bytes:
@@ -49,18 +43,12 @@ def flip(content: bytes) -> bytes:
 
 PARQUET = parquet([f"Sentence {number}." for number in range(2000)], compression="zstd", write_page_checksum=True)
 CUT = "is cut short, damaged or not in the"
-NOT_UTF8, NO_FIELD = "is not UTF-8", "has no field 'text'"
+NOT_UTF8 = "is not UTF-8"
 # (name of a file, its content, a part of the line): each ends in exit code 2.
 FILES = [
-    ("empty.txt", b"", "empty.txt is empty"),
     ("blank.txt", b"\n \t\r\n\xe3\x80\x80\n", "blank.txt is empty"),
-    ("mark.txt", b"\xef\xbb\xbf", "mark.txt is empty"),
     ("latin-1.txt", "Caf\u00e9.".encode("latin-1"), NOT_UTF8),
-    ("cp949.txt", "\ud55c\uad6d\uc5b4 \ubb38\uc7a5.".encode("cp949"), NOT_UTF8),
-    ("shift-jis.txt", "\u65e5\u672c\u8a9e".encode("shift-jis"), NOT_UTF8),
-    ("utf-16.txt", "Some text.\n".encode("utf-16"), NOT_UTF8),
     ("utf-16-be.txt", b"\xfe\xff" + "Some text.\n".encode("utf-16-be"), NOT_UTF8),
-    ("utf-32.txt", "Some text.\n".encode("utf-32"), NOT_UTF8),
     ("cesu-8.txt", b"A face: \xed\xa0\xbd\xed\xb8\x80.", NOT_UTF8),
     ("overlong.txt", b"A slash: \xc0\xaf.", NOT_UTF8),
     ("cut-character.txt", "Ends within \u00e9".encode()[:-1], NOT_UTF8),
@@ -68,67 +56,24 @@ FILES = [
     ("gz-without-suffix.txt", gzip.compress(WORDS), NOT_UTF8),
     ("one.txt", b"Only one document.", "gives"),
     ("no-token.txt", b"\xe2\x96\x81\n\n" * 40, "but two of each are needed"),
-    ("cut.txt.gz", gzip.compress(WORDS)[:-9], f"{CUT} gz format"),
-    ("half.txt.gz", gzip.compress(WORDS)[:200], f"{CUT} gz format"),
     ("flipped.txt.gz", flip(gzip.compress(WORDS)), f"{CUT} gz format"),
-    ("plain.txt.gz", WORDS, f"{CUT} gz format"),
     ("rest.txt.gz", gzip.compress(WORDS) + b"the rest", f"{CUT} gz format"),
-    ("empty.txt.gz", b"", "empty.txt.gz is empty"),
     ("of-nothing.txt.gz", gzip.compress(b""), "of-nothing.txt.gz is empty"),
-    ("bz2.txt.gz", bz2.compress(WORDS), f"{CUT} gz format"),
-    ("cut.txt.xz", lzma.compress(WORDS)[:-20], f"{CUT} xz format"),
-    ("flipped.txt.xz", flip(lzma.compress(WORDS)), f"{CUT} xz format"),
-    ("plain.txt.xz", WORDS, f"{CUT} xz format"),
     ("empty.txt.xz", b"", f"{CUT} xz format"),
-    ("cut.txt.zst", zstd(WORDS)[:-20], f"{CUT} zst format"),
-    ("plain.txt.zst", WORDS, f"{CUT} zst format"),
     ("empty.txt.zst", b"", "empty.txt.zst is"),
-    ("utf-16.txt.gz", gzip.compress("Some text.\n".encode("utf-16")), NOT_UTF8),
-    ("empty.jsonl", b"", "empty.jsonl is empty"),
-    ("blank.jsonl", b"\n\n \n", "blank.jsonl is empty"),
     ("broken.jsonl", GOOD_LINE + b'{"text": "cut', "broken.jsonl:2 is not JSON"),
-    ("no-quote.jsonl", b"{text: 'One.'}\n", "no-quote.jsonl:1 is not JSON"),
-    ("comma.jsonl", b'{"text": "One.",}\n', "comma.jsonl:1 is not JSON"),
     ("pretty.jsonl", b'{\n  "text": "One."\n}\n', "pretty.jsonl:1 is not JSON"),
     ("array.jsonl", b'[{"text": "One."}]\n', "array.jsonl:1 is not a JSON object"),
-    ("string.jsonl", b'"One."\n', "string.jsonl:1 is not a JSON object"),
-    ("number.jsonl", b"7\n", "number.jsonl:1 is not a JSON object"),
-    ("huge-number.jsonl", b"9" * 5000 + b"\n", "huge-number.jsonl:1 is not JSON"),
-    ("huge-value.jsonl", b'{"text": ' + b"9" * 5000 + b"}\n", "huge-value.jsonl:1 is not JSON"),
-    ("infinite.jsonl", b'{"text": Infinity}\n', "field 'text' is 'inf', not a string"),
-    ("null.jsonl", b'{"text": null}\n', "field 'text' is null, not a string; correct it"),
-    ("list.jsonl", b'{"text": ["One.", "Two."]}\n', "not a string"),
-    ("nested.jsonl", json.dumps(NESTED).encode(), "not a string; correct it, or set data.text_field"),
-    ("empty-text.jsonl", b'{"text": ""}\n', "field 'text' is blank"),
-    ("blank-text.jsonl", b'{"text": " \\n\\u3000"}\n', "field 'text' is blank"),
-    ("surrogate.jsonl", b'{"text": "a \\ud800 b"}\n', "holds a lone surrogate"),
-    ("other-field.jsonl", b'{"body": "One."}\n', f"{NO_FIELD} (it has body)"),
-    ("no-field.jsonl", b"{}\n", f"{NO_FIELD} (it has none)"),
-    ("line-end-in-field.jsonl", b'{"a\\nb": 1}\n', f"{NO_FIELD} (it has a\\nb)"),
     ("late.jsonl", GOOD_LINE * 50 + b'{"other": 1}\n', "late.jsonl:51 has no field 'text'"),
     ("deep.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", "deep.jsonl:1 is not JSON"),
-    ("latin-1.jsonl", '{"text": "Caf\u00e9."}'.encode("latin-1"), NOT_UTF8),
-    ("utf-16.jsonl", '{"text": "One."}\n'.encode("utf-16"), NOT_UTF8),
     ("csv.jsonl", b"text\nOne.\n", "csv.jsonl:1 is not JSON"),
-    ("cut.jsonl.gz", gzip.compress(GOOD_LINE * 999)[:-9], f"{CUT} gz format"),
-    ("cut.jsonl.zst", zstd(GOOD_LINE * 999)[:-9], f"{CUT} zst format"),
     ("plain.jsonl.xz", GOOD_LINE, f"{CUT} xz format"),
-    ("empty.parquet", b"", f"{CUT} Parquet format"),
-    ("cut.parquet", PARQUET[:-30], f"{CUT} Parquet format"),
-    ("head.parquet", PARQUET[:100], f"{CUT} Parquet format"),
     ("flipped.parquet", flip(PARQUET), f"{CUT} Parquet format"),
     ("text.parquet", WORDS, f"{CUT} Parquet format"),
-    ("other.parquet", parquet(["One."], "body"), f"{NO_FIELD} (it has body)"),
-    ("number.parquet", parquet([1, 2, 3]), "is of type int64, not text"),
     ("list.parquet", parquet([["One."], ["Two."]]), "is of type list"),
-    ("struct.parquet", parquet([NESTED["text"]]), "is of type struct"),
-    ("null.parquet", parquet(pyarrow.array([None, "One."], pyarrow.string())), "not a string"),
+    ("struct.parquet", parquet([{"body": "One."}]), "is of type struct"),
     ("no-type.parquet", parquet([None, None]), "is of type null"),
-    ("no-rows.parquet", parquet(pyarrow.array([], pyarrow.string())), "no-rows.parquet is empty"),
-    ("bytes.parquet", parquet([b"\xff\xfe"]), NOT_UTF8),
-    ("blank.parquet", parquet(["One.", " "]), "blank.parquet:2: field 'text' is blank"),
     ("notes.pdf", b"%PDF-1.4", "holds no .txt"),
-    ("text.text", b"One.", "holds no .txt"),
     ("text", b"One.", "holds no .txt"),
     ("text.txt.bz2", bz2.compress(WORDS), "holds no .txt"),
     ("text.json", b'[{"text": "One."}]', "holds no .txt"),
@@ -203,20 +148,15 @@ def one_bad_among_good(folder: Path) -> Path:
 # (what makes it, a part of the line, exit code)
 PLACES = [
     (named("{folder}/nowhere.txt"), "does not exist; name a file, a folder, a glob, or embedded:en", 2),
-    (named("{folder}/*.txt"), "does not exist", 2),
-    (named("{folder}/**/*.jsonl"), "does not exist", 2),
     (named("{folder}/[.txt"), "does not exist", 2),
     (named("{folder}"), "does not exist", 2),
-    (named("{folder}/a.txt/b.txt"), "does not exist", 2),
     (named("{folder}/" + "x" * 300 + ".txt"), "does not exist", 2),
     (named(""), "data.corpus is empty", 2),
     (named("embedded:xx"), "choose one of en, ko", 2),
     (named("s4://bucket/a.txt"), "corpus 's4://bucket/a.txt' cannot be read", 2),
-    (named("http://host/a.txt"), "cannot be read", 2),
     (named("file:///etc/passwd"), "cannot be read", 2),
     (named("tfds:"), "cannot be opened", 2),
-    (named("tfds:no_such_set/no_such_config"), "cannot be opened", 2),
-    (named("tfds:no_such_set:train[:10%"), "cannot be opened", 2),
+    (named("tfds:no_such_set/no_such_config:train[:10%"), "cannot be opened", 2),
     (named("hf:nobody/nothing"), "cannot be loaded", 75),
     (named("hf:{folder}/nothing"), "cannot be loaded", 2),
     (named("hf:"), "cannot be loaded", 2),
@@ -247,11 +187,6 @@ READ = [
     ("separators.txt", "One.\u2028Two.\x85Three.\x0cFour.".encode(), ["One.\u2028Two.\x85Three.\x0cFour."]),
     ("dictionary.parquet", parquet(pyarrow.array(["One.", "One."]).dictionary_encode()), ["One.", "One."]),
 ]
-
-
-def test_the_guide_counts_them():
-    count = len(FILES) + len(PLACES) + len(READ)
-    assert f"The tests try {count} bad or unusual corpora" in (ROOT / "docs" / "guides" / "data.md").read_text()
 
 
 @pytest.fixture
@@ -297,12 +232,11 @@ def test_an_unusual_file_is_read(tmp_path, name, content, expected):
 @pytest.mark.parametrize(
     "name, content, complaint",
     [
-        ("line.txt", b"word " * 300, "line.txt:1: a line has more than 1,000 bytes"),
         ("line.txt.gz", gzip.compress(b"One.\n\n" + b"word " * 300), "line.txt.gz:3: a line has more than 1,000 bytes"),
         ("line.jsonl", b'{"text": "' + b"word " * 300, "line.jsonl:1: a line has more than 1,000 bytes"),
         ("document.txt", b"One.\n\n" + b"A sentence.\n" * 99, "document.txt:3: a document has more than 1,000 bytes"),
     ],
-    ids=["line.txt", "line.txt.gz", "line.jsonl", "document.txt"],
+    ids=["line.txt.gz", "line.jsonl", "document.txt"],
 )
 def test_a_line_without_an_end(prepared, tmp_path, monkeypatch, name, content, complaint):
     monkeypatch.setattr(lines, "LONGEST_BYTES", 1000)

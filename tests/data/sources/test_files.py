@@ -57,13 +57,6 @@ def test_a_glob_of_folders_says_how_to_read_them(tmp_path, capsys):
     assert "2 folders left out; end it with /** to read" in capsys.readouterr().err
 
 
-def test_suffixes_in_capital_letters(tmp_path):
-    write(tmp_path, "A.TXT")
-    (tmp_path / "B.TXT.GZ").write_bytes(gzip.compress(b"b"))
-    (tmp_path / "C.JSONL").write_text('{"text": "c"}')
-    assert texts(tmp_path) == ["A.TXT", "b", "c"]
-
-
 def test_links_to_folders_are_followed_and_circles_end(tmp_path):
     write(tmp_path, "corpus/a.txt", "other/b.txt")
     (tmp_path / "corpus" / "link").symlink_to(tmp_path / "other")
@@ -85,9 +78,8 @@ def test_files_of_other_kinds_are_counted_in_one_line(tmp_path, capsys):
     )
 
 
-@pytest.mark.parametrize("name, documents", [("en", 353), ("ko", 379)])
-def test_embedded_corpora(name, documents):
-    assert len(read(f"embedded:{name}")) == documents
+def test_embedded_corpora():
+    assert [len(read(f"embedded:{name}")) for name in ("en", "ko")] == [353, 379]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.parquet"])
@@ -137,14 +129,10 @@ def test_fingerprint_of_a_large_file_reads_blocks(tmp_path, monkeypatch):
     assert part.fingerprint() != first
 
 
-def test_missing_corpus(tmp_path):
-    assert "does not exist" in error_of(tmp_path / "none.txt")
-    assert "does not exist" in error_of(tmp_path / "*.txt")
-    assert "choose one of en, ko" in error_of("embedded:xx")
-
-
 def test_corpora_under_the_names_under_which_they_are_published(tmp_path):
-    """BabyLM's splits, and C4's and Dolma's compressed JSON lines."""
+    """BabyLM's splits, C4's and Dolma's compressed JSON lines, and names in capital letters."""
+    write(tmp_path / "capitals", "A.TXT", "B.VALID")
+    assert texts(tmp_path / "capitals") == ["A.TXT", "B.VALID"]
     write(tmp_path / "babylm", "gutenberg.train", "childes.dev", "bnc_spoken.test")
     assert texts(tmp_path / "babylm") == ["bnc_spoken.test", "childes.dev", "gutenberg.train"]
     (tmp_path / "c4").mkdir()
@@ -168,12 +156,6 @@ def test_published_names_that_are_not_read_have_the_name_to_give_them(tmp_path, 
     write(tmp_path, "a.txt")
     assert texts(tmp_path) == ["a.txt"]
     assert (hint in capsys.readouterr().err) == (name != "text.raw")
-
-
-def test_no_file_of_a_known_kind(tmp_path):
-    (tmp_path / "a.pdf").write_text("text")
-    assert "holds no .txt" in error_of(tmp_path)
-    assert "holds no .txt" in error_of(tmp_path / "a.pdf")
 
 
 def test_a_folder_of_the_datasets_library_is_named(tmp_path):
@@ -232,16 +214,12 @@ def test_a_bucket_is_read_like_a_folder(bucket):
     assert texts("gs://bucket/texts") == ["texts/a.parquet", "texts/b.txt", "texts/c.txt.gz", "sub/d.txt"]
     assert texts("gs://bucket/texts/b.txt") == ["texts/b.txt"]
     assert texts("gs://bucket/te*/*.txt") == ["texts/b.txt"]
+    assert "does not exist" in error_of("gs://bucket/none.txt") and "`**`" in error_of("gs://bucket/**/*.txt")
     local, remote = (sources.parts(corpus, "text") for corpus in (str(bucket), "gs://bucket"))
     assert [part.fingerprint() for part in local] == [part.fingerprint() for part in remote]
 
 
-def test_a_missing_bucket_file(bucket):
-    assert "does not exist" in error_of("gs://bucket/none.txt")
-    assert "`**`" in error_of("gs://bucket/**/*.txt")
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.txt.xz", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.zst", "a.parquet"])
 def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
     """A network failure is not a bad document: skipping the rest of the file would go unnoticed."""
     bucket.mkdir()
@@ -271,7 +249,7 @@ def test_a_remote_failure_always_stops(bucket, monkeypatch, name):
 
 def test_reading_goes_on_where_a_connection_was_lost(bucket, monkeypatch):
     bucket.mkdir()
-    text = "".join(f"{number} words\n\n" for number in range(500_000))
+    text = "".join(f"{number} words\n\n" for number in range(300_000))
     (bucket / "a.txt").write_text(text)
     monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
     opened = epath.backend._FileSystemSpecBackend.open
@@ -295,7 +273,7 @@ def test_reading_goes_on_where_a_connection_was_lost(bucket, monkeypatch):
         epath.backend._FileSystemSpecBackend, "open", lambda self, path, mode: Unsteady(opened(self, path, mode))
     )
     (part,) = sources.parts("gs://bucket/a.txt", "text")
-    assert [document.text for document in part.documents()] == [f"{number} words" for number in range(500_000)]
+    assert [document.text for document in part.documents()] == [f"{number} words" for number in range(300_000)]
     assert len(lost) >= 2
 
 
@@ -309,15 +287,6 @@ def test_an_unknown_scheme_and_a_missing_library(monkeypatch):
 
 
 def test_hidden_files_and_folders_are_not_corpora(tmp_path):
-    for name in (
-        "a.txt",
-        ".hidden.txt",
-        ".git/x.txt",
-        ".ipynb_checkpoints/a-checkpoint.txt",
-        "sub/.b.txt",
-        "sub/c.txt",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
+    write(tmp_path, "a.txt", ".hidden.txt", ".git/x.txt", "sub/.b.txt", "sub/c.txt")
     assert texts(tmp_path) == texts(tmp_path / "**" / "*") == ["a.txt", "sub/c.txt"]
     assert texts(tmp_path / ".hidden.txt") == [".hidden.txt"]  # named by itself, it is meant

@@ -56,15 +56,14 @@ def test_json_lines_are_read_as_written(tmp_path_factory, written):
     assert texts(path) == written
 
 
-@pytest.mark.parametrize("control", [chr(code) for code in (0, 1, 7, 8, 11, 12, 26, 27, 28, 127, 0x85, 0xFEFF, 0x2028)])
-def test_control_characters_stay_within_a_text(write, control):
-    text = f"One{control}two."
+def test_control_characters_stay_within_a_text(write):
+    text = "One" + "".join(f"{chr(code)}x" for code in (0, 1, 7, 8, 11, 12, 26, 27, 28, 127, 0x85, 0xFEFF, 0x2028))
     assert texts(write(".txt", text.encode())) == [text]
     assert texts(write(".jsonl", json.dumps({"text": text}).encode())) == [text]
 
 
 def test_long_lines_and_documents_are_whole(tmp_path):
-    line, document = "word " * 2_000_000, "Sixteen letters.\n" * 3_000_000
+    line, document = "word " * 300_000, "Sixteen letters.\n" * 100_000
     (tmp_path / "a.txt").write_text(f"{line}\n\n{document}")
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": line}) + "\n" + json.dumps({"text": document}))
     assert [text == whole for text, whole in zip(texts(tmp_path), [line, document[:-1], line, document])] == [True] * 4
@@ -88,11 +87,6 @@ def test_not_utf8_names_line_and_byte(write):
     assert f"{path}:3 is not UTF-8: its byte 6 is 0xff" in error_of(path)
     left, errors = skipping(path)
     assert left == ["One.", "Two."] and len(errors) == 1
-
-
-def test_utf16_is_not_utf8(tmp_path):
-    (tmp_path / "a.txt").write_text("Some text.", "utf-16")
-    assert "a.txt:1 is not UTF-8: its byte 0 is 0xff" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +116,14 @@ def test_bad_json_line_is_named_or_left_out(tmp_path, line, fragment):
 
 
 @pytest.mark.parametrize("suffix", ARCHIVES)
-@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:10], lambda whole: b"plain text"])
-def test_a_damaged_archive_is_named_and_read_up_to_the_damage(tmp_path, suffix, damage):
+def test_a_damaged_archive_is_named_and_read_up_to_the_damage(tmp_path, suffix):
     words = "".join(f"Sentence {number}.\n\n" for number in range(20_000))
     path = tmp_path / f"a.txt{suffix}"
-    path.write_bytes(damage(COMPRESS[suffix](words.encode())))
+    path.write_bytes(COMPRESS[suffix](words.encode())[:-20])
     message = error_of(path)
     assert f"{path} is cut short, damaged or not in the {suffix[1:]} format" in message
     left, errors = skipping(path)
     assert errors == [message] and left == [f"Sentence {number}." for number in range(len(left))]
-
-
-@pytest.mark.parametrize("suffix", ARCHIVES)
-def test_an_empty_archive_file_is_named(tmp_path, suffix):
-    (tmp_path / f"a.txt{suffix}").write_bytes(b"")
-    assert f"a.txt{suffix} is" in error_of(tmp_path)
 
 
 def zstd_frame(content, window):
@@ -166,6 +153,7 @@ def test_what_is_wrong_with_an_archive_is_told_apart(tmp_path, suffix):
     other = ".xz" if suffix == ".gz" else ".gz"
     for content, expected in (
         (whole[: len(whole) // 2], "(it is cut short: "),
+        (b"" if suffix == ".xz" else whole[:10], "is cut short, damaged or not in the"),
         (flipped, "(it is damaged: "),
         (b"Plain text.\n" * 100, f"if it is plain text, remove {suffix} from its name"),
         (COMPRESS[other](b"One.\n"), f"(it starts like a {other} file); end its name with {other}"),
@@ -177,33 +165,29 @@ def test_what_is_wrong_with_an_archive_is_told_apart(tmp_path, suffix):
 
 
 @pytest.mark.parametrize(
-    "encoding, expected",
+    "kind, encoding, expected",
     [
-        ("utf-16", "it starts like UTF-16"),
-        ("utf-16-le", "as in UTF-16LE without a byte order mark"),
-        ("utf-16-be", "as in UTF-16BE without a byte order mark"),
-        ("utf-32", "it starts like UTF-32"),
-        ("utf-32-le", "as in UTF-32LE without a byte order mark"),
+        (".txt", "utf-16", "it starts like UTF-16"),
+        (".jsonl", "utf-16-le", "as in UTF-16LE without a byte order mark"),
+        (".txt.gz", "utf-16-be", "as in UTF-16BE without a byte order mark"),
+        (".jsonl", "utf-32", "it starts like UTF-32"),
+        (".txt", "utf-32-le", "as in UTF-32LE without a byte order mark"),
     ],
 )
-@pytest.mark.parametrize("kind", [".txt", ".jsonl"])
-def test_another_encoding_is_named_and_not_one_document_of_it_is_read(write, kind, encoding, expected):
+def test_another_encoding_is_named_and_not_one_document_of_it_is_read(tmp_path, kind, encoding, expected):
     """Its lines, divided at the bytes of UTF-8, would be text with a zero byte in each character."""
-    path = write(kind, "\n".join('{"text": "Some text."}\n' for _ in range(3)).encode(encoding))
+    path, content = tmp_path / f"a{kind}", ('{"text": "Some text."}\n' * 3).encode(encoding)
+    path.write_bytes(gzip.compress(content) if kind.endswith(".gz") else content)
     message = error_of(path)
     assert f"{path}:1 is not UTF-8" in message and expected in message and "iconv -f UTF-" in message
     assert skipping(path) == ([], [message])
 
 
-@pytest.mark.parametrize("written", [0x0A00, 0x0A000000])
-def test_an_archive_with_a_line_end_in_its_header_is_named(tmp_path, written):
-    """The time in the header of gzip may hold a line end, and zeros before it as UTF-16 has them."""
-    (tmp_path / "a.txt").write_bytes(gzip.compress(b"Words.", mtime=written))
-    assert "gz format; end its name with .gz" in error_of(tmp_path / "a.txt")
-
-
 @pytest.mark.parametrize("kind", [".txt", ".jsonl"])
 def test_an_archive_without_its_suffix_is_named(tmp_path, kind):
-    for suffix in ARCHIVES:
-        (tmp_path / f"a{kind}").write_bytes(COMPRESS[suffix](b"Words. " * 99))
+    """The time in the header of gzip may hold a line end, and zeros before it as UTF-16 has them."""
+    contents = [(suffix, COMPRESS[suffix](b"Words. " * 99)) for suffix in ARCHIVES]
+    contents += [(".gz", gzip.compress(b"Words.", mtime=written)) for written in (0x0A00, 0x0A000000)]
+    for suffix, content in contents:
+        (tmp_path / f"a{kind}").write_bytes(content)
         assert f"format; end its name with {suffix}" in error_of(tmp_path / f"a{kind}")

@@ -7,7 +7,15 @@ import pytest
 from bertjax.data.sources import Document
 from tests.data.sources.reading import error_of, read, skipping, texts
 
-KINDS = ["string", "large_string", "string_view", "binary", "large_binary", "binary_view", "dictionary"]
+KINDS = {
+    "string": "none",
+    "large_string": "snappy",
+    "string_view": "gzip",
+    "binary": "zstd",
+    "large_binary": "none",
+    "binary_view": "none",
+    "dictionary": "zstd",
+}
 TEXTS = [f"Text {number}.\nSecond é line." for number in range(1000)]
 
 
@@ -16,18 +24,12 @@ def write(path, column, **options):
     pyarrow.parquet.write_table(table, path, **options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_text_columns(tmp_path, kind):
+@pytest.mark.parametrize("kind, compression", KINDS.items())
+def test_text_columns_and_compressions(tmp_path, kind, compression):
     type = pyarrow.dictionary("int32", "string") if kind == "dictionary" else getattr(pyarrow, kind)()
     column = pyarrow.array([text.encode() for text in TEXTS] if "binary" in kind else TEXTS)
-    write(tmp_path / "a.parquet", column.cast(type), row_group_size=300)
+    write(tmp_path / "a.parquet", column.cast(type), row_group_size=300, compression=compression)
     assert read(tmp_path, "body") == [Document("a.parquet", number, text) for number, text in enumerate(TEXTS, 1)]
-
-
-@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd"])
-def test_its_own_compressions(tmp_path, compression):
-    write(tmp_path / "a.parquet", TEXTS, compression=compression)
-    assert texts(tmp_path, "body") == TEXTS
 
 
 def test_a_field_name_with_a_dot(tmp_path):
@@ -39,8 +41,6 @@ def test_a_missing_column_and_one_that_is_not_text(tmp_path):
     write(tmp_path / "a.parquet", TEXTS)
     assert "a.parquet has no field 'text' (it has id, body)" in error_of(tmp_path)
     assert "column 'id' is of type int64, not text" in error_of(tmp_path, "id")
-    write(tmp_path / "a.parquet", [["One."], ["Two."]])
-    assert "column 'body' is of type list" in error_of(tmp_path, "body")
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,11 @@ def test_a_bad_row_is_named_or_left_out(tmp_path, row, fragment):
     assert skipping(tmp_path, "body") == (["One.", "Two."], [message])
 
 
-def test_a_large_document(tmp_path):
-    text = "word " * 10_000_000
+def test_a_large_document_and_none(tmp_path):
+    text = "word " * 1_000_000
     write(tmp_path / "a.parquet", ["One.", text])
     assert texts(tmp_path, "body")[1] == text
-
-
-@pytest.mark.parametrize("rows", [[], None])
-def test_a_file_without_rows_is_empty(tmp_path, rows):
-    write(tmp_path / "a.parquet", pyarrow.array(rows or [], pyarrow.string()))
+    write(tmp_path / "a.parquet", pyarrow.array([], pyarrow.string()))
     assert "a.parquet is empty" in error_of(tmp_path, "body")
 
 
@@ -92,10 +88,3 @@ def test_a_hole_in_the_middle_ends_the_part(tmp_path):
     left, errors = skipping(path, "body")
     assert 200 < len(left) <= 500 and left == TEXTS[: len(left)]
     assert len(errors) == 1 and "is cut short, damaged" in errors[0]
-
-
-def test_a_column_name_that_is_not_utf8(tmp_path):
-    path = tmp_path / "a.parquet"
-    write(path, TEXTS)
-    path.write_bytes(path.read_bytes().replace(b"body", b"bod\xff"))
-    assert f"{path} is cut short, damaged" in error_of(path, "body")
