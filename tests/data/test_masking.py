@@ -46,13 +46,6 @@ def test_a_random_token_is_always_another_one():
     np.testing.assert_array_equal(masked.tokens.reshape(500, 4), np.tile([CLS, 8, 7, SEP], (500, 1)))
 
 
-def test_every_place_is_chosen_equally_often(million):
-    chosen_BT = million.tokens_to_rows(mask(million, first_epoch(million.ragged), TokenMasking()).chosen)
-    assert not chosen_BT[:, [0, -1]].any()
-    expected = 8_000 * 19 / 126
-    assert np.abs(chosen_BT[:, 1:-1].sum(axis=0) - expected).max() < 5 * np.sqrt(expected)
-
-
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
 @settings(max_examples=40, deadline=None)
 def test_every_example_has_exactly_its_share_of_predictions(lengths, rate):
@@ -63,23 +56,6 @@ def test_every_example_has_exactly_its_share_of_predictions(lengths, rate):
     np.testing.assert_array_equal(np.bincount(ragged.token_examples, masked.chosen), counts)
 
 
-@given(st.permutations(range(12)), st.integers(1, 3), st.integers(0, 12))
-@settings(max_examples=40, deadline=None)
-def test_rows_and_the_other_examples_do_not_change_a_mask(order, slots, alone):
-    ids, lengths = np.arange(12) * 7, np.arange(12) + 5
-    ragged = examples(lengths, ids)
-    reference = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
-    expected = {id: np.split(reference.tokens, ragged.offsets[1:-1])[m].tolist() for m, id in enumerate(ids.tolist())}
-
-    order = order[: max(alone, 1)]
-    packed = examples(lengths[order], ids[order])
-    rows_BN = np.full((len(order), slots), -1)
-    rows_BN.ravel()[: len(order)] = np.arange(len(order))
-    masked = mask(place(packed, rows_BN, 60, VOCABULARY), first_epoch(packed), TokenMasking())
-    for m, tokens in enumerate(np.split(masked.tokens, packed.offsets[1:-1])):
-        assert tokens.tolist() == expected[packed.ids[m]]
-
-
 def test_seed_and_epoch_give_new_masks_and_examples_have_their_own_epochs():
     ragged = examples(np.full(50, 40), np.arange(50))
     placed, masking = one_a_row(ragged), TokenMasking()
@@ -88,13 +64,6 @@ def test_seed_and_epoch_give_new_masks_and_examples_have_their_own_epochs():
     np.testing.assert_array_equal(mixed[0::2], at[0].reshape(50, 40)[0::2])
     np.testing.assert_array_equal(mixed[1::2], at[1].reshape(50, 40)[1::2])
     assert (at[0] != at[1]).any() and (at[0] != mask(placed, first_epoch(ragged, 1), masking).tokens).any()
-
-
-def test_static_masks_repeat_after_d_epochs_and_only_then():
-    ragged = examples(np.full(50, 40), np.arange(50))
-    masks = [mask(one_a_row(ragged), Draw(0, np.full(50, epoch)), TokenMasking(static=3)).tokens for epoch in range(7)]
-    for epoch, tokens in enumerate(masks):
-        assert [bool((tokens == other).all()) for other in masks] == [epoch % 3 == e % 3 for e in range(7)]
 
 
 def test_masked_positions_are_gathered_from_packed_rows():
@@ -126,16 +95,15 @@ def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
     assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
 
 
-@pytest.mark.parametrize("bad", [{"rate": 0.0}, {"rate": 1.0}, {"mask": 0.8, "random": 0.3}, {"static": -1}])
-def test_bad_values_name_their_field(bad):
+@pytest.mark.parametrize(
+    "kind, bad",
+    [("tokens", {"rate": 0.0}), ("tokens", {"rate": 1.0}), ("tokens", {"mask": 0.8, "random": 0.3})]
+    + [("tokens", {"static": -1}), ("ngrams", {"longest": 0})]
+    + [("phrases", {"lexicon": ""}), ("phrases", {"lexicon_size": 0})],
+)
+def test_bad_values_name_their_field(kind, bad):
     with pytest.raises(UserError, match=f"masking.{next(iter(bad))}=.*{next(iter(bad.values()))}"):
-        TokenMasking(**bad)
-
-
-def test_an_example_without_maskable_tokens_is_not_an_error():
-    ragged = examples(np.array([2]), np.array([0]))
-    masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking())
-    assert not masked.chosen.any() and masked.tokens.tolist() == [CLS, SEP]
+        MASKINGS.class_of(kind)(**bad)
 
 
 def test_masks_are_equal_to_recorded_ones():
@@ -166,9 +134,8 @@ def test_packed_examples_fit_the_capacity(row_examples, rate, seed):
     assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
 
 
-@pytest.mark.parametrize("seq_len", [8, 96, 128, 160, 256, 512])
-def test_the_capacity_of_one_example_a_row_is_its_rate_rounded_up_to_eight(seq_len):
-    assert TokenMasking().capacity(seq_len, 1) == -(-0.15 * seq_len // 8) * 8
+def test_the_capacity_of_one_example_a_row_is_its_rate_rounded_up_to_eight():
+    assert all(TokenMasking().capacity(n, 1) == -(-0.15 * n // 8) * 8 for n in (8, 96, 128, 160, 256, 512))
 
 
 def test_an_unknown_kind_is_refused():

@@ -14,7 +14,6 @@ from bertjax.data.formats import partners
 from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.formats.sentence_pairs import SentenceDistance, SentenceOrder, SentencePairs, SentenceStructure
-from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import document_of, made, split_of
 
@@ -76,9 +75,14 @@ def test_pairs_match_their_label_and_every_token_is_accounted_for(
     assert block.repeated_tokens == np.sum((b_stop - b_start)[taken])
 
 
-@every_format
-@given(splits.documents.map(with_two_sentences), st.integers(5, 70), st.integers(0, 9), st.integers(1, 30))
-@settings(max_examples=50, deadline=None)
+@given(
+    st.sampled_from(FORMATS),
+    splits.documents.map(with_two_sentences),
+    st.integers(5, 70),
+    st.integers(0, 9),
+    st.integers(1, 30),
+)
+@settings(max_examples=150, deadline=None)
 def test_the_size_of_blocks_changes_nothing(examples_class, documents, seq_len, seed, at_once):
     split = split_of(documents)
     expected = made(examples_class(), split, seq_len, seed)
@@ -89,17 +93,11 @@ def test_the_size_of_blocks_changes_nothing(examples_class, documents, seq_len, 
 def test_a_restricted_split_uses_only_its_documents(examples_class, large):
     split = splits.restricted(large, 100, 150)
     begin, end = split.sentences[split.documents[[0, -1]]]
-    block = made(examples_class(), split, 64)
+    block, other = (made(examples_class(), split, 64, seed) for seed in (0, 1))
+    assert len(other.ranges) != len(block.ranges) or (other.ranges != block.ranges).any(), "another seed"
     assert (block.ranges[:, :4] >= begin).all() and (block.ranges[:, :4] <= end).all()
     length = (block.ranges[:, :4] @ [-1, 1, -1, 1]).sum()
     assert length == end - begin - block.lost_tokens + block.repeated_tokens
-
-
-@every_format
-def test_another_seed_makes_other_pairs(examples_class, large):
-    one, again, other = (made(examples_class(), large, 64, seed).ranges for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, again)
-    assert len(one) != len(other) or (one != other).any()
 
 
 @pytest.mark.parametrize(
@@ -159,29 +157,10 @@ def test_segments_fill_rows():
         assert np.mean(lengths >= 126) == pytest.approx(0.9, abs=0.02)
 
 
-def test_a_corpus_without_pairs_is_refused():
-    single = split_of([[5], [6], [7]])
-    with pytest.raises(
-        UserError, match="^examples.kind=sentence_order pairs consecutive sentences, but no document has"
-    ):
-        made(SentenceOrder(), single, 64)
+def test_documents_of_one_sentence_have_pairs_of_two_documents():
     for examples_class in (SegmentPairs, SentencePairs, SentenceStructure):
-        assert len(made(examples_class(), single, 64).ranges) == 3
-        with pytest.raises(
-            UserError, match="^sentence pairs need at least two documents and there is 1; add documents"
-        ):
-            made(examples_class(), split_of([[5, 5]]), 64)
+        assert len(made(examples_class(), split_of([[5], [6], [7]]), 64).ranges) == 3
     assert len(made(SentenceOrder(), split_of([[5, 5]]), 64).ranges) == 1
-
-
-@every_format
-def test_bad_settings_are_refused(examples_class):
-    with pytest.raises(UserError, match="seq_len=4 cannot hold a sentence pair; use at least 5"):
-        made(examples_class(), split_of([[5], [5, 5]]), 4)
-    with pytest.raises(UserError, match="^examples.trim='front' is unknown; choose one of random_end, outer_ends$"):
-        examples_class(trim="front")
-    with pytest.raises(TypeError, match="kind"):
-        examples_class(kind="full_sentences")
 
 
 @pytest.fixture(scope="module", params=FORMATS)
@@ -215,29 +194,12 @@ def test_labels_are_counted(examples):
     np.testing.assert_array_equal(examples.label_counts(), np.bincount(ragged.labels[examples.label]))
 
 
-def test_taking_no_examples_is_not_an_error(examples):
-    ragged = examples.take(np.array([], np.int64))
-    assert ragged.tokens.shape == ragged.ids.shape == (0,) and ragged.offsets.tolist() == [0]
-
-
 def test_pickles_by_path_even_after_use(examples):
+    assert examples.take(np.array([], np.int64)).offsets.tolist() == [0]
     examples.take(np.arange(5))
     copied = pickle.loads(pickled := pickle.dumps(examples))
     assert len(pickled) < 20_000
     np.testing.assert_array_equal(copied.take(np.arange(5)).tokens, examples.take(np.arange(5)).tokens)
-
-
-def counted_bits(monkeypatch):
-    """Return a list that receives how many words of random bits each call of the coins draws."""
-    drawn = []
-
-    def bits(*arguments):
-        words = random.bits(*arguments)
-        drawn.append(words.size)
-        return words
-
-    monkeypatch.setattr(partners, "bits", bits)
-    return drawn
 
 
 def test_coins_are_those_of_one_after_the_other(monkeypatch):
@@ -254,7 +216,14 @@ def test_coins_are_those_of_one_after_the_other(monkeypatch):
 @pytest.mark.parametrize("examples", [SegmentPairs(), SentenceOrder(), SentencePairs()], ids=lambda e: e.kind)
 def test_one_long_line_costs_as_much_as_its_tokens(monkeypatch, examples):
     """A log or a table of 1 MB is a line without a full stop; the other pairs must not pay for it."""
-    drawn = counted_bits(monkeypatch)
+    drawn = []
+
+    def bits(*arguments):
+        words = random.bits(*arguments)
+        drawn.append(words.size)
+        return words
+
+    monkeypatch.setattr(partners, "bits", bits)
     sizes = [[20] * 12 for _ in range(300)]
     made(examples, split_of(sizes), 128)
     without = sum(drawn)

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from bertjax.data.examples import Vocabulary
 from bertjax.data.formats.doc_sentences import DocSentences
 from bertjax.data.formats.full_sentences import FullSentences
-from bertjax.runtime.errors import UserError
+from bertjax.data.formats.token_document import TokenDocument
 from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, made, split_of
 
-FORMATS = [
-    examples_class(cut=cut) for examples_class in (FullSentences, DocSentences) for cut in ["tokens", "sentences"]
-]
+CUTS = ("tokens", "sentences")
+FORMATS = [examples_class(cut=cut) for examples_class in (FullSentences, DocSentences) for cut in CUTS]
 every_format = pytest.mark.parametrize("examples", FORMATS, ids=lambda examples: f"{examples.kind}-{examples.cut}")
 
 
@@ -80,9 +79,8 @@ def test_an_epoch_has_every_token_once(examples, tmp_path_factory, documents, se
     assert lengths.tolist() == [len(example) for example in taken] and lengths.max() <= seq_len
 
 
-@every_format
-@given(splits.documents, st.integers(3, 70), st.integers(1, 30))
-@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(FORMATS), splits.documents, st.integers(3, 70), st.integers(1, 30))
+@settings(max_examples=150, deadline=None)
 def test_the_size_of_blocks_changes_nothing(examples, documents, seq_len, at_once):
     split = split_of(documents)
     splits.assert_same(made(examples, split, seq_len, 0, at_once), made(examples, split, seq_len))
@@ -146,14 +144,6 @@ def test_whole_sentences_stay_whole():
 
 
 @every_format
-def test_bad_settings_are_refused(examples):
-    with pytest.raises(UserError, match="^seq_len=2 cannot hold a sentence; use at least 3$"):
-        made(examples, split_of([[5], [5]]), 2)
-    with pytest.raises(UserError, match="^examples.cut='words' is unknown; choose one of tokens, sentences$"):
-        type(examples)(cut="words")
-
-
-@every_format
 def test_every_token_of_a_store_is_in_one_example(examples, store, tmp_path):
     np.save(tmp_path / "ranges.npy", made(examples, store.split("train"), 48).ranges)
     stored = examples.open(store, "train", tmp_path / "ranges.npy")
@@ -171,3 +161,24 @@ def test_every_token_of_a_store_is_in_one_example(examples, store, tmp_path):
         one = slice(ragged.offsets[index], ragged.offsets[index + 1])
         np.testing.assert_array_equal(copied.tokens[copied.offsets[m] : copied.offsets[m + 1]], ragged.tokens[one])
     assert stored.take(np.array([], np.int64)).offsets.tolist() == [0]
+
+
+@given(splits.documents, st.integers(4, 20), st.integers(1, 40), st.integers(1, 12), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_token_is_elsewhere_if_its_document_has_it_within_reach(
+    tmp_path_factory, documents, seq_len, reach, words, at_tokens
+):
+    split = split_of(documents)
+    tokens = FIRST_TOKEN + np.random.default_rng(0).integers(0, min(words, len(split.tokens)), len(split.tokens))
+    split.tokens[:] = tokens
+    examples = TokenDocument(reach=reach, cut="tokens" if at_tokens else "sentences")
+    ranges = made(examples, split, seq_len).ranges
+    stored = splits.examples_of(examples, split, ranges, tmp_path_factory.mktemp("ranges") / "ranges.npy")
+    indices = np.arange(len(stored))[::-1]
+    ragged = stored.take(indices)
+    elsewhere = np.split(ragged.token_labels["elsewhere"], ragged.offsets[1:-1])
+    edges = split.sentences[split.documents]
+    for labels, (start, stop, *_) in zip(elsewhere, ranges[indices], strict=True):
+        begin, end = edges[edges <= start].max(), edges[edges > start].min()
+        outside = {*tokens[max(begin, start - reach) : start], *tokens[stop : min(end, stop + reach)]}
+        assert labels.tolist() == [-1, *(int(token in outside) for token in tokens[start:stop]), -1]

@@ -3,12 +3,10 @@
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.formats.sentence_reordering import ORDERS, SentenceReordering
-from bertjax.runtime.errors import UserError
 from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, document_of, made, split_of
 
@@ -71,8 +69,3 @@ def test_examples_have_a_separator_after_each_segment(tmp_path):
         assert tokens == expected
     np.testing.assert_array_equal(ragged.labels["permutation"], block.ranges[:, -1])
     assert {len(ORDERS[label]) for label in ragged.labels["permutation"]} == {1, 2, 3}
-
-
-def test_a_row_without_room_for_a_token_is_refused():
-    with pytest.raises(UserError, match="^seq_len=4 cannot hold three segments; use at least 5$"):
-        made(SentenceReordering(), split_of([[3], [4]]), 4)

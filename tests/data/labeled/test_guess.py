@@ -32,7 +32,7 @@ def located(tmp_path, name: str, content: str | bytes, **settings) -> LabeledTex
     return LabeledText(train=str(path), **{"text": "auto", "label": "auto"} | settings).located()
 
 
-@pytest.mark.parametrize("name, mark", zip(["messages.csv", "messages.tsv"] * 2, [";", ",", "\t", "|"]))
+@pytest.mark.parametrize("name, mark", [*zip(["messages.csv", "messages.tsv"] * 2, [";", ",", "\t", "|"])])
 def test_delimiter_and_columns_are_found_and_printed(tmp_path, capsys, mark, name):
     examples = located(tmp_path, name, table(mark))
     assert (examples.text, examples.label) == ("Nachricht", "Kategorie")

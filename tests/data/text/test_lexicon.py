@@ -12,11 +12,11 @@ from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
-from bertjax.data.masking import PhraseMasking, mask
+from bertjax.data.masking import mask
 from bertjax.data.masking.phrases import BoundPhraseMasking
 from bertjax.data.masking.units import words_of
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.store import TokenStore
+from bertjax.data.store import Split, TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.data.text.words import Words
@@ -87,13 +87,12 @@ def planted(corpus) -> TokenStore:
     return prepared(corpus, "unigram")
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
 def test_words_that_occur_together_are_mined_with_any_tokenizer(corpus, kind):
     store = prepared(corpus, kind)
     mined = lexicon.open_lexicon(store, "mine", 1000)
     (file,) = (store.path / "lexicons").iterdir()
     assert {*PLANTED} <= {*file.read_text().splitlines()} and len(mined.hashes[2]) < 6
-    file.unlink()
 
 
 def test_a_store_is_mined_once_and_its_file_is_an_ordinary_lexicon(planted):
@@ -105,13 +104,9 @@ def test_a_store_is_mined_once_and_its_file_is_an_ordinary_lexicon(planted):
     file.unlink()
     assert lexicon.open_lexicon(planted, "mine", 1000).fingerprint == first.fingerprint
     assert lexicon.open_lexicon(planted, str(file), 1).fingerprint == first.fingerprint
-
-
-def test_the_size_keeps_the_best(planted):
-    lexicon.open_lexicon(planted, "mine", 1000)
     lexicon.open_lexicon(planted, "mine", 1)
     few, many = sorted((file.read_text().splitlines() for file in (planted.path / "lexicons").iterdir()), key=len)
-    assert few == many[:1]
+    assert few == many[:1], "the size keeps the best"
 
 
 def test_phrases_of_a_file_are_masked_as_units(planted, tmp_path):
@@ -155,22 +150,16 @@ def test_phrases_of_a_file_are_masked_as_units(planted, tmp_path):
     [
         (b"ab cd\n\nef gh\n", r"line 2 of the lexicon .*\(''\) has no tokens; remove the line"),
         (b"", "line 1 of the lexicon .* has no tokens"),
-        (b"ab cd\n  \t\n", "line 2 of the lexicon .* has no tokens"),
         (b"ab cd\n\xff\xfe\n", "cannot be read as UTF-8 text"),
         (None, "cannot be read as UTF-8 text: .*No such file"),
+        ("ab cd\nab \ud55c\n".encode(), "line 2 of the lexicon .* holds a character that the tokenizer does not know"),
     ],
 )
-def test_bad_lexicons_are_refused(planted, tmp_path, content, complaint):
+def test_bad_lexicons_are_refused(tmp_path, content, complaint):
+    plain = tokenizer.train(["ab cd ef gh"] * 50, TokenizerConfig(kind="char", vocab_size=30, byte_fallback=False))
     if content is not None:
         (tmp_path / "phrases.txt").write_bytes(content)
     with pytest.raises(UserError, match=complaint):
-        lexicon.open_lexicon(planted, str(tmp_path / "phrases.txt"), 10)
-
-
-def test_an_entry_with_an_unknown_character_is_refused(tmp_path):
-    plain = tokenizer.train(["ab cd ef"] * 50, TokenizerConfig(kind="char", vocab_size=30, byte_fallback=False))
-    (tmp_path / "phrases.txt").write_text("ab cd\nab 한\n")
-    with pytest.raises(UserError, match="line 2 of the lexicon .* holds a character that the tokenizer does not know"):
         lexicon.read(tmp_path / "phrases.txt", plain)
 
 
@@ -179,12 +168,6 @@ def test_a_store_without_phrases_is_refused(store):
         UserError, match="masking.lexicon='mine' finds no phrases in .*; name a file, or use masking.kind=words"
     ):
         lexicon.open_lexicon(store, "mine", 10)
-
-
-@pytest.mark.parametrize("bad", [{"lexicon": ""}, {"lexicon_size": 0}])
-def test_bad_values_name_their_field(bad):
-    with pytest.raises(UserError, match=f"masking.{next(iter(bad))}={next(iter(bad.values()))!r}"):
-        PhraseMasking(**bad)
 
 
 def test_a_phrase_is_replaced_as_a_whole():
@@ -210,3 +193,61 @@ def test_a_phrase_has_the_pieces_of_running_text(tmp_path):
     words = Words.of(tokens, np.arange(len(tokens)) == 0, vocabulary)
     assert len(words.starts) == 6
     assert lexicon.read(path, published).units(words, tokens, vocabulary.size).tolist() == [0, 1, 3, 4, 5]
+
+
+FREQUENT, RARE = (100, 301 + 50, 101), (110, 111, 112)
+
+
+def write(folder, tokens: np.ndarray, sentence_length: int) -> Split:
+    sentences = np.append(np.arange(0, len(tokens), sentence_length), len(tokens))
+    tokens.astype("<u2").tofile(folder / "train.tokens.bin")
+    sentences.astype("<i8").tofile(folder / "train.sentences.bin")
+    np.array([0, len(sentences) - 1], "<i8").tofile(folder / "train.documents.bin")
+    return Split(folder, "train", "<u2")
+
+
+@pytest.fixture
+def split(tmp_path) -> Split:
+    """Random words of one and two tokens, and two phrases that occur 400 and 4 times."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(120, 300, 60_000)
+    tokens[rng.random(60_000) < 0.2] += 187
+    for phrase, times in ((FREQUENT, 400), (RARE, 4)):
+        for start in rng.choice(6_000, times, replace=False) * 10:
+            tokens[start : start + 3] = phrase
+    return write(tmp_path, tokens, 20)
+
+
+def test_phrases_are_found_whole_and_chance_pairs_are_not(split):
+    """The frequent phrase has a word of two tokens and a word of one; the rare one is below MIN_COUNT."""
+    mined = lexicon.collocations(split, VOCABULARY)
+    assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]
+
+
+def test_the_score_by_hand(tmp_path, monkeypatch):
+    """`a b` 8 times, `a` 10 times, `b` 9 times among 1000 words: 1000 * (8 - 5) / (10 * 9) = 33.3."""
+    tokens = np.arange(1000) % 100 + 150
+    tokens[np.arange(8) * 20] = 10
+    tokens[np.arange(8) * 20 + 1] = 11
+    tokens[[500, 520, 540]] = [10, 10, 11]
+    split = write(tmp_path, tokens, 20)
+    for threshold, phrases in ((33.3, 1), (33.4, 0)):
+        monkeypatch.setattr(lexicon, "THRESHOLD", threshold)
+        monkeypatch.setattr(lexicon, "LONGEST", 2)
+        mined = [tuple(phrase.tolist()) for phrase in lexicon.collocations(split, VOCABULARY)]
+        assert mined.count((10, 11)) == phrases
+
+
+def test_no_phrase_crosses_a_sentence(tmp_path):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(120, 300, 40_000)
+    tokens[9::10], tokens[10::10] = 10, 11
+    assert lexicon.collocations(write(tmp_path, tokens, 10), VOCABULARY) == []
+
+
+def test_a_large_corpus_is_sampled_everywhere(split, monkeypatch):
+    monkeypatch.setattr(lexicon, "SAMPLE_TOKENS", 20_000)
+    tokens, boundary = lexicon._sample(split)
+    assert 18_000 < len(tokens) <= 20_000 and boundary[0]
+    mined = lexicon.collocations(split, VOCABULARY)
+    assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]
