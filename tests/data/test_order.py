@@ -63,10 +63,3 @@ def test_a_rare_source_has_its_turns_in_the_middle_of_equal_parts():
     sources, _ = Turns((1 - 4 / PERIOD, 4 / PERIOD)).at(np.arange(PERIOD))
     expected = (np.arange(4) + 0.5) * PERIOD / 4
     np.testing.assert_allclose(np.flatnonzero(sources == 1), expected, atol=2)
-
-
-def test_the_turn_of_an_ordinal_needs_no_other_ordinal():
-    turns = Turns((0.6, 0.3, 0.1))
-    sources, ordinals = turns.at(np.arange(3 * PERIOD))
-    for ordinal in (0, 5, PERIOD, 3 * PERIOD - 1):
-        assert turns.at(np.array([ordinal])) == (sources[ordinal], ordinals[ordinal])

@@ -5,7 +5,6 @@ import functools
 import io
 import os
 import threading
-from collections import Counter
 
 import fsspec
 import numpy as np
@@ -151,22 +150,6 @@ def test_an_error_of_the_file_system_is_one_line(config, monkeypatch, error, cod
     with pytest.raises(UserError, match=message) as raised:
         open_or_prepare(config, may_prepare=False)
     assert command_line.code_for(raised.value) == code
-
-
-def test_a_copy_goes_on_after_failures_that_pass(config, tmp_path, monkeypatch):
-    made = prepare(config)
-    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
-    opened, failed = Bucket._open, Counter()
-
-    def flaky(self, path, mode="rb", **options):
-        if mode == "rb" and failed[path] < 2:
-            failed[path] += 1
-            raise ConnectionResetError
-        return opened(self, path, mode, **options)
-
-    monkeypatch.setattr(Bucket, "_open", flaky)
-    copied = TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
-    assert copied.fingerprint == made.fingerprint
 
 
 def test_a_copy_is_made_in_pieces_and_a_piece_that_fails_is_read_again(config, tmp_path, monkeypatch):

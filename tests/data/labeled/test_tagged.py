@@ -194,18 +194,15 @@ def test_files_to_predict(tmp_path, text, words):
     assert read_to_predict(tmp_path, text) == words
 
 
-@pytest.mark.parametrize(
-    "name, text",
-    [
+def test_tables_of_texts_are_no_words(tmp_path):
+    for name, text in (
         ("a.csv", "text\nann li\nto oslo\n"),
         ("a.tsv", "id\ttext\n1\tann\n\n2\toslo\n3\tli\n4\tto\n"),
         ("a.jsonl", '{"text": "ann li"}\n'),
         ("a.json", '[{"text": "ann li"}]\n'),
-    ],
-)
-def test_tables_of_texts_are_no_words(tmp_path, name, text):
-    assert read_to_predict(tmp_path, text, name) is None
-    assert Tagged().with_answers(write(tmp_path, text, name), iter(()), CLASSES) is None
+    ):
+        assert read_to_predict(tmp_path, text, name) is None
+        assert Tagged().with_answers(write(tmp_path, text, name), iter(()), CLASSES) is None
 
 
 def test_conllu_to_predict(tmp_path):

@@ -18,7 +18,7 @@ from bertjax.data.preparation import cleaning as steps
 from bertjax.data.preparation import dropped, pieces
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.spec import spec_of
-from bertjax.data.sources import documents
+from bertjax.data.sources import Document, documents
 from bertjax.data.store import SPLITS
 from bertjax.runtime.command_line import exit_code_of
 from bertjax.runtime.errors import UserError
@@ -177,14 +177,7 @@ def test_a_document_of_which_nothing_is_left_is_dropped():
         def rewrite(self, text):
             return " \n", 1
 
-    [document] = documents_of("text")
-    assert steps.judge(document, {"empties": Empties()}).reason == "nothing is left"
-
-
-def documents_of(*texts):
-    from bertjax.data.sources import Document
-
-    return [Document("part", number, text) for number, text in enumerate(texts, 1)]
+    assert steps.judge(Document("part", 1, "text"), {"empties": Empties()}).reason == "nothing is left"
 
 
 def test_a_filter_of_another_module_from_the_command_line(tmp_path, capfd):

@@ -1,11 +1,16 @@
-"""Duplicates: the same answer as a dictionary gives, in any order of documents and for any size of buckets."""
+"""Duplicates as a dictionary finds them, MinHash as in theory, and clusters of near-duplicates as of a plain union."""
+
+import random
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from bertjax.data.preparation import duplicates
+from bertjax.data.config import NearDuplicates
+from bertjax.data.preparation import duplicates, near_duplicates
 from bertjax.data.preparation.duplicates import Duplicates, find, record
 from bertjax.data.preparation.steps import Key, digest
+from bertjax.data.text import ngrams
 
 
 @pytest.mark.parametrize("bucket, read", [(1 << 22, 1 << 18), (100, 64), (7, 1000)])
@@ -25,11 +30,6 @@ def test_all_but_the_first_in_the_corpus_are_duplicates(tmp_path, monkeypatch, b
     assert kept == tuple(np.bincount(groups[~np.array(expected)])) and sum(kept) + sum(dropped) == 1000
 
 
-def test_packed_keys_sort_as_keys_do():
-    keys = [Key(0, 0, 2), Key(0, 0, 256), Key(0, 1, 1), Key(1, 0, 0), Key(256, 0, 0)]
-    assert sorted(key.packed() for key in keys) == [key.packed() for key in keys]
-
-
 def test_digests_that_share_a_half_are_different(tmp_path):
     digests = [b"a" * 16, b"a" * 8 + b"b" * 8, b"b" * 8 + b"a" * 8, b"a" * 16]
     keys = [Key(0, 0, number) for number in range(4)]
@@ -43,3 +43,193 @@ def test_no_documents(tmp_path):
     assert find(tmp_path / "documents", tmp_path / "duplicates", 2) == ((0, 0), (0, 0))
     assert Key(0, 0, 1) not in Duplicates(tmp_path / "duplicates")
     assert Duplicates(tmp_path / "duplicates").contain([]).tolist() == []
+
+
+BUCKETS = 3
+TRAIN, HELDOUT = 0, 1
+
+
+def documents(count, values, seed=0):
+    """Documents whose buckets have few values, so that some share one: (key, digest, group, text, buckets)."""
+    rng = np.random.default_rng(seed)
+    return [
+        (
+            Key(0, int(rng.integers(3)), i + 1),
+            rng.bytes(15) + b"\0",
+            int(rng.random() < 0.1),
+            b"text %d " % i * int(rng.integers(1, 4)),
+            rng.integers(0, values, BUCKETS).astype(np.uint64),
+        )
+        for i in range(count)
+    ]
+
+
+def found(tmp_path, entries, exact=()):
+    (tmp_path / "near").write_bytes(b"".join(near_duplicates.record(*entry) for entry in entries))
+    (tmp_path / "exact").write_bytes(b"".join(sorted(key.packed() for key in exact)))
+    return near_duplicates.find(tmp_path / "near", Duplicates(tmp_path / "exact"), BUCKETS, [False, True])
+
+
+def plain(entries):
+    """{key that is dropped: key that stays}, and the sizes of the clusters."""
+    clusters = [{i} for i in range(len(entries))]
+    for i, first in enumerate(entries):
+        for j, second in enumerate(entries[:i]):
+            if (first[4] == second[4]).any() and clusters[i] is not clusters[j]:
+                clusters[i] |= clusters[j]
+                for k in clusters[j]:
+                    clusters[k] = clusters[i]
+    unique = {id(cluster): cluster for cluster in clusters if len(cluster) > 1}.values()
+    dropped = {}
+    for cluster in unique:
+        members = [entries[i] for i in cluster]
+        best = min(members, key=lambda m: (m[2] != HELDOUT, -len(m[3]), m[1]))
+        dropped |= {m[0]: best[0] for m in members if m is not best and m[2] != HELDOUT}
+    return dropped, sorted(map(len, unique), reverse=True)
+
+
+def as_dict(clusters):
+    pairs = zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True)
+    return {Key.unpacked(dropped): Key.unpacked(kept) for dropped, kept in pairs}
+
+
+@pytest.mark.parametrize("values, read", [(1000, 1 << 16), (300, 7), (40, 64)])
+def test_clusters_are_those_of_a_plain_union(tmp_path, monkeypatch, values, read):
+    monkeypatch.setattr(duplicates, "DOCUMENTS_PER_READ", read)
+    entries = documents(200, values)
+    clusters = found(tmp_path, entries)
+    dropped, sizes = plain(entries)
+    assert as_dict(clusters) == dropped and len(dropped) > 5
+    assert clusters.number == len(sizes) and [size for size, _, _ in clusters.largest] == sizes[:10]
+    assert clusters.groups.tolist() == [TRAIN] * len(dropped)
+
+
+def test_the_order_of_documents_has_no_effect(tmp_path):
+    entries = documents(300, 400)
+    first = found(tmp_path, entries)
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(300)
+        again = found(tmp_path, [entries[i] for i in order])
+        assert as_dict(again) == as_dict(first) and again.largest == first.largest
+
+
+def test_no_training_document_stays_in_a_cluster_with_a_held_out_one(tmp_path):
+    entries = documents(300, 60)
+    dropped = as_dict(found(tmp_path, entries))
+    stays = [entry for entry in entries if entry[0] not in dropped]
+    for held in (entry for entry in entries if entry[2] == HELDOUT):
+        assert held in stays
+        assert not any((held[4] == other[4]).any() for other in stays if other[2] == TRAIN)
+
+
+def test_exact_duplicates_are_left_to_their_own_step(tmp_path):
+    (_, digest, group, text, row), *_ = documents(1, 10)
+    entries = [(Key(0, 0, number), digest, group, text, row) for number in (1, 2, 3)]
+    clusters = found(tmp_path, [])
+    assert clusters.number == 0 and clusters.largest == []
+    clusters = found(tmp_path, entries, exact=[Key(0, 0, 2), Key(0, 0, 3)])
+    assert clusters.number == 0 and not len(clusters.dropped)
+
+
+@pytest.mark.parametrize("share, most", [(0.02, 50), (1.0, 390)])
+def test_memory_is_what_the_docstring_says(tmp_path, monkeypatch, share, most):
+    """All records would take 250 bytes a document, and they stay on disk."""
+    monkeypatch.setattr(duplicates, "DOCUMENTS_PER_READ", 1 << 12)
+    count, dtype = 100_000, near_duplicates.document_dtype(14)
+    rng = np.random.default_rng(0)
+    block = np.zeros(count, dtype)
+    block["buckets"] = rng.integers(0, 1 << 62, (count, 14))
+    block["buckets"][: int(share * count), 3] %= count // 20
+    block["key"] = [Key(0, 0, i + 1).packed() for i in range(count)]
+    block["digest"] = block["key"]
+    block.tofile(tmp_path / "near")
+    del block
+    (tmp_path / "exact").touch()
+    tracemalloc.start()
+    clusters = near_duplicates.find(tmp_path / "near", Duplicates(tmp_path / "exact"), 14, [False])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert clusters.number > 100
+    assert peak < most * count + 3_000_000, peak / count
+
+
+def test_a_file_of_duplicates_can_be_extended(tmp_path):
+    keys = [Key(0, 0, number) for number in (1, 256, 512)]
+    (tmp_path / "d").write_bytes(keys[1].packed())
+    duplicates.add(tmp_path / "d", np.array([keys[2].packed(), keys[0].packed()], duplicates.PACKED_KEY))
+    assert Duplicates(tmp_path / "d").contain([*keys, Key(0, 0, 2)]).tolist() == [True, True, True, False]
+    assert [Key.unpacked(packed) for packed in Duplicates(tmp_path / "d").packed()] == keys
+
+
+SETTINGS = NearDuplicates(drop=True)
+PAIRS = 300
+WORDS = 200
+
+
+def texts_with_edits(share, is_contiguous):
+    """Pairs of texts of which the second has a share of its words replaced, in one stretch or anywhere."""
+    draw = random.Random(f"{share} {is_contiguous}")
+    pairs = []
+    for _ in range(PAIRS):
+        words = [f"w{draw.randrange(50_000)}" for _ in range(WORDS)]
+        number = round(share * WORDS)
+        first = draw.randrange(WORDS - number + 1)
+        places = range(first, first + number) if is_contiguous else draw.sample(range(WORDS), number)
+        edited = list(words)
+        for place in places:
+            edited[place] = f"e{draw.randrange(50_000)}"
+        pairs.append((" ".join(words), " ".join(edited)))
+    return pairs
+
+
+def jaccard(first, second):
+    a, b = (
+        set(ngrams.ngram_hashes(*ngrams.word_hashes([text]), SETTINGS.ngram)[0].tolist()) for text in (first, second)
+    )
+    return len(a & b) / len(a | b)
+
+
+@pytest.mark.parametrize(
+    "share, is_contiguous", [(0.01, False), (0.05, True), (0.1, False), (0.2, True), (0.3, False), (0.4, True)]
+)
+def test_recall_is_that_of_the_theory_and_precision_is_1(share, is_contiguous):
+    """Edits of 5 to 40% of the words: 1-(1-s^8)^14 of the pairs are found, within 4 standard deviations."""
+    pairs = texts_with_edits(share, is_contiguous)
+    first, second = (near_duplicates.buckets(list(texts), SETTINGS) for texts in zip(*pairs))
+    found = (first == second).any(axis=1)
+    expected = np.array([1 - (1 - jaccard(*pair) ** SETTINGS.hashes) ** SETTINGS.buckets for pair in pairs])
+    deviation = np.sqrt((expected * (1 - expected)).sum())
+    assert abs(found.sum() - expected.sum()) <= 4 * deviation + 0.5
+    unrelated = (first == np.roll(second, 1, axis=0)).any(axis=1)
+    assert not unrelated.any()
+
+
+@pytest.mark.parametrize("grams_at_once", [1 << 15, 20])
+def test_a_bucket_is_the_minima_of_its_hashes(monkeypatch, grams_at_once):
+    monkeypatch.setattr(near_duplicates, "GRAMS_AT_ONCE", grams_at_once)
+    texts = ["a b c d e f g h", "", "x", "!", " ".join(map(str, range(300))), "y z"]
+    words, words_D = ngrams.word_hashes(texts)
+    grams, grams_D = ngrams.ngram_hashes(words, words_D, 5)
+    grams = (grams >> np.uint64(32)).astype(np.uint32)
+    minima = near_duplicates._minima(grams, grams_D, 16)
+    constants = ngrams.mix(np.arange(1, 33, dtype=np.uint64)) & np.uint64(0xFFFFFFFF)
+    start = 0
+    for row, number in zip(minima, grams_D, strict=True):
+        for h in range(16):
+            a, b = int(constants[h]) | 1, int(constants[16 + h])
+            values = [(a * int(x) + b) % 2**32 for x in grams[start : start + number]]
+            assert row[h] == min(values, default=0)
+        start += number
+
+
+def test_texts_without_words_are_near_duplicates_only_of_themselves():
+    rows = near_duplicates.buckets(["!?", "...", "!?", "word"], SETTINGS)
+    assert (rows[0] == rows[2]).all() and not (rows[0] == rows[1]).any() and not (rows[0] == rows[3]).any()
+
+
+def test_characters_are_compared_where_words_have_no_spaces():
+    text = "今天天气很好我们一起去公园散步然后回家吃饭看书睡觉"
+    rows = near_duplicates.buckets(
+        [text, text.replace("公园", "学校"), text[::-1]], NearDuplicates(drop=True, buckets=100, hashes=2)
+    )
+    assert (rows[0] == rows[1]).any() and not (rows[0] == rows[2]).any()

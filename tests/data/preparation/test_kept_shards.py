@@ -109,15 +109,7 @@ def test_a_folder_that_cannot_be_used_is_named_and_costs_nothing(config, tmp_pat
     assert (partial / "reading.json").exists()
 
 
-def test_a_store_that_is_there_keeps_nothing_and_says_so(config, tmp_path, capsys):
-    store = prepare(config)
-    kept = Local(tmp_path / "kept")
-    assert capsys.readouterr().out.count("is there already") == 0
-    prepare(config, kept)
-    assert f"{store.path} is there already, so no text is encoded or kept\n" in capsys.readouterr().out
-
-
-def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, encoded, kept, monkeypatch):
+def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, encoded, kept, monkeypatch, capsys):
     made = prepare(config, kept)
     config, count = grown(config, made), len(encoded)
     expected = prepare(config, kept)
@@ -133,6 +125,9 @@ def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, encoded, ke
     shutil.rmtree(expected.path)
     prepare(config, kept)
     assert len(encoded) == 3 * count + 1, "a library of another version"
+    capsys.readouterr()
+    prepare(config, kept)
+    assert "is there already, so no text is encoded or kept\n" in capsys.readouterr().out
 
 
 def test_a_kept_document_without_a_token_still_stops(config, tmp_path, encoded, kept):

@@ -22,21 +22,32 @@ from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 from tests.data.preparation.corpora import in_a_process, store_path, write_corpus
 
 
-def test_the_store_holds_the_corpus(config, capsys):
-    store = prepare(config)
-    kept = {side: [] for side in SPLITS}
-    for document in sources.documents(config.corpus, "text"):
-        kept[split_of(digest(document.text), config.heldout_share)].append(document.text)
-    for side in SPLITS:
-        part = store.split(side)
-        decoded = [
-            [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(first, end)]
-            for first, end in zip(part.documents[:-1], part.documents[1:], strict=True)
-        ]
-        assert decoded == [split(text, "punctuation") for text in kept[side]]
-        assert store.manifest["splits"][side]["words"] == sum(len(text.split()) for text in kept[side])
+def documents_of(store, split, source=""):
+    """The sentences of each document."""
+    part = store.split(split, source)
+    return [
+        [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(first, end)]
+        for first, end in zip(part.documents[:-1], part.documents[1:], strict=True)
+    ]
+
+
+def test_the_store_holds_each_source(config, tmp_path, capsys):
+    for seed, name in enumerate(("b", "a", "c")):
+        write_corpus(tmp_path / f"{name}.txt", documents=40 + seed, seed=seed)
+    named = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in ("b", "a", "c")}
+    store = prepare(dataclasses.replace(config, corpus=DataConfig.corpus, sources=named, heldout_share=0.3))
+    assert list(store.manifest["sources"]["train"]) == ["a", "b", "c"]
+    for name, source in named.items():
+        texts = [document.text for document in sources.documents(source.corpus, "text")]
+        for side in SPLITS:
+            kept, counts = [text for text in texts if split_of(digest(text), 0.3) == side], store.manifest["counts"]
+            assert documents_of(store, side, name) == [split(text, "punctuation") for text in kept]
+            assert counts[side][name]["bytes"] == sum(len(text.encode()) for text in kept)
+            assert counts[side][name]["words"] == sum(len(text.split()) for text in kept)
     printed = capsys.readouterr().out
-    assert str(store.path) in printed and "vocabulary 400" in printed
+    assert "\n  b " in printed and str(store.path) in printed and "vocabulary 400" in printed
+    with pytest.raises(UserError, match="no source 'x'; it has a, b, c"):
+        store.split("train", "x")
 
 
 def test_the_path_depends_on_content_and_settings(config, tmp_path):
@@ -54,22 +65,10 @@ def test_the_path_depends_on_content_and_settings(config, tmp_path):
     assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
 
 
-def test_held_out_documents_from_a_file(config, tmp_path):
-    write_corpus(tmp_path / "other.txt", documents=7, seed=2)
-    counts = prepare(dataclasses.replace(config, heldout=str(tmp_path / "other.txt"))).manifest["splits"]
-    assert (counts["train"]["documents"], counts["heldout"]["documents"]) == (200, 7)
-
-
 def test_share_of_held_out_documents():
     heldout = sum(split_of(digest(f"document {i}"), 0.05) == "heldout" for i in range(20_000))
     assert abs(heldout - 1000) < 4 * np.sqrt(20_000 * 0.05 * 0.95)
     assert digest("\u1112\u1161\u11ab") == digest("\ud55c") != digest("\ud55d")
-
-
-def texts_of(store, name):
-    part = store.split(name)
-    ends = part.sentences[part.documents]
-    return {store.tokenizer.decode(part.tokens[start:stop].tolist()) for start, stop in zip(ends[:-1], ends[1:])}
 
 
 def test_a_smaller_share_is_part_of_a_larger_one(config, tmp_path):
@@ -77,7 +76,7 @@ def test_a_smaller_share_is_part_of_a_larger_one(config, tmp_path):
     write_corpus(tmp_path / "corpus.txt", documents=600)
     config = dataclasses.replace(config, heldout_share=0.3)
     whole, half, tenth = (prepare(dataclasses.replace(config, share=share)) for share in (1.0, 0.5, 0.1))
-    kept = [texts_of(store, "train") for store in (whole, half, tenth)]
+    kept = [{" ".join(text) for text in documents_of(store, "train")} for store in (whole, half, tenth)]
     assert kept[0] > kept[1] > kept[2]
     for share, texts in zip((0.5, 0.1), kept[1:]):
         assert abs(len(texts) - share * len(kept[0])) < 4 * np.sqrt(len(kept[0]) * share * (1 - share))
@@ -124,33 +123,6 @@ def test_a_copy_of_a_held_out_document_leaves_training(config, tmp_path):
     splits = store.manifest["splits"]
     assert (splits["train"]["documents"], splits["heldout"]["documents"]) == (193, 7)
     assert store.manifest["duplicates"] == {"heldout file": 0, "corpus": 7}
-
-
-@pytest.fixture
-def sources_config(config, tmp_path):
-    for seed, name in enumerate(("b", "a", "c")):
-        write_corpus(tmp_path / f"{name}.txt", documents=40 + seed, seed=seed)
-    sources = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in ("b", "a", "c")}
-    return dataclasses.replace(config, corpus=DataConfig.corpus, sources=sources, heldout_share=0.3)
-
-
-def test_each_source_has_its_range(sources_config, capsys):
-    store = prepare(sources_config)
-    assert list(store.manifest["sources"]["train"]) == ["a", "b", "c"]
-    for name, source in sources_config.sources.items():
-        documents = [document.text for document in sources.documents(source.corpus, "text")]
-        for side in SPLITS:
-            part = store.split(side, name)
-            decoded = [
-                [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(*ends)]
-                for ends in zip(part.documents[:-1], part.documents[1:], strict=True)
-            ]
-            kept = [text for text in documents if split_of(digest(text), 0.3) == side]
-            assert decoded == [split(text, "punctuation") for text in kept]
-            assert store.manifest["counts"][side][name]["bytes"] == sum(len(text.encode()) for text in kept)
-    assert "\n  b " in capsys.readouterr().out
-    with pytest.raises(UserError, match="no source 'x'; it has a, b, c"):
-        store.split("train", "x")
 
 
 def test_bad_documents_are_skipped_if_configured(config, tmp_path, capsys):

@@ -1,7 +1,5 @@
 """The tokenizer's sample: bounded, uniform, in the order of the corpus, and with no trace of the cuts."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,22 +28,11 @@ def test_it_is_uniform_ordered_and_bounded():
     assert len(drawn(texts, 1)) == 1
 
 
-def test_the_choice_depends_on_content_and_not_on_place():
-    texts = [f"{i:04}" for i in range(1000)]
-    shuffled = random.Random(0).sample(texts, len(texts))
-    assert sorted(drawn(shuffled, 400)) == drawn(texts, 400)
-
-
 def test_long_documents_are_drawn_in_stretches_of_whole_lines():
     lines = [f"{i:05} " + "x" * 93 for i in range(20_000)]
     some = drawn(["\n".join(lines)], 200_000)
     assert set(some) <= set(lines) and 190_000 < sum(map(len, some)) <= 200_000
     assert 8_000 < np.mean([int(line[:5]) for line in some]) < 12_000
-
-
-def test_copies_take_no_space():
-    texts = [f"{i:04}" for i in range(100)]
-    assert drawn([text for text in texts for _ in range(50)], 400) == texts
 
 
 def test_dropped_documents_are_left_out(tmp_path):

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -290,3 +291,37 @@ def test_hidden_files_and_folders_are_not_corpora(tmp_path):
     write(tmp_path, "a.txt", ".hidden.txt", ".git/x.txt", "sub/.b.txt", "sub/c.txt")
     assert texts(tmp_path) == texts(tmp_path / "**" / "*") == ["a.txt", "sub/c.txt"]
     assert texts(tmp_path / ".hidden.txt") == [".hidden.txt"]  # named by itself, it is meant
+
+
+@pytest.mark.parametrize(
+    "corpus, library",
+    [
+        ("a.txt.zst", "pyarrow"),
+        ("a.parquet", "pyarrow"),
+        ("hf:some/set", "datasets"),
+        ("tfds:some/set", "tensorflow_datasets"),
+    ],
+)
+def test_a_missing_library_is_named(tmp_path, monkeypatch, corpus, library):
+    for name in [name for name in sys.modules if name.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    if "." in corpus:
+        (tmp_path / corpus).write_bytes(b"anything")
+        corpus = tmp_path / corpus
+    message = error_of(corpus)
+    extra = "tfds" if library == "tensorflow_datasets" else "data"
+    assert f"needs {library}, which is not installed; pip install '.[{extra}]'" in message
+    (tmp_path / "b.txt").write_text("One.")
+    assert texts(tmp_path / "b.txt") == ["One."]
+
+
+def test_a_plain_file_imports_none_of_them(tmp_path):
+    (tmp_path / "a.txt").write_text("One.")
+    code = (
+        "import sys; from bertjax.data import sources\n"
+        f"assert [d.text for d in sources.documents({str(tmp_path)!r}, 'text')] == ['One.']\n"
+        "print([name for name in ('pyarrow', 'datasets', 'tensorflow_datasets', 'jax') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,5 +1,6 @@
 """Offsets of tokens: exact characters of the original text after every normalization."""
 
+import itertools
 import unicodedata
 
 import numpy as np
@@ -17,7 +18,7 @@ HARD = " \u33a1\uc640  \u1112\u1161\u11ab\u2460\t \uae00 e\u0301\u0302t\u00e9 \u
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from(HARD))
 
 
-@pytest.fixture(scope="module", params=[(kind, normalizer) for kind in KINDS for normalizer in ("nfc", "nfkc")])
+@pytest.fixture(scope="module", params=[*zip(KINDS, itertools.cycle(("nfkc", "nfc")))])
 def aligned(request, sentences, korean):
     """(tokenizer, its Unicode normalization form) of every kind."""
     kind, normalizer = request.param

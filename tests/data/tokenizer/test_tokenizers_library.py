@@ -13,6 +13,7 @@ from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.runtime.errors import UserError
 
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
+PARTS = '"pre_tokenizer": null, "decoder": null}'
 TEXT = "a <mask> and <s>more</s> of the same"
 
 
@@ -65,40 +66,31 @@ def test_a_saved_one_loads_again(tmp_path, roberta):
     assert tokenizer.load(tmp_path / "saved") == tokens
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
-def test_what_is_trained_here_is_a_tokenizer_json(tmp_path, trained, kind):
-    """The library opens the saved file, and treats the special symbols as special."""
-    trained[kind].save(tmp_path)
-    opened = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    assert opened.encode("the same").ids == trained[kind].encode(["the same"])[0]
-    assert opened.encode("[MASK]").ids == [trained[kind].mask_id]
-    assert tokenizer.from_model(tmp_path / "tokenizer.json") == trained[kind]
-
-
 @pytest.mark.parametrize(
-    "content, refused",
+    "name, content, refused",
     [
-        (None, "is not a readable tokenizer.json .*FileNotFoundError"),
-        ("", "is not a readable tokenizer.json"),
-        ("[1]", "is not a readable tokenizer.json"),
-        ('{"a": 1}', "is not a readable tokenizer.json .*model"),
-        ('{"format_version": 1, "normalizer": "nfc"}', "is not a readable tokenizer.json"),
-        ('{"model": {"type": "WordLevel"}, "pre_tokenizer": null, "decoder": null}', r"another .*\(WordLevel\); bert"),
-        ('{"model": {"type": "Unigram"}, "pre_tokenizer": null, "decoder": null}', "is not readable by the tokenizers"),
-        ('{"model": {"type": "BPE"}, "pre_tokenizer": null, "decoder": null}', r"another kind of tokenizer \(BPE\)"),
-        (
-            '{"model": {"type": "WordPiece"}, "pre_tokenizer": 3, "decoder": null}',
-            "is not readable by the tokenizers package",
-        ),
+        ("tokenizer.json", None, "is not a readable tokenizer.json .*FileNotFoundError"),
+        ("tokenizer.json", "", "is not a readable tokenizer.json"),
+        ("tokenizer.json", '{"a": 1}', "is not a readable tokenizer.json .*model"),
+        ("tokenizer.json", '{"format_version": 1, "normalizer": "nfc"}', "is not a readable tokenizer.json"),
+        ("tokenizer.json", '{"model": {"type": "WordLevel"}, ' + PARTS, r"another .*\(WordLevel\); bert"),
+        ("tokenizer.json", '{"model": {"type": "Unigram"}, ' + PARTS, "is not readable by the tokenizers"),
+        ("tokenizer.json", '{"model": {"type": "BPE"}, ' + PARTS, r"another kind of tokenizer \(BPE\)"),
+        ("m.model", None, "m.model"),
+        ("m.model", "", "m.model"),
+        ("m.model", "no model", "m.model"),
+        ("vocab.txt", None, "vocab.txt' is not a readable vocab.txt .*No such file"),
+        ("vocab.txt", "\udcff\udcfe", "vocab.txt' is not a readable vocab.txt .*utf-8"),
+        ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n", r"has no symbols \[MASK\]; add them"),
     ],
 )
-def test_files_that_are_not_tokenizers_are_refused(tmp_path, content, refused):
-    path = tmp_path / "tokenizer.json"
+def test_files_that_are_not_tokenizers_are_refused(tmp_path, name, content, refused, capfd):
+    path = tmp_path / name
     if content is not None:
-        path.write_text(content)
+        path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(UserError, match=refused) as caught:
         tokenizer.from_model(path)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe"])
