@@ -28,7 +28,7 @@ _SHARDING, _STRATEGY = "training/parallel/test_sharding.py", "training/parallel/
 _PACKING, _ORDER, _MASKING = "data/test_packing.py", "data/test_order.py", "data/test_masking.py"
 _OPTIMIZER, _SCHEDULES = "training/test_optimizer.py", "training/test_schedules.py"
 _CHECKPOINT = "training/run/test_checkpoint.py"
-_NAMES = "interop/test_names.py interop/test_bert.py interop/test_families.py"
+_NAMES = "interop/test_families.py"
 
 CORE = [
     # Those that an earlier measurement found unnoticed.

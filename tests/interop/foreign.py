@@ -4,9 +4,6 @@ The reference is always the other library on the original folder: its tokenizer 
 the logits.
 """
 
-import functools
-import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +12,6 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.data import tokenizer
-from bertjax.data.config import TokenizerConfig
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
 from bertjax.serving.answers import values_of
@@ -97,12 +92,7 @@ class Foreign(NamedTuple):
 def make(family: str, head: str, folder: Path) -> Foreign:
     """Write a folder of a family with random weights, large enough that layout, segments and every token matter."""
     stem, kind, sizes = FAMILIES[family]
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"model_type": family}))
-    settings = {"tokenizer_class": f"{stem}Tokenizer", "model_max_length": LONGEST} | _CLASSES.get(kind, {})
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    for name, content in _vocabulary(kind).items():
-        (folder / name).write_bytes(content)
+    published.write(folder, kind, model_max_length=LONGEST)
     opened = transformers.AutoTokenizer.from_pretrained(folder)
     opened.save_pretrained(folder)
     suffix = _OTHER_SUFFIXES.get((family, head), HEADS[head].suffix)
@@ -123,49 +113,6 @@ def make(family: str, head: str, folder: Path) -> Foreign:
 
 
 _COUNTED = ("byte_bpe", "xlm-roberta", "camembert", "mpnet")
-# Settings of tokenizers that have no class of their own.
-_CLASSES = {
-    "modernbert": {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_input_names": ["input_ids", "attention_mask"],
-        **{f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")},
-    },
-    "eurobert": {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_input_names": ["input_ids", "attention_mask"],
-        "bos_token": "<|begin_of_text|>",
-        **dict.fromkeys(("eos_token", "pad_token"), "<|end_of_text|>"),
-        "mask_token": "<|mask|>",
-    },
-}
-
-
-@functools.cache
-def _vocabulary(kind: str) -> dict[str, bytes]:
-    """Return the files of a vocabulary as it is published: {name: content}."""
-    lines = published.lines(300)
-    if kind == "wordpiece":
-        trained = tokenizer.train(lines, TokenizerConfig(kind="wordpiece", vocab_size=4000, lowercase=True))
-        return {"vocab.txt": "".join(trained.piece(i) + "\n" for i in range(trained.vocab_size)).encode()}
-    if kind == "mpnet":  # the symbols of RoBERTa around a vocabulary of BERT
-        of_bert = _vocabulary("wordpiece")["vocab.txt"].decode()
-        return {"vocab.txt": f"<s>\n<pad>\n</s>\n<unk>\n{of_bert}<mask>\n".encode()}
-    if kind == "byte_bpe":
-        model = tokenizer.train(lines, TokenizerConfig(kind="byte_bpe", vocab_size=600)).description["model"]
-        ordinary = (piece for piece in model["vocab"] if piece not in tokenizer.SPECIALS)
-        pieces = ["<s>", "<pad>", "</s>", "<unk>", *ordinary, "<mask>"]
-        merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
-        ids = json.dumps({piece: i for i, piece in enumerate(pieces)})
-        return {"vocab.json": ids.encode(), "merges.txt": f"#version: 0.2\n{merges}".encode()}
-    if kind == "modernbert":
-        return {"tokenizer.json": published.byte_bpe(lines, 600)}
-    if kind == "eurobert":
-        return {"tokenizer.json": published.llama(lines, 600)}
-    name = {"albert": "spiece.model", "xlnet": "spiece.model", "deberta-v2": "spm.model"}.get(
-        kind, "sentencepiece.bpe.model"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        return {name: published.train(kind, Path(folder) / name, lines, 2000).read_bytes()}
 
 
 def groups(head: str) -> list[tuple[list[str], list[str] | None]]:

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import random
+import tempfile
 import unicodedata
 from pathlib import Path
 
@@ -187,3 +188,66 @@ def train(family: str, path: Path, text: list[str], vocab_size: int = 3000) -> P
     )
     path.with_suffix(".vocab").unlink()
     return path
+
+
+_NAMES = ("unk", "cls", "sep", "pad", "mask")
+_GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+_MMBERT = dict(zip((f"{name}_token" for name in _NAMES), ("<unk>", "<bos>", "<eos>", "<pad>", "<mask>"), strict=True))
+_END = "<|end_of_text|>"
+# {kind: `tokenizer_config.json`}
+SETTINGS = {
+    "wordpiece": {"tokenizer_class": "BertTokenizer"},
+    "byte_bpe": {"tokenizer_class": "RobertaTokenizer"},
+    "albert": {"tokenizer_class": "AlbertTokenizer"},
+    "xlnet": {"tokenizer_class": "XLNetTokenizer"},
+    "xlm-roberta": {"tokenizer_class": "XLMRobertaTokenizer"},
+    "camembert": {"tokenizer_class": "CamembertTokenizer"},
+    "deberta-v2": {"tokenizer_class": "DebertaV2Tokenizer"},
+    "mpnet": {"tokenizer_class": "MPNetTokenizer"},
+    "modernbert": _GENERIC | {f"{name}_token": f"[{name.upper()}]" for name in _NAMES},
+    "mmbert": _GENERIC | _MMBERT,
+    "mmbert_of_gemma": _GENERIC
+    | _MMBERT
+    | {"bos_token": "<bos>", "eos_token": "<eos>", "add_bos_token": True, "add_eos_token": True}
+    | {"tokenizer_class": "GemmaTokenizerFast"},
+    # Its end of a text is its padding too, and it has no symbol for unknowns.
+    "eurobert": _GENERIC
+    | {"bos_token": "<|begin_of_text|>", "eos_token": _END, "pad_token": _END, "mask_token": "<|mask|>"},
+}
+_JSON = {"modernbert": byte_bpe, "mmbert": gemma, "mmbert_of_gemma": gemma, "eurobert": llama}
+_MODEL_TYPES = {"wordpiece": "bert", "byte_bpe": "roberta", "mmbert": "modernbert", "mmbert_of_gemma": "modernbert"}
+
+
+@functools.cache
+def vocabulary(kind: str) -> dict[str, bytes]:
+    """Return the files of a vocabulary as it is published: {name: content}."""
+    text = lines(300)
+    if kind == "wordpiece":
+        trained = tokenizer.train(text, TokenizerConfig(kind="wordpiece", vocab_size=4000, lowercase=True))
+        return {"vocab.txt": "".join(trained.piece(i) + "\n" for i in range(trained.vocab_size)).encode()}
+    if kind == "mpnet":  # the symbols of RoBERTa around a vocabulary of BERT
+        of_bert = vocabulary("wordpiece")["vocab.txt"].decode()
+        return {"vocab.txt": f"<s>\n<pad>\n</s>\n<unk>\n{of_bert}<mask>\n".encode()}
+    if kind == "byte_bpe":
+        model = tokenizer.train(text, TokenizerConfig(kind="byte_bpe", vocab_size=600)).description["model"]
+        ordinary = (piece for piece in model["vocab"] if piece not in tokenizer.SPECIALS)
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *ordinary, "<mask>"]
+        merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
+        ids = json.dumps({piece: i for i, piece in enumerate(pieces)})
+        return {"vocab.json": ids.encode(), "merges.txt": f"#version: 0.2\n{merges}".encode()}
+    if kind in _JSON:
+        return {"tokenizer.json": _JSON[kind](text, 700)}
+    names = {"albert": "spiece.model", "xlnet": "spiece.model", "deberta-v2": "spm.model"}
+    name = names.get(kind, "sentencepiece.bpe.model")
+    with tempfile.TemporaryDirectory() as folder:
+        return {name: train(kind, Path(folder) / name, text, 2000).read_bytes()}
+
+
+def write(folder: Path, kind: str, **settings) -> Path:
+    """Write the files of a tokenizer as they are published, and a `config.json`; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in vocabulary(kind).items():
+        (folder / name).write_bytes(content)
+    (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS[kind] | settings))
+    (folder / "config.json").write_text(json.dumps({"model_type": _MODEL_TYPES.get(kind, kind)}))
+    return folder

@@ -1,5 +1,6 @@
-"""Every family of transformers, without transformers: round trips, the choice of the family, and errors."""
+"""Every family of transformers, without transformers: round trips, names, the choice of the family, and refusals."""
 
+import dataclasses
 import json
 import re
 
@@ -9,15 +10,34 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.config import export
+from bertjax.data import tokenizer
+from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.interop import families, huggingface, weights
-from bertjax.models.bert import BertEmbeddings
+from bertjax.interop import families, huggingface, names, weights
 from bertjax.models.presets import PRESETS
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.interop import models
 
-CLASSES = [(kind, name, parts) for kind, known in models.CLASSES.items() for name, parts in known.items()]
+SUFFIXES = {
+    **dict.fromkeys(("classification", "multi_label", "regression"), "ForSequenceClassification"),
+    "tagging": "ForTokenClassification",
+    "span": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+}
+FAMILIES = {family.model_type: family for family in families.FAMILIES}
+CASES = [(kind, name, parts) for kind, known in models.CLASSES.items() for name, parts in known.items()]
+CASES += [
+    (
+        kind,
+        models.STEMS[kind] + SUFFIXES[term] + "Simple" * ((kind, term) == ("xlnet", "span")),
+        family.parts_with(term),
+    )
+    for kind, family in FAMILIES.items()
+    for term in family.task_heads
+]
+WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 @pytest.fixture(scope="module")
@@ -25,72 +45,64 @@ def tokens():
     return models.trained()
 
 
-def encoder_with(export, **settings):
-    return export._replace(encoder=export.encoder.replace(settings))
+def model_of(tokens, kind: str, *parts: str):
+    return models.make(frozenset(parts), tokens, kind)
 
 
 def test_every_family_is_tested():
-    assert models.CLASSES.keys() == models.OWN.keys() == {family.model_type for family in families.FAMILIES}
-    for family in families.FAMILIES:
-        assert {family.class_of(parts) for parts in family.classes} == models.CLASSES[family.model_type].keys()
+    assert models.CLASSES.keys() == models.OWN.keys() == FAMILIES.keys()
+    for kind, family in FAMILIES.items():
+        assert {family.class_of(parts) for parts in family.classes} == models.CLASSES[kind].keys()
 
 
-def test_encoders_that_no_family_computes():
-    unknown = {name for name, encoder in PRESETS.items() if not families.has_encoder(encoder, pad_id=1)}
-    assert unknown == {"fixed_tiny", "ib_bert_large", "bilstm"}
-
-
-def test_the_error_is_about_the_family_that_knows_the_features_of_a_model():
-    """ELECTRA has as few complaints about the teacher of MobileBERT, because it has no bottlenecks at all."""
-    with pytest.raises(UserError, match="bottlenecked='none', .* train it with model.block.bottlenecked=queries_keys$"):
-        families.of_model(PRESETS["ib_bert_large"], {"encoder/embeddings/word": None}, 0)
-
-
-@pytest.mark.parametrize("kind, architecture, parts", CLASSES)
-def test_a_round_trip_restores_the_export(tokens, tmp_path, kind, architecture, parts):
+@pytest.mark.parametrize("kind, architecture, parts", CASES)
+def test_a_round_trip_restores_the_export_and_needs_every_tensor(tokens, tmp_path, kind, architecture, parts):
     original = models.make(parts, tokens, kind)
     notes = huggingface.write(tmp_path, original)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["architectures"], config["model_type"]) == ([architecture], kind)
     assert notes[0].startswith(f"architecture {architecture}, ") and len(notes) == 1
-    restored, _ = huggingface.read(tmp_path)
-    assert (restored.encoder, restored.settings, restored.tokenizer) == (
-        original.encoder,
-        original.settings,
-        original.tokenizer,
-    )
+    restored, notes = huggingface.read(tmp_path)
+    assert not [note for note in notes if "does not know" in note]
+    assert (restored.encoder, restored.settings) == (original.encoder, original.settings)
+    assert restored.tokenizer == original.tokenizer
     assert jax.tree.structure(restored.params) == jax.tree.structure(original.params)
-    rows = original.encoder.vocab_size
     back = flatten_dict(restored.params, sep="/")
     for path, leaf in flatten_dict(original.params, sep="/").items():
-        real = slice(rows) if path.rpartition("/")[2].startswith("word") else slice(None)
+        real = slice(original.encoder.vocab_size) if path.rpartition("/")[2].startswith("word") else slice(None)
         np.testing.assert_array_equal(leaf[real], back[path][real])
-
-
-@pytest.mark.parametrize("kind, architecture, parts", CLASSES)
-def test_the_card_loads_it_with_the_class_that_it_is(tokens, tmp_path, kind, architecture, parts):
-    huggingface.write(tmp_path, models.make(parts, tokens, kind))
-    card, stem = (tmp_path / "README.md").read_text(), families.of_config({"model_type": kind}).stem
-    named = {f"{stem}Model": "AutoModel", "NeoBERT": "AutoModel", "XLNetLMHeadModel": "AutoModelForPreTraining"}
-    named |= {"BertLMHeadModel": "AutoModelForCausalLM", "NeoBERTLMHead": "AutoModelForMaskedLM"}
-    auto = named.get(architecture, architecture.replace(stem, "AutoModel"))
-    assert f"# {architecture}\n" in card and f"- {kind}\n" in card
-    longest = json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"]
-    assert (
-        f"\nA text has at most {longest} tokens, special symbols included: `tokenizer(text, truncation=True)`" in card
-    )
+        assert back[path].dtype == np.float32
+    # The card loads the class that it is.
+    card, auto = (tmp_path / "README.md").read_text(), FAMILIES[kind].auto_of(parts)
     code = ", trust_remote_code=True" if kind == "neobert" else ""
-    assert re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
-    assert ("from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)." in card) == bool(code)
-    since = {"modernbert": "4.48", "eurobert": "5.3", "deberta-v2": "4.48"}.get(kind)
-    assert (f"\nPyTorch, with transformers {since} or later:\n" if since else "\nPyTorch:\n") in card
-    assert (f"model = Flax{auto}.from_pretrained" in card) == (
-        kind not in ("xlnet", "mobilebert", "modernbert", "eurobert", "neobert", "deberta-v2", "mpnet")
-    )
+    assert f"# {architecture}\n" in card and re.search(rf'model = {auto}.from_pretrained\("[^"]*"{code}\)', card)
+    # Neither a tensor less nor one more is read.
+    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
+    norms = ("LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight", "ffn_norm.weight")
+    name = next(name for name in tensors if name.endswith(("output.bias", *norms)))
+    for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"odd.weight": tensors[name]}):
+        weights.write(tmp_path / "model.safetensors", changed)
+        with pytest.raises(UserError, match=f"the model lacks .*{name}|does not know: .*odd.weight"):
+            huggingface.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind, line",
+    [
+        ("neobert", "from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)."),
+        ("deberta-v2", "\nPyTorch, with transformers 4.48 or later:\n"),
+        ("bert", "model = FlaxAutoModelForMaskedLM.from_pretrained"),
+        ("eurobert", "\nA text has at most 20 tokens, special symbols included:"),
+    ],
+)
+def test_a_card_has_what_a_family_needs(tokens, tmp_path, kind, line):
+    huggingface.write(tmp_path, model_of(tokens, kind, "mlm"))
+    card = (tmp_path / "README.md").read_text()
+    assert line in card and ("Flax" in card) == FAMILIES[kind].has_flax
 
 
 def test_the_lines_for_jax_in_the_card_run_and_hide_padding(tokens, tmp_path, monkeypatch):
-    original = models.make(frozenset({"mlm"}), tokens, "eurobert")
+    original = model_of(tokens, "eurobert", "mlm")
     huggingface.write(tmp_path, original)
     export.write(tmp_path / "EXPORT", original)
     [lines] = re.findall(r"```python\n(import bertjax\n.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
@@ -102,147 +114,155 @@ def test_the_lines_for_jax_in_the_card_run_and_hide_padding(tokens, tmp_path, mo
     assert np.isfinite(scope["hidden_BTD"]).all()
 
 
-@pytest.mark.parametrize("kind, architecture, parts", CLASSES)
-def test_every_tensor_is_needed_and_none_may_be_left_over(tokens, tmp_path, kind, architecture, parts):
-    huggingface.write(tmp_path, models.make(parts, tokens, kind))
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    norms = ("LayerNorm.bias", "layer_norm.bias", "final_norm.weight", "layernorm.weight", "ffn_norm.weight")
-    ends = ("output.bias", *norms)
-    name = next(name for name in tensors if name.endswith(ends))
-    for changed in ({n: t for n, t in tensors.items() if n != name}, tensors | {"classifier.weight": tensors[name]}):
-        weights.write(tmp_path / "model.safetensors", changed)
-        with pytest.raises(UserError, match=f"the model lacks .*{name}|does not know: .*classifier.weight"):
-            huggingface.read(tmp_path)
+# From transformers' modeling_bert.py, with one layer.
+THEIRS = """
+bert.embeddings.word_embeddings.weight 60 16
+bert.embeddings.position_embeddings.weight 20 16
+bert.embeddings.token_type_embeddings.weight 3 16
+bert.embeddings.LayerNorm.weight 16
+bert.embeddings.LayerNorm.bias 16
+bert.encoder.layer.0.attention.self.query.weight 16 16
+bert.encoder.layer.0.attention.self.query.bias 16
+bert.encoder.layer.0.attention.self.key.weight 16 16
+bert.encoder.layer.0.attention.self.key.bias 16
+bert.encoder.layer.0.attention.self.value.weight 16 16
+bert.encoder.layer.0.attention.self.value.bias 16
+bert.encoder.layer.0.attention.output.dense.weight 16 16
+bert.encoder.layer.0.attention.output.dense.bias 16
+bert.encoder.layer.0.attention.output.LayerNorm.weight 16
+bert.encoder.layer.0.attention.output.LayerNorm.bias 16
+bert.encoder.layer.0.intermediate.dense.weight 24 16
+bert.encoder.layer.0.intermediate.dense.bias 24
+bert.encoder.layer.0.output.dense.weight 16 24
+bert.encoder.layer.0.output.dense.bias 16
+bert.encoder.layer.0.output.LayerNorm.weight 16
+bert.encoder.layer.0.output.LayerNorm.bias 16
+bert.pooler.dense.weight 16 16
+bert.pooler.dense.bias 16
+cls.predictions.transform.dense.weight 16 16
+cls.predictions.transform.dense.bias 16
+cls.predictions.transform.LayerNorm.weight 16
+cls.predictions.transform.LayerNorm.bias 16
+cls.predictions.bias 60
+cls.seq_relationship.weight 2 16
+cls.seq_relationship.bias 2
+"""
 
 
-@pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])
-def test_an_unused_pooler_is_not_exported_and_a_note_reports_it(tokens, tmp_path, kind):
-    export = models.make(frozenset({"mlm"}), tokens, kind)
-    width = export.encoder.width
-    export.params["encoder"]["pooler"] = {"kernel": np.ones((width, width)), "bias": np.ones(width)}
-    [_, note] = huggingface.write(tmp_path, export)
-    assert (
-        note.startswith("pooler not exported: no head uses it, and ")
-        and note[1:] in (tmp_path / "README.md").read_text()
-    )
-    assert not any("pooler" in name for name in weights.read(tmp_path))
+@pytest.fixture
+def folder(tokens, tmp_path):
+    """A whole checkpoint of BERT."""
+    huggingface.write(tmp_path, models.make(models.PARTS["BertForPreTraining"], tokens))
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    "kind, setting, value",
-    [
-        (kind, setting, value)
-        for kind in models.CLASSES
-        for setting, value in (("hidden_size", "large"), ("pruned_heads", {"0": [1]}), ("is_decoder", True))
-        if (kind, setting) != ("bert", "is_decoder")
-    ],
-)
-def test_settings_that_are_not_computed_are_refused(kind, setting, value):
-    family = families.of_config({"model_type": kind})
-    setting = family.keys["width"] if setting == "hidden_size" else setting
-    with pytest.raises(UserError, match=f"config.json has {setting}="):
-        family.encoder_config({"model_type": kind, **models.NEEDED.get(kind, {}), setting: value})
+def change(folder, **tensors):
+    """Write a checkpoint again with other tensors; None removes a tensor."""
+    changed = {name: np.array(tensor) for name, tensor in weights.read(folder).items()} | tensors
+    kept = {name: tensor for name, tensor in changed.items() if tensor is not None}
+    weights.write(folder / "model.safetensors", kept)
+
+
+def test_names_and_shapes_are_those_of_transformers(folder):
+    lines = (line.split() for line in THEIRS.strip().splitlines())
+    expected = {name: tuple(map(int, shape)) for name, *shape in lines}
+    second = {name.replace(".0.", ".1."): shape for name, shape in expected.items()}
+    assert {name: tensor.shape for name, tensor in weights.read(folder).items()} == expected | second
+
+
+def test_the_table_covers_the_whole_of_bert():
+    ours, family = flatten_dict(batches.param_shapes(BERT(), batches.ENCODER), sep="/"), FAMILIES["bert"]
+    assert {name.ours for name in family.names(batches.ENCODER, frozenset({"pooler", "mlm", "nsp"}))} == ours.keys()
+    padded = dataclasses.replace(batches.ENCODER, vocab_size=batches.ENCODER.padded_vocab_size)
+    shapes = {path: shape for path, shape in family.shapes(padded).items() if not path.startswith("heads/clm/")}
+    assert shapes == {path: leaf.shape for path, leaf in ours.items()}
+
+
+# The second layer of a family, and its kernels in the order of `ROLES`: those of one shape keep their roles.
+ROLES = [*(f"attention/{role}" for role in ("query", "key", "value", "output")), "intermediate", "output", "gate"]
+_BERT = "self.query self.key self.value output.dense"
+_BERT = " ".join(f"attention.{name}" for name in _BERT.split()) + " intermediate.dense output.dense"
+KERNELS = {
+    "bert": ("bert.encoder.layer.1", _BERT),
+    "roberta": ("roberta.encoder.layer.1", _BERT),
+    "electra": ("electra.encoder.layer.1", _BERT),
+    "mobilebert": ("mobilebert.encoder.layer.1", _BERT),
+    "albert": (
+        "albert.encoder.albert_layer_groups.1.albert_layers.0",
+        "attention.query attention.key attention.value attention.dense ffn ffn_output",
+    ),
+    "distilbert": (
+        "distilbert.transformer.layer.1",
+        "attention.q_lin attention.k_lin attention.v_lin attention.out_lin ffn.lin1 ffn.lin2",
+    ),
+    "eurobert": (
+        "model.layers.1",
+        "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.down_proj mlp.up_proj",
+    ),
+    "deberta-v2": ("deberta.encoder.layer.1", re.sub(r"(self\.\w+)", r"\1_proj", _BERT)),
+    "mpnet": (
+        "mpnet.encoder.layer.1",
+        "attention.attn.q attention.attn.k attention.attn.v attention.attn.o intermediate.dense output.dense",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_each_kernel_has_its_name(tokens, tmp_path, kind):
+    made = model_of(tokens, kind)
+    huggingface.write(tmp_path, made)
+    theirs, ours = weights.read(tmp_path), flatten_dict(made.params, sep="/")
+    prefix, listed = KERNELS[kind]
+    prefix = prefix.removeprefix(FAMILIES[kind].root)
+    for name, role in zip(listed.split(), ROLES):
+        kernel = ours[f"encoder/layers/{role}/kernel"][1]
+        np.testing.assert_array_equal(theirs[f"{prefix}.{name}.weight"], kernel.T, err_msg=name)
+
+
+# --- the choice of the family
+
+
+def test_encoders_that_no_family_computes():
+    unknown = {name for name, encoder in PRESETS.items() if not families.has_encoder(encoder, pad_id=1)}
+    assert unknown == {"fixed_tiny", "ib_bert_large", "bilstm"}
 
 
 @pytest.mark.parametrize(
     "kind, settings, complaint",
     [
-        ("bert", batches.LSTM, "model.block.kind='lstm', which bertjax converts neither to transformers nor to "),
-        (
-            "modernbert",
-            {"block.gated": False},
-            "model.block.gated=False, and transformers' ModernBERT computes True only",
-        ),
-        ("modernbert", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' ModernBERT comp"),
-        (
-            "eurobert",
-            {"activation": "relu"},
-            "model.activation='relu', and transformers' EuroBERT computes 'gelu' only",
-        ),
-        ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT computes 'none' only"),
-        ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT computes 'all'"),
-        ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT projects them"),
+        ("bert", batches.LSTM, "model.block.kind='lstm'"),
+        ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT"),
+        ("bert", {"embeddings.segments": 0}, "model.embeddings.segments=0"),
+        ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT"),
+        ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT"),
         ("electra", {"embeddings.position_offset": 3}, "model.embeddings.position_offset=3, and transformers' ELECTRA"),
-        (
-            "distilbert",
-            {"norm_epsilon": 1e-6},
-            "model.embeddings.segments=0, and transformers' BERT",
-        ),
-        ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa computes"),
-        (
-            "mobilebert",
-            {"embeddings.segments": 0},
-            "model.embeddings.segments=0, and transformers' MobileBERT",
-        ),
-        (
-            "mobilebert",
-            {"block.bottlenecked": "none"},
-            "model.block.bottlenecked='none', and attention of transformers'",
-        ),
-        (
-            "mobilebert",
-            {"block.normalization": "layer_norm"},
-            "model.norm_epsilon=1e-06, and transformers' MobileBERT comp",
-        ),
-        (
-            "mobilebert",
-            {"embeddings.width": 16},
-            "embeddings of model.width=16, and transformers' MobileBERT has",
-        ),
-        ("mobilebert", {"embeddings": BertEmbeddings(8)}, "model.embeddings.kind='bert', and transformers' MobileBERT"),
-        (
-            "albert",
-            {"embeddings.segments": 0},
-            "model.embeddings.segments=0, and transformers' ALBERT",
-        ),
+        ("distilbert", {"norm_epsilon": 1e-6}, "model.embeddings.segments=0, and transformers' BERT"),
+        ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa"),
+        ("mobilebert", {"embeddings.segments": 0}, "model.embeddings.segments=0, and transformers' MobileBERT"),
+        ("mobilebert", {"block.bottlenecked": "none"}, "model.block.bottlenecked='none'"),
+        ("mobilebert", {"block.normalization": "layer_norm"}, "model.norm_epsilon=1e-06"),
+        ("mobilebert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' MobileBERT"),
+        ("modernbert", {"block.gated": False}, "model.block.gated=False, and transformers' ModernBERT"),
+        ("modernbert", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' ModernBERT"),
+        ("eurobert", {"activation": "relu"}, "model.activation='relu', and transformers' EuroBERT"),
+        ("neobert", {"block.rotary_base": 5000.0}, "model.block.rotary_base=5000.0, and transformers' NeoBERT"),
+        ("neobert", {"block.key_value_heads": 1}, "model.block.key_value_heads=1, and transformers' NeoBERT"),
+        ("neobert", {"feedforward": 20}, "model.feedforward=20, and NeoBERT's is a multiple of 8"),
+        ("mpnet", {"block.buckets": 16}, "model.block.buckets=16, and transformers' MPNet"),
+        ("deberta-v2", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' DeBERTa-v3"),
     ],
 )
 def test_the_error_for_a_model_of_no_family_names_the_setting(tokens, tmp_path, kind, settings, complaint):
-    export = encoder_with(models.make(models.CLASSES[kind][f"{models.STEMS[kind]}Model"], tokens, kind), **settings)
+    made = model_of(tokens, kind)
     with pytest.raises(UserError, match=f"^the model has {complaint}") as caught:
-        huggingface.write(tmp_path / "out", export)
+        huggingface.write(tmp_path / "out", made._replace(encoder=made.encoder.replace(settings)))
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
-def test_the_generator_of_electra_is_not_exported_and_the_card_notes_it(tokens, tmp_path):
-    export = models.make(models.CLASSES["electra"]["ElectraForPreTraining"], tokens, "electra")
-    export.params["heads"]["mlm"] = {"word_bias": np.ones(128, np.float32)}
-    export.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
-    export.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
-    notes = huggingface.write(tmp_path, export)
-    assert [note.partition(":")[0] for note in notes[1:]] == [
-        "pooler not exported",
-        "generator and its head not exported",
-    ]
-    assert "Generator and its head not exported: only pretraining needs them." in (tmp_path / "README.md").read_text()
-    assert huggingface.read(tmp_path)[0].params["heads"].keys() == {"rtd"}
-
-
-@pytest.mark.parametrize(
-    "settings, complaint",
-    [
-        ({"use_bottleneck": False}, "use_bottleneck=False; bertjax's MobileBERT computes True only"),
-        ({"trigram_input": False}, "trigram_input=False; bertjax's MobileBERT computes True only"),
-        ({"use_bottleneck_attention": True}, "use_bottleneck_attention=True and key_query_shared_bottleneck=True; "),
-        ({"normalization_type": "rms"}, None),
-    ],
-)
-def test_settings_of_mobilebert_that_are_not_computed_are_refused(settings, complaint):
-    complaint = f"^config.json has {complaint}" if complaint else "^model.block.normalization='rms' is unknown"
-    with pytest.raises(UserError, match=complaint):
-        families.of_config({"model_type": "mobilebert"}).encoder_config(settings)
-
-
-def test_the_padding_of_a_mobilebert_is_exported_as_zeros_and_a_note_reports_it(tokens, tmp_path):
-    export = models.make(frozenset({"mlm"}), tokens, "mobilebert")
-    word = export.params["encoder"]["embeddings"]["word"]
-    word[tokens.pad_id] = 1.0
-    [_, note] = huggingface.write(tmp_path, export)
-    assert note.startswith("the embedding of the padding token is not zero")
-    written = weights.read(tmp_path)["mobilebert.embeddings.word_embeddings.weight"]
-    assert not written[tokens.pad_id].any() and word[tokens.pad_id].all()
-    others = np.arange(tokens.vocab_size) != tokens.pad_id
-    np.testing.assert_array_equal(written[others], word[: tokens.vocab_size][others])
+def test_the_error_is_about_the_family_that_knows_the_features_of_a_model():
+    """ELECTRA has as few complaints about the teacher of MobileBERT, because it has no bottlenecks at all."""
+    with pytest.raises(UserError, match="bottlenecked='none', .* train it with model.block.bottlenecked=queries_keys$"):
+        families.of_model(PRESETS["ib_bert_large"], {"encoder/embeddings/word": None}, 0)
 
 
 class EndIsPadding(HuggingFaceTokenizer):
@@ -253,41 +273,133 @@ class EndIsPadding(HuggingFaceTokenizer):
         return self.sep_id
 
 
-@pytest.mark.parametrize("kind", models.CLASSES)
+@pytest.mark.parametrize("kind", ["roberta", "mobilebert", "mpnet", "eurobert"])
 def test_families_that_find_padding_by_its_id_refuse_a_tokenizer_that_pads_with_the_end_of_a_text(
     tokens, tmp_path, kind
 ):
-    shared = EndIsPadding(tokens.model)
-    offset = {"embeddings.position_offset": shared.pad_id + 1} if kind == "roberta" else {}
-    original = encoder_with(models.make(frozenset(), tokens, kind)._replace(tokenizer=shared), **offset)
-    if offset:
+    shared, original = EndIsPadding(tokens.model), model_of(tokens, kind)
+    original = original._replace(tokenizer=shared)
+    if kind == "roberta":
+        encoder = original.encoder.replace({"embeddings.position_offset": shared.pad_id + 1})
+        original = original._replace(encoder=encoder)
         original.params["encoder"]["embeddings"]["position"] = np.ones((20 + shared.pad_id + 1, 16), np.float32)
-    title = families.of_config({"model_type": kind}).title
-    message = rf"ends texts with the symbol that it pads with, '\[SEP\]', and transformers' {title} takes the end of"
-    if kind in ("roberta", "mobilebert", "mpnet"):
-        assert re.search(message, families.tokenizer_complaint(original.encoder, shared))
-        with pytest.raises(UserError, match=message):
+    complaint = families.tokenizer_complaint(original.encoder, shared)
+    assert bool(complaint) == (kind != "eurobert")
+    if complaint:
+        with pytest.raises(UserError, match=r"ends texts with the symbol that it pads with, '\[SEP\]'"):
             huggingface.write(tmp_path / "out", original)
         assert not (tmp_path / "out").exists()
     else:
-        assert not families.tokenizer_complaint(original.encoder, shared)
         huggingface.write(tmp_path / "out", original)
 
 
-def test_a_pooler_without_a_head_is_not_dropped(tokens, tmp_path):
-    export = models.make(frozenset(), tokens, "electra")
-    export.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
-    with pytest.raises(UserError, match="^the model has "):
-        huggingface.write(tmp_path, export)
+def test_a_tokenizer_of_mpnet_has_its_padding_at_id_1(tokens):
+    """Ids of WordPiece and of BPE of bytes are exchanged; in a Unigram model they belong to the model."""
+    lines = ["the king was old and no travelers went away", "every word is here"] * 9
+    unigram = tokenizer.train(lines, TokenizerConfig(kind="unigram", vocab_size=285))
+    complaint = FAMILIES["mpnet"].tokenizer_complaint
+    assert complaint(unigram).startswith("the tokenizer has 0 as the id of its padding, and transformers' MPNet")
+    assert not complaint(tokens) and not complaint(model_of(tokens, "mpnet").tokenizer)
+
+
+# --- parts that are left out, and notes
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])
+def test_an_unused_pooler_is_not_exported_and_a_note_reports_it(tokens, tmp_path, kind):
+    made = model_of(tokens, kind, "mlm")
+    made.params["encoder"]["pooler"] = {"kernel": np.ones((16, 16)), "bias": np.ones(16)}
+    [_, note] = huggingface.write(tmp_path, made)
+    assert note.startswith("pooler not exported: no head uses it, and ")
+    assert note[1:] in (tmp_path / "README.md").read_text()
+    assert not any("pooler" in name for name in weights.read(tmp_path))
+    restored, notes = huggingface.read(tmp_path)
+    assert "pooler" not in restored.params["encoder"] and "no pooler: pooled_BND is None" in notes
+
+
+def test_the_generator_of_electra_is_not_exported_and_the_card_notes_it(tokens, tmp_path):
+    made = model_of(tokens, "electra", "rtd")
+    made.params["heads"]["mlm"] = {"word_bias": np.ones(128, np.float32)}
+    made.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
+    made.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
+    notes = [note.partition(":")[0] for note in huggingface.write(tmp_path, made)[1:]]
+    assert notes == ["pooler not exported", "generator and its head not exported"]
+    assert "Generator and its head not exported: only pretraining needs them." in (tmp_path / "README.md").read_text()
+    assert huggingface.read(tmp_path)[0].params["heads"].keys() == {"rtd"}
+    kept, [note] = FAMILIES["deberta-v2"].leave_out(frozenset({"rtd", "mlm", "generator", "pooler"}))
+    assert kept == frozenset() and note.startswith("generator and heads not exported: ")
+
+
+def test_the_padding_of_a_mobilebert_is_exported_as_zeros_and_a_note_reports_it(tokens, tmp_path):
+    made = model_of(tokens, "mobilebert", "mlm")
+    word = made.params["encoder"]["embeddings"]["word"]
+    word[tokens.pad_id] = 1.0
+    [_, note] = huggingface.write(tmp_path, made)
+    assert note.startswith("the embedding of the padding token is not zero")
+    written = weights.read(tmp_path)["mobilebert.embeddings.word_embeddings.weight"]
+    expected = np.where(np.arange(60)[:, None] == tokens.pad_id, 0.0, word[:60])
+    np.testing.assert_array_equal(written, expected)
+    assert word[tokens.pad_id].all()
+
+
+def test_rounding_of_activations_is_left_out_with_a_note(tmp_path, tokens):
+    made = model_of(tokens, "bert", "pooler")
+    rounding = made._replace(encoder=dataclasses.replace(made.encoder, activation_bits=8))
+    assert any("activations are not rounded to 8 bits there" in note for note in huggingface.write(tmp_path, rounding))
+    assert huggingface.read(tmp_path)[0].encoder.activation_bits == 0
+
+
+@pytest.mark.parametrize(
+    "kind, heads, complaint",
+    [
+        ("bert", {"nsp": "structure"}, "no name for: heads/structure/classifier/bias, heads/structure/classifier/ke"),
+        ("bert", {"nsp": "sop"}, "no name for: heads/sop/classifier/bias"),
+        ("electra", {}, "^the model has "),  # a pooler without a head
+    ],
+)
+def test_heads_and_poolers_that_no_class_has_are_refused(tokens, tmp_path, kind, heads, complaint):
+    made = models.make(next(iter(models.CLASSES[kind].values())), tokens, kind)
+    for own, other in heads.items():
+        made.params["heads"][other] = made.params["heads"].pop(own)
+    if not heads:
+        made.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
+        del made.params["heads"]
+    with pytest.raises(UserError, match=complaint):
+        huggingface.write(tmp_path, made)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_reads_from_left_to_right_needs_its_head(tokens, tmp_path):
+    made = model_of(tokens, "bert", "clm")
+    huggingface.write(tmp_path, made)
+    assert json.loads((tmp_path / "config.json").read_text())["is_decoder"] is True
+    with pytest.raises(UserError, match="left_to_right.* and no head 'clm'.* only as BertLMHeadModel"):
+        huggingface.write(tmp_path, made._replace(params={"encoder": made.params["encoder"]}))
+    weights.write(tmp_path / "model.safetensors", {"bert.pooler.dense.bias": np.zeros(16, np.float32)})
+    with pytest.raises(UserError, match="^config.json has is_decoder=True; .* only as BertLMHeadModel"):
+        huggingface.read(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path, tokens):
+    model = model_of(tokens, "bert", "mlm")
+    model.params["heads"]["mlm"]["transform"]["bias"][3] = np.nan
+    model.params["encoder"]["layers"]["output"]["kernel"][1, 2, 3] = np.inf
+    paths = "encoder/layers/output/kernel, heads/mlm/transform/bias"
+    with pytest.raises(UserError, match=f"^the model has values that are not finite in {paths}; take"):
+        huggingface.write(tmp_path / "hf", model)
+    assert not (tmp_path / "hf").exists()
+
+
+# --- what a folder holds
 
 
 @pytest.mark.parametrize("offset, rows", [(1, 21), (3, 21)])
 def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path, offset, rows):
-    export = encoder_with(models.make(frozenset({"mlm"}), tokens, "roberta"), **{"embeddings.position_offset": offset})
+    made = model_of(tokens, "roberta", "mlm")
+    made = made._replace(encoder=made.encoder.replace({"embeddings.position_offset": offset}))
     position = np.arange((20 + offset) * 16, dtype=np.float32).reshape(-1, 16)
-    export.params["encoder"]["embeddings"]["position"] = position
-    huggingface.write(tmp_path, export)
+    made.params["encoder"]["embeddings"]["position"] = position
+    huggingface.write(tmp_path, made)
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["max_position_embeddings"], config["pad_token_id"], config["type_vocab_size"]) == (rows, 0, 1)
     assert not weights.read(tmp_path)["roberta.embeddings.token_type_embeddings.weight"].any()
@@ -295,62 +407,97 @@ def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path,
     embeddings = restored.encoder.embeddings
     assert (embeddings.position_offset, embeddings.segments, restored.encoder.max_positions) == (1, 0, 20)
     np.testing.assert_array_equal(restored.params["encoder"]["embeddings"]["position"][1:], position[offset:])
-
-
-def test_a_row_of_segments_that_is_not_zero_is_kept(tokens, tmp_path):
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "roberta"))
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    tensors["roberta.embeddings.token_type_embeddings.weight"][0, 3] = -0.0
-    weights.write(tmp_path / "model.safetensors", tensors)
+    row = np.zeros((1, 16), np.float32)
+    row[0, 3] = -0.0  # not zero in every bit
+    change(tmp_path, **{"roberta.embeddings.token_type_embeddings.weight": row})
     assert huggingface.read(tmp_path)[0].encoder.embeddings.segments == 1
 
 
+def test_old_names_copies_and_buffers_are_known(tokens, folder):
+    before, _ = huggingface.read(folder)
+    tensors = weights.read(folder)
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    assert len(old.keys() - tensors.keys()) == 12
+    old["bert.embeddings.position_ids"] = np.arange(20)[None]
+    old["cls.predictions.decoder.weight"] = tensors[WORDS]
+    old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
+    weights.write(folder / "model.safetensors", old)
+    after, _ = huggingface.read(folder)
+    jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
+
+
 @pytest.mark.parametrize(
-    "settings, complaint",
+    "tensors, complaint",
     [
-        (
-            {"pad_token_id": 1},
-            "pad_token_id=1, from which RoBERTa counts its positions, and the tokenizer's padding is 0",
-        ),
-        ({"pad_token_id": None}, "pad_token_id=None, after which RoBERTa counts its 21 rows of positions"),
-        ({"pad_token_id": 20}, "pad_token_id=20, after which RoBERTa counts its 21 rows"),
-        ({"type_vocab_size": 0}, "type_vocab_size=0; transformers' RoBERTa needs at least one row"),
-        ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'; bertjax's RoBERTa computes 'gelu' only"),
+        ({"bert.pooler.dense.bias": None}, r"lacks bert\.pooler\.dense\.bias"),
+        ({"bert.encoder.layer.1.output.dense.bias": None}, r"lacks bert\.encoder\.layer\.1\.output\.dense\.bias"),
+        ({"bert.encoder.layer.2.output.dense.bias": np.zeros(16, np.float32)}, "not know: bert.encoder.layer.2.output"),
+        ({"bert.pooler.dense.weight": np.zeros((16, 8), np.float32)}, r"bert.pooler.dense.weight has shape \[16, 8\]"),
+        ({WORDS: np.zeros((61, 16), np.float32)}, rf"{WORDS} has shape \[61, 16\], .* make it \[60, 16\]"),
+        ({"bert.pooler.dense.bias": np.zeros(16, np.int64)}, "bert.pooler.dense.bias holds int64; save it as float32"),
+        ({"bert.embeddings.position_ids": np.ones((1, 20), np.int64)}, "position_ids does not count from 0"),
+        ({"bert.pooler.dense.bias": None, "bert.pooler.dense.weight": None}, "holds mlm, nsp beside its encoder"),
     ],
 )
-def test_positions_that_would_be_others_are_refused(tokens, tmp_path, settings, complaint):
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "roberta"))
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | settings))
-    with pytest.raises(UserError, match=f"^config.json has {complaint}"):
+def test_tensors_that_do_not_fit_are_named(folder, tensors, complaint):
+    change(folder, **tensors)
+    with pytest.raises(UserError, match=complaint) as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_encoder_of_an_untied_decoder_is_read(folder):
+    tied, _ = huggingface.read(folder, encoder_only=True)
+    change(folder, **{"cls.predictions.decoder.weight": np.zeros((60, 16), np.float32)})
+    with pytest.raises(UserError, match="decoder.weight differs from its bert.*; add --encoder-only"):
+        huggingface.read(folder)
+    untied, _ = huggingface.read(folder, encoder_only=True)
+    jax.tree.map(np.testing.assert_array_equal, untied.params, tied.params)
+
+
+@pytest.mark.parametrize(
+    "kind, part, name, shapes, expected",
+    [
+        ("xlnet", "plm", "transformer.layer.1.rel_attn.q", [(16, 4, 4), (2, 8, 16)], "[16, 2, 8]"),
+        ("xlnet", "plm", "transformer.layer.1.rel_attn.o", [(16, 16), (0,), ()], "[16, 2, 8]"),
+        ("modernbert", "mlm", "model.layers.1.attn.Wqkv.weight", [(47, 16), (51, 16)], "[48, 16]"),
+    ],
+)
+def test_tensors_that_join_or_split_kernels_are_named_as_in_the_file(
+    tokens, tmp_path, kind, part, name, shapes, expected
+):
+    huggingface.write(tmp_path, model_of(tokens, kind, part))
+    whole = np.array(weights.read(tmp_path)[name])
+    for shape in shapes:
+        change(tmp_path, **{name: np.resize(whole, shape)})
+        with pytest.raises(UserError, match=rf"{name} has shape \[.*make it {re.escape(expected)}"):
+            huggingface.read(tmp_path)
+    change(tmp_path, **{name: None})
+    with pytest.raises(UserError, match=f"lacks {name};"):
         huggingface.read(tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(16, 4, 4), (16, 16), (2, 8, 16), (256,), (0,), ()])
-@pytest.mark.parametrize("kernel", ["q", "o"])
-def test_kernels_that_are_split_over_other_heads_are_refused(tokens, tmp_path, kernel, shape):
-    huggingface.write(tmp_path, models.make(frozenset({"plm"}), tokens, "xlnet"))
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    name = f"transformer.layer.1.rel_attn.{kernel}"
-    assert tensors[name].shape == (16, 2, 8)
-    weights.write(tmp_path / "model.safetensors", tensors | {name: np.resize(tensors[name], shape)})
-    with pytest.raises(UserError, match=rf"{name} has shape \[.*make it \[16, 2, 8\]"):
-        huggingface.read(tmp_path)
+def test_half_precision_is_widened():
+    params = names.to_params({"a": np.ones(2, np.float16)}, [names.Name("a", "b")], {"b": (2,)})
+    assert params["b"].dtype == np.float32
 
 
-def test_heads_of_one_family_on_the_encoder_of_another_have_no_class(tokens, tmp_path):
-    export = models.make(models.PARTS["BertForPreTraining"], tokens)
-    export.params["heads"]["sop"] = export.params["heads"].pop("nsp")
-    with pytest.raises(UserError, match="no name for: heads/sop/classifier/bias, heads/sop/classifier/kernel;"):
-        huggingface.write(tmp_path, export)
-    assert not list(tmp_path.iterdir())
+def test_a_vocabulary_of_another_size_is_refused(folder):
+    lines = (folder / "vocab.txt").read_text()
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text(lines + "extra\n")
+    with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids: 'extra' have no"):
+        huggingface.read(folder)
 
 
 @pytest.mark.parametrize(
     "kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("neobert", 0.2), ("roberta", 0.15), ("bert", 0.15)]
 )
 def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
+    huggingface.write(tmp_path, model_of(tokens, kind, "mlm"))
     restored, notes = huggingface.read(tmp_path)
     task = restored.settings["tasks"]["mlm"]
     assert (task["examples"]["kind"], task["objective"]["masking"]["rate"]) == ("doc_sentences", rate)
@@ -361,25 +508,11 @@ def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_p
 
 def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tmp_path):
     """Text Embeddings Inference and candle have no defaults for these, and refuse null."""
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
+    huggingface.write(tmp_path, model_of(tokens, "modernbert", "mlm"))
     config = json.loads((tmp_path / "config.json").read_text())
-    cls, sep = tokens.cls_id, tokens.sep_id
-    expected = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
-    expected["classifier_pooling"] = "mean"
-    expected |= {"pad_token_id": tokens.pad_id, "layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
+    expected = dict.fromkeys(("bos_token_id", "cls_token_id"), tokens.cls_id)
+    expected |= dict.fromkeys(("eos_token_id", "sep_token_id"), tokens.sep_id)
+    expected |= {"pad_token_id": tokens.pad_id, "classifier_pooling": "mean"}
+    expected |= {"layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
     assert {key: config.get(key) for key in expected} == expected
     assert None not in config.values()
-
-
-@pytest.mark.parametrize("rows", [0, 47, 51])
-def test_joined_tensors_are_named_as_in_the_file(tokens, tmp_path, rows):
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    name = "model.layers.1.attn.Wqkv.weight"
-    whole = tensors.pop(name)
-    if rows:
-        tensors[name] = np.resize(whole, (rows, 16))
-    weights.write(tmp_path / "model.safetensors", tensors)
-    complaint = rf"checkpoint's {name} has shape \[{rows}, 16\], .* make it \[48, 16\]" if rows else f"lacks {name};"
-    with pytest.raises(UserError, match=complaint):
-        huggingface.read(tmp_path)

