@@ -1,7 +1,6 @@
 """A task: an objective with its training examples."""
 
 import dataclasses
-import math
 from typing import Self
 
 from bertjax.data.formats import kinds_with
@@ -37,7 +36,7 @@ class Task:
     examples: ExampleFormat = SegmentPairs()
     row_examples: int = setting(0, least=0)
     plans: int = setting(1, least=1, most=MOST_PLANS)
-    weight: float | None = setting(1.0, above=0, below=math.inf, hint="stages.N.tasks trains without a task")
+    weight: float | None = setting(1.0, above=0, hint="stages.N.tasks trains without a task")
     task_type: int = setting(0, least=0)
 
     def __post_init__(self):

@@ -1,7 +1,6 @@
 """Settings of the data, as frozen dataclasses that validate themselves."""
 
 import dataclasses
-import math
 import re
 
 from bertjax.data.filters.base import Filter
@@ -35,7 +34,7 @@ class SourceConfig:
 
     corpus: str = ""
     text_field: str = "text"
-    weight: float = setting(1.0, above=0, below=math.inf)
+    weight: float = setting(1.0, above=0)
     token_share: float = setting(0.0, above=0, most=1)
     group_field: str = ""
 

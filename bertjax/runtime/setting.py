@@ -67,9 +67,9 @@ def setting(default: Any, *, kw_only: bool = False, metadata: Mapping[str, Any] 
 
 
 def check(settings: Any, path: str = "", of: str = "") -> None:
-    """Raise UserError unless all fields of a dataclass have values that they allow, or their defaults.
+    """Raise UserError unless all fields of a dataclass have values that they allow, their defaults, or None.
 
-    Of a list, every entry is checked.
+    None is a value that something else decides, where a type has it. Of a list, every entry is checked.
 
     Args:
       settings: an instance whose fields are made by `setting`.
@@ -78,7 +78,7 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
     """
     for field in dataclasses.fields(settings):
         allowed, value = field.metadata.get("allowed"), getattr(settings, field.name)
-        if allowed is None or value == field.default:
+        if allowed is None or value is None or value == field.default:
             continue
         name = f"{path}.{field.name}" if path else field.name
         entries = {f"{name}.{index}": each for index, each in enumerate(value)} if isinstance(value, tuple) else None

@@ -37,15 +37,6 @@ def test_masks(visibility, expected):
     np.testing.assert_array_equal(visibility.mask_BQT(read_BK), expected[:, [4, 0, 4, 5]])
 
 
-def test_every_row_of_a_batch_has_its_own_mask():
-    visibility = Visibility(jnp.array([[1, 1, 0], [1, 2, 2]]))
-    np.testing.assert_array_equal(
-        visibility.mask_BQT(), np.concatenate([mask("110", "110", "001"), mask("100", "011", "011")])
-    )
-    read_BK = jnp.array([[2], [1]])
-    np.testing.assert_array_equal(visibility.mask_BQT(read_BK), np.concatenate([mask("001"), mask("011")]))
-
-
 def test_attention_is_a_softmax_over_visible_tokens():
     draw = np.random.default_rng(0)
     query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)

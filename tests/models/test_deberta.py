@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import vocabulary
 from bertjax.models.blocks.deberta import DebertaBlock, bucket_of
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
@@ -23,7 +21,6 @@ CONFIG = dataclasses.replace(batches.ENCODER, layers=2, **batches.DISENTANGLED)
 TOKENS_BT = np.arange(10, 26)[None]
 # Two examples of 7 and 8 tokens, and padding.
 EXAMPLES_BT = np.array([[1] * 7 + [2] * 8 + [0]])
-SUMMARIES_BN = np.array([[0, 7]])
 
 
 @functools.cache
@@ -78,28 +75,6 @@ def test_attention_is_that_of_the_formula():
     assert expected_HTT.std() > 0.02
 
 
-def test_packed_examples_equal_single_examples_and_do_not_leak():
-    params = params_of(CONFIG)
-    together = encode(CONFIG, params, TOKENS_BT, EXAMPLES_BT, SUMMARIES_BN)
-    for index, columns in enumerate((slice(0, 7), slice(7, 15))):
-        alone = encode(CONFIG, params, TOKENS_BT[:, columns])
-        np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
-    changed = TOKENS_BT + np.where(EXAMPLES_BT == 2, 9, 0)
-    other = encode(CONFIG, params, changed, EXAMPLES_BT, SUMMARIES_BN)
-    np.testing.assert_array_equal(together.hidden[:, :7], other.hidden[:, :7])
-
-
-@pytest.mark.parametrize("remat", ["none", "full"])
-def test_reading_few_positions_is_exact(remat):
-    config = dataclasses.replace(CONFIG, execution=Execution(remat=remat))
-    params, read_BK = params_of(CONFIG), np.array([[3, 8, 14]])
-    whole = encode(CONFIG, params, TOKENS_BT, EXAMPLES_BT, SUMMARIES_BN)
-    few = encode(config, params, TOKENS_BT, EXAMPLES_BT, SUMMARIES_BN, read_BK=read_BK)
-    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
-
-
 def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
     leaves = jax.tree_util.tree_leaves_with_path({"encoder": params_of(CONFIG)})
     shapes = {path_of(path): leaf.shape for path, leaf in leaves}
@@ -110,15 +85,6 @@ def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
         "encoder/shared/norm/scale": (),
         "encoder/shared/norm/bias": (),
     }
-
-
-@pytest.mark.parametrize("preset, millions", [("xsmall", 22), ("small", 44), ("base", 86), ("large", 304)])
-def test_presets_have_the_published_number_of_parameters_below_the_words(preset, millions):
-    """He et al. (2021), model cards of microsoft/deberta-v3-*: the backbone, without the 128,100 words."""
-    config = dataclasses.replace(PRESETS[f"deberta_v3_{preset}"], vocab_size=128_100)
-    params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-    words = config.vocab_size * config.width + config.width**2  # and no pooler
-    assert abs((vocabulary.count_parameters(params, config) - words) / 1e6 - millions) < 1.5
 
 
 @pytest.mark.parametrize(

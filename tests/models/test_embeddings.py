@@ -15,7 +15,6 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
 from tests.models import reference
@@ -78,15 +77,6 @@ def test_the_vocabulary_of_factorized_embeddings_is_cut_and_padded():
         logits(NARROW, vocabulary.pad(cut, NARROW), batch),
         logits(NARROW, params, batch),
     )
-
-
-def test_every_parameter_of_factorized_embeddings_has_a_rule():
-    module = BERT().model(NARROW)
-    params = batches.param_shapes(BERT(), module.config, batches.make(1))
-    rules = (*BERT.traits.sharding_rules, *ENCODER_RULES, *HEAD_RULES)
-    specs = {path_of(p): spec_of(path_of(p), leaf, rules) for p, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    assert specs["encoder/projection/kernel"] == jax.sharding.PartitionSpec("fsdp", None)
-    assert specs["encoder/projection/bias"] == jax.sharding.PartitionSpec()
 
 
 def test_without_a_segment_table_segments_do_not_matter():

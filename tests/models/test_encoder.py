@@ -53,25 +53,6 @@ def value_and_gradient(config, params, batch, **taps):
     return jax.jit(jax.value_and_grad(number))(params)
 
 
-@pytest.fixture(scope="module")
-def dropped(params, batch):
-    """With dropout: value and gradient, by execution."""
-    config = dataclasses.replace(CONFIG, dropout=0.1, attention_dropout=0.1)
-
-    def computed(execution):
-        return value_and_gradient(
-            dataclasses.replace(config, execution=execution), params, batch, key=jax.random.key(3)
-        )
-
-    return functools.cache(computed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("execution", [Execution(unroll=True), Execution(remat="dots"), Execution(remat="full")])
-def test_the_execution_changes_nothing(dropped, execution):
-    close(dropped(execution), dropped(Execution()), 2e-5)
-
-
 @pytest.mark.parametrize("unroll", [False, True])
 def test_only_what_xla_could_merge_is_protected_from_it(params, batch, unroll):
     """In a loop a barrier would be a copy of everything that is kept, and without one an unrolled pass keeps it all."""
@@ -123,13 +104,6 @@ def test_a_task_embedding_is_added_to_every_token(batch):
     close(encode(params | {"embeddings": summed}, batch).hidden, encode(params, batch, one).hidden, 1e-5)
 
 
-def test_scanned_and_unrolled_have_one_parameter_tree():
-    scanned, unrolled = (
-        fresh(dataclasses.replace(CONFIG, execution=Execution(unroll=unroll))) for unroll in (False, True)
-    )
-    jax.tree.map(np.testing.assert_array_equal, scanned, unrolled)
-
-
 def test_layers_start_different():
     params = fresh(CONFIG)
     kernels = params["layers"]["attention"]["query"]["kernel"]
@@ -149,83 +123,6 @@ def test_tokens_of_the_padding_are_never_seen(params, batch):
     assert np.abs(plain.hidden[~real_BT] - altered.hidden[~real_BT]).max() > 0.1
 
 
-def test_padding_does_not_change_the_hidden_states(params, batch):
-    whole = encode(params, batch)
-    for row, length in enumerate(batch["examples_BT"].sum(axis=1)):
-        cut = {name: batch[name][row : row + 1, :length] for name in CORE}
-        close(encode(params, cut).hidden[0], whole.hidden[row, :length], 1e-5)
-
-
-def packed() -> tuple[dict, dict]:
-    """Two examples of 5 and 6 tokens, in one row of 12 and in separate rows."""
-    one, two = np.arange(10, 15), np.arange(50, 56)
-    together = {
-        "tokens_BT": np.concatenate([one, two, [0]])[None],
-        "segments_BT": np.array([[0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0]]),
-        "positions_BT": np.array([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 0]]),
-        "examples_BT": np.array([[1] * 5 + [2] * 6 + [0]]),
-        "summary_positions_BN": np.array([[0, 5]]),
-    }
-    apart = {
-        "tokens_BT": np.stack([np.append(one, 0), two]),
-        "segments_BT": np.array([[0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1]]),
-        "positions_BT": np.array([[0, 1, 2, 3, 4, 0], [0, 1, 2, 3, 4, 5]]),
-        "examples_BT": np.array([[1, 1, 1, 1, 1, 0], [1] * 6]),
-        "summary_positions_BN": np.array([[0], [0]]),
-    }
-    return together, apart
-
-
-def test_packed_examples_equal_examples_in_separate_rows(params):
-    together, apart = (encode(params, batch) for batch in packed())
-    close(together.hidden[0, :5], apart.hidden[0, :5], 1e-5)
-    close(together.hidden[0, 5:11], apart.hidden[1], 1e-5)
-    close(together.pooled_BND[0], apart.pooled_BND[:, 0], 1e-5)
-
-
-@pytest.mark.parametrize("read", [False, True])
-def test_packed_examples_do_not_leak_into_each_other(params, read):
-    batch, _ = packed()
-    columns = {1: slice(0, 5), 2: slice(5, 11)}
-    tokens = {example: batch["tokens_BT"][0, columns[example]] for example in columns}
-
-    for example, other in ((1, 2), (2, 1)):
-
-        def number(word_VD, example=example):
-            changed = params | {"embeddings": params["embeddings"] | {"word": word_VD}}
-            read_BK = np.arange(12)[None] if read else None
-            encoded = encode(changed, batch, read_BK=read_BK)
-            return jnp.sum(jnp.sin(encoded.hidden[0, columns[example]])) + jnp.sum(encoded.pooled_BND[0, example - 1])
-
-        gradient_VD = np.asarray(jax.jit(jax.grad(number))(params["embeddings"]["word"]))
-        assert np.abs(gradient_VD[tokens[other]]).max() == 0
-        assert np.abs(gradient_VD[tokens[example]]).min(axis=0).max() > 0
-
-
-def test_reading_few_positions_gives_the_hidden_states_of_the_full_computation(params, batch):
-    read_BK = batch["mlm_positions_BK"]
-    whole, few = encode(params, batch), encode(params, batch, read_BK=read_BK)
-    close(few.hidden, np.take_along_axis(whole.hidden, read_BK[..., None], axis=1))
-    close(few.pooled_BND, whole.pooled_BND)
-
-
-def test_reading_few_positions_gives_the_same_gradients(params, batch):
-    read_BK = batch["mlm_positions_BK"]
-
-    def number(params, few):
-        encoded = encode(params, batch, read_BK=read_BK if few else None)
-        hidden = encoded.hidden if few else jnp.take_along_axis(encoded.hidden, read_BK[..., None], axis=1)
-        return jnp.sum(jnp.sin(3 * hidden)) + jnp.sum(encoded.pooled_BND**2)
-
-    gradient = jax.jit(jax.grad(number), static_argnums=1)
-    close(gradient(params, True), gradient(params, False), 1e-5)
-
-
-def test_an_absent_example_may_have_any_placeholder_as_its_summary_position(params, batch):
-    absent = batch | {"summary_positions_BN": np.array([[0, -1]] * 3)}
-    close(encode(params, absent).pooled_BND[:, :1], encode(params, batch).pooled_BND)
-
-
 def test_defaults_are_one_unpadded_example_a_row(params):
     tokens_BT = np.arange(10, 26).reshape(2, 8)
     spelled_out = {
@@ -237,11 +134,6 @@ def test_defaults_are_one_unpadded_example_a_row(params):
     }
     short = jax.jit(Encoder(CONFIG).apply)({"params": params}, tokens_BT)
     jax.tree.map(np.testing.assert_array_equal, short, encode(params, spelled_out))
-
-
-def test_a_mask_of_booleans_marks_the_padding(params, batch):
-    as_booleans = batch | {"examples_BT": batch["examples_BT"] > 0}
-    np.testing.assert_array_equal(encode(params, as_booleans).hidden, encode(params, batch).hidden)
 
 
 def test_bfloat16_is_for_activations_only(params, batch):

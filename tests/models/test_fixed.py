@@ -12,18 +12,13 @@ import bertjax
 from bertjax.cli import convert
 from bertjax.config import config_file
 from bertjax.config.config import to_dict
-from bertjax.interop.families import FAMILIES
 from bertjax.models.bert import BertBlock
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.fixed import FIXED_PATTERNS, fixed_maps
-from bertjax.models.flops import Counts, encoder_products
-from bertjax.models.kernels import CannotCompute
-from bertjax.models.presets import PRESETS
 from bertjax.models.visibility import Visibility
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from tests import batches, runs
 
@@ -107,13 +102,6 @@ def test_captured_maps_are_those_of_loops_and_stay_within_their_examples():
         np.testing.assert_allclose(alone_BTD[0], hidden_BTD[0, places], atol=1e-5)
 
 
-def test_a_layer_that_computes_few_positions_has_their_rows():
-    read_BK = np.array([[9, 0, 7, 5]])
-    whole_BTD, _ = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT)
-    read_BKD, _ = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT, read_BK)
-    np.testing.assert_allclose(read_BKD[0], whole_BTD[0, read_BK[0]], atol=1e-5)
-
-
 def test_fixed_heads_have_values_and_no_queries_and_keys():
     attention = params_of(CONFIG)["layers"]["attention"]
     shapes = {name: attention[name]["kernel"].shape for name in attention}
@@ -144,13 +132,6 @@ def test_the_last_head_is_learned_and_the_fixed_ones_are_not():
     assert same_LBTH[0, ..., :-1].all() and not same_LBTH[0, ..., -1].all()
 
 
-def test_products_without_queries_and_keys_do_not_count():
-    learned = dataclasses.replace(CONFIG, block=BertBlock())
-    counts, width = Counts(tokens=12, token_pairs=42), CONFIG.width
-    saved = 7 * 2 * (2 * width * 12 + 42)  # 7 heads of width 2: queries and keys of each token, products of each pair
-    assert encoder_products(learned, counts) - encoder_products(CONFIG, counts) == CONFIG.layers * saved
-
-
 @pytest.mark.parametrize(
     "fields, message",
     [
@@ -165,26 +146,6 @@ def test_products_without_queries_and_keys_do_not_count():
 def test_what_fixed_heads_cannot_be(fields, message):
     with pytest.raises(UserError, match=message):
         dataclasses.replace(CONFIG, **fields)
-
-
-def test_only_the_plain_implementation_has_them():
-    encoder = EncoderConfig(
-        layers=1, block=BertBlock(("next",)), attention_dropout=0.0, execution=Execution("bfloat16")
-    )
-    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
-    message = r"attention=cudnn does not compute heads with fixed maps \(model.block.fixed_heads\); use "
-    with pytest.raises(UserError, match=f"^runtime.{message}runtime.attention=auto"):
-        choose_attention("cudnn", encoder, "gpu", "H100")
-    config = dataclasses.replace(CONFIG, execution=Execution(attention="cudnn"))
-    with pytest.raises(CannotCompute, match=f"^{message}attention=plain"):
-        Encoder(config).apply({"params": params_of(CONFIG)}, TOKENS_BT)
-
-
-def test_no_family_of_transformers_holds_them():
-    for family in FAMILIES:
-        lines = [line for line in family.refusals(CONFIG, 0) if "model.block." in line]
-        setting = "fixed_heads=['current'" if family.defaults.block.kind == "bert" else "kind='bert'"
-        assert len(lines) == 1 and lines[0].startswith(f"the model has model.block.{setting}"), lines
 
 
 @pytest.mark.slow
@@ -217,9 +178,3 @@ def test_the_recipe_differs_from_the_learned_one_in_its_heads_only():
     )
     assert fixed["model"]["block"] == {"kind": "bert", "fixed_heads": list(FIXED_PATTERNS)}
     assert fixed | {"model": fixed["model"] | {"block": {"kind": "bert", "fixed_heads": []}}} == learned == tiny
-
-
-def test_the_preset_has_seven_fixed_heads_and_a_learned_one():
-    preset = PRESETS["fixed_tiny"]
-    assert preset.block.fixed_heads == FIXED_PATTERNS and preset.learned_heads == 1
-    assert dataclasses.replace(preset, heads=4, block=BertBlock()) == PRESETS["tiny"]

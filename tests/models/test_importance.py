@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bertjax.models.importance import Importance, normalized, read
+from bertjax.models.importance import Importance, read
 from bertjax.runtime.errors import UserError
 from tests.batches import ENCODER
 
@@ -64,7 +64,3 @@ def test_other_files_are_refused(path, content):
         read(path, ENCODER)
     with pytest.raises(UserError, match="is not an importance.json"):
         read(path.parent / "missing.json", ENCODER)
-
-
-def test_normalized():
-    np.testing.assert_allclose(normalized(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0.0, 0.0]])

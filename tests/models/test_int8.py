@@ -37,11 +37,6 @@ def test_the_error_of_a_weight_is_at_most_half_the_scale_of_its_channel(path, sh
     assert np.array_equal(again, quantized)
 
 
-def test_a_channel_of_zeros_stays_zero():
-    stored = int8.quantize({"kernel": np.zeros((2, 3), np.float32)})
-    assert np.array_equal(int8.dequantize(stored)["kernel"], np.zeros((2, 3)))
-
-
 def test_biases_norms_and_positions_stay_as_they_are():
     flat = flatten_dict(MODEL.params, sep="/")
     stored = int8.quantize(flat)

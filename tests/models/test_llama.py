@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.config.export import Export
 from bertjax.inference.masked import masked_lm
-from bertjax.models import cut, kernels, vocabulary
+from bertjax.models import cut, kernels
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
@@ -108,47 +108,6 @@ def test_the_encoder_equals_a_loop_over_heads_and_a_mask_is_per_head_of_queries(
     assert np.abs(by_hand(params, tokens_T, without) - by_hand(params, tokens_T, ones_LH)).max() > 0.05
 
 
-def test_packed_examples_equal_single_examples_and_do_not_leak():
-    params, batch = params_of(CONFIG), packed()
-    together = encode(CONFIG, params, batch)
-    for index, columns in enumerate((slice(0, 7), slice(7, 15))):
-        alone = encode(CONFIG, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
-        np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
-
-
-def test_reading_few_positions_is_exact():
-    params, batch, read_BK = params_of(CONFIG), packed(), np.array([[3, 8, 14]])
-    whole, few = encode(CONFIG, params, batch), encode(CONFIG, params, batch, read_BK=read_BK)
-    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
-
-
-def test_captured_keys_have_one_head_per_head_of_queries():
-    _, state = Encoder(CONFIG).apply({"params": params_of(CONFIG)}, packed()["tokens_BT"], mutable=["captured"])
-    for name in ("keys", "values"):
-        value = state["captured"][name]
-        assert value.shape == (2, 1, 16, 4, 4)
-        np.testing.assert_array_equal(value[..., 0::2, :], value[..., 1::2, :])
-        assert np.abs(value[..., 0, :] - value[..., 2, :]).max() > 0.01
-
-
-@pytest.mark.parametrize(
-    "preset, words, millions",
-    [
-        ("eurobert_210m", 128_256, 212),
-        ("eurobert_610m", 128_256, 608),
-        ("eurobert_2_1b", 128_256, 2108),
-        ("neobert", 30_522, 222),
-    ],
-)
-def test_presets_have_the_published_number_of_parameters(preset, words, millions):
-    """Without the decoder."""
-    config = dataclasses.replace(PRESETS[preset], vocab_size=words)
-    params = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-    assert abs(vocabulary.count_parameters(params, config) / 1e6 - millions) < 1
-
-
 def test_only_heads_on_examples_have_biases_and_the_decoder_is_not_tied():
     params = batches.param_shapes(BERT(), CONFIG)
     leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
@@ -243,7 +202,6 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
     "fields, message",
     [
         ({"block": LlamaBlock(key_value_heads=5)}, "model.block.key_value_heads=5 does not divide model.heads=12; ch"),
-        ({"block": LlamaBlock(key_value_heads=-1)}, "model.block.key_value_heads=-1 does not divide"),
         ({"width": 36, "heads": 12}, "model.block.kind=llama rotates pairs of channels, and heads are 3 wide"),
         ({"embeddings": BertEmbeddings()}, "model.block.kind=llama has positions of its own; set model.embeddings."),
         ({"embeddings": WordEmbeddings(segments=2)}, "model.embeddings.kind=words has no table of segments for model"),

@@ -9,11 +9,11 @@ import pytest
 
 from bertjax.config.config import from_dict
 from bertjax.models import taps
-from bertjax.models.bert import BertBlock, BertEmbeddings
+from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock, LSTMLayer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
 
 WIDTH = 6
@@ -81,23 +81,6 @@ def test_gradients_are_finite_differences_of_numpy(setting):
             assert gradient[index] == pytest.approx((sums[0] - sums[1]) / 2e-5, abs=1e-5, rel=1e-5)
 
 
-def test_an_example_does_not_depend_on_its_neighbors(setting):
-    layer, params, hidden = setting
-    gradients = jax.grad(lambda x: apply(layer, params, x)[1, 1:5].sum())(hidden)
-    outside = np.ones(EXAMPLES_BT.shape, bool)
-    outside[1, 1:5] = False
-    assert not np.any(gradients[outside])
-    assert np.all(np.any(gradients[1, 1:5] != 0, axis=-1))
-
-
-def test_queries_are_columns_of_all_states(setting):
-    layer, params, hidden = setting
-    columns = np.array([[4, 0], [6, 1]])
-    queries = Queries(np.take_along_axis(hidden, columns[..., None], 1), columns)
-    expected = np.take_along_axis(np.array(apply(layer, params, hidden)), columns[..., None], 1)
-    np.testing.assert_array_equal(apply(layer, params, hidden, queries=queries), expected)
-
-
 CONFIG = EncoderConfig(
     vocab_size=60,
     block=LSTMBlock(),
@@ -115,17 +98,6 @@ def encoder():
     tokens_BT = np.random.default_rng(2).integers(5, 60, EXAMPLES_BT.shape)
     params = Encoder(CONFIG).init(jax.random.key(1), tokens_BT)["params"]
     return Encoder(CONFIG), params, tokens_BT, np.array([[0, 3, -1], [0, 1, 5]])
-
-
-@pytest.mark.slow
-def test_an_example_of_a_packed_row_has_the_states_and_the_summary_of_its_own_row(encoder):
-    module, params, tokens_BT, summaries_BN = encoder
-    packed = module.apply({"params": params}, tokens_BT, None, None, EXAMPLES_BT, summaries_BN)
-    for row, example in ((0, 1), (0, 2), (1, 1), (1, 2), (1, 3)):
-        columns = np.flatnonzero(EXAMPLES_BT[row] == example)
-        alone = module.apply({"params": params}, tokens_BT[row : row + 1, columns])
-        np.testing.assert_allclose(packed.hidden[row, columns], alone.hidden[0], atol=1e-6)
-        np.testing.assert_allclose(packed.pooled_BND[row, example - 1], alone.pooled_BND[0, 0], atol=1e-6)
 
 
 def test_the_summary_is_the_last_state_of_each_direction(encoder):
@@ -165,14 +137,6 @@ def test_texts_of_a_siamese_pair_are_read_alone_and_compared(encoder):
         np.testing.assert_allclose(whole.pooled_BND[row, example - 1], pooled, atol=1e-6)
 
 
-def test_read_positions_are_those_of_all_states(encoder):
-    module, params, tokens_BT, summaries_BN = encoder
-    inputs = {"params": params}, tokens_BT, None, None, EXAMPLES_BT, summaries_BN
-    whole, read = module.apply(*inputs), module.apply(*inputs, read_BK=np.array([[4], [2]]))
-    np.testing.assert_allclose(read.hidden[:, 0], whole.hidden[[0, 1], [4, 2]], atol=1e-6)
-    np.testing.assert_allclose(read.pooled_BND, whole.pooled_BND, atol=1e-6)
-
-
 def test_taps_of_attention_are_refused(encoder):
     module, params, tokens_BT, _ = encoder
     _, state = module.apply({"params": params}, tokens_BT, mutable=[taps.CAPTURED])
@@ -210,13 +174,3 @@ def test_taps_of_attention_are_refused(encoder):
 def test_settings_that_do_not_go_with_an_lstm(settings, message):
     with pytest.raises(UserError, match=message):
         from_dict({"model": settings})
-
-
-@pytest.mark.slow
-def test_a_flag_changes_one_setting_of_the_block_of_a_preset():
-    assert from_dict({"model": {"preset": "bilstm", "block": {"pairs": "siamese"}}}).model.block == LSTMBlock("siamese")
-    # Another kind starts from its own defaults. Its attention needs the positions that the preset leaves out.
-    model = {"preset": "bilstm", "block": {"kind": "bert"}}
-    with pytest.raises(UserError, match="set model.embeddings.positions=learned$"):
-        from_dict({"model": model})
-    assert from_dict({"model": model | {"embeddings": {"positions": "learned"}}}).model.block == BertBlock()

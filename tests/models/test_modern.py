@@ -8,17 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import kernels, vocabulary
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import MaskedLMHead
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
@@ -132,34 +129,6 @@ def test_no_gradient_comes_from_outside_the_windows(layers, reach, read):
     np.testing.assert_array_equal(gradient > 0, np.abs(np.arange(16) - 8) <= reach)
 
 
-def test_packed_examples_equal_single_examples_and_do_not_leak():
-    params, batch = params_of(CONFIG), packed()
-    together = encode(CONFIG, params, batch)
-    for index, columns in enumerate((slice(0, 7), slice(7, 15))):
-        alone = encode(CONFIG, params, {"tokens_BT": batch["tokens_BT"][:, columns]})
-        np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-4)
-        # There is no pooler, so heads read the state of [CLS] itself.
-        np.testing.assert_array_equal(together.pooled_BND[:, index], together.hidden[:, columns.start])
-
-
-def test_reading_few_positions_is_exact():
-    params, batch, read_BK = params_of(CONFIG), packed(), np.array([[3, 8, 14]])
-    whole, few = encode(CONFIG, params, batch), encode(CONFIG, params, batch, read_BK=read_BK)
-    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("execution", [Execution(unroll=True), Execution(remat="full")], ids=str)
-def test_the_execution_changes_nothing(execution):
-    params, batch, other = params_of(CONFIG), packed(), dataclasses.replace(CONFIG, execution=execution)
-
-    def gradient(config):
-        return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(encode(config, params, batch).hidden))))(params)
-
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradient(other), gradient(CONFIG))
-
-
 @pytest.mark.slow
 def test_kernels_that_add_to_the_hidden_states_start_smaller_in_deeper_encoders():
     """By 1 / sqrt(2 L), as transformers' `ModernBertPreTrainedModel._init_weights` draws them."""
@@ -195,39 +164,6 @@ def test_only_heads_have_biases():
     rules = (*BERT.traits.sharding_rules, *ENCODER_RULES, *HEAD_RULES)
     specs = {path: spec_of(path, leaf, rules) for path, leaf in leaves.items()}
     assert specs["encoder/layers/gate/kernel"] == specs["encoder/layers/intermediate/kernel"]
-
-
-@pytest.mark.parametrize(
-    "preset, millions",
-    [
-        *(("modernbert_base", 149), ("modernbert_large", 395)),
-        *(("ettin_17m", 17), ("ettin_32m", 32), ("ettin_68m", 68), ("ettin_150m", 149), ("ettin_400m", 395)),
-        *(("ettin_1b", 1031), ("mmbert_small", 140), ("mmbert_base", 307)),
-    ],
-)
-def test_modern_encoders_have_the_published_number_of_parameters(preset, millions):
-    """With their vocabularies and the MLM head; ModernBERT's paper reports it in section 2.1.3."""
-    config = dataclasses.replace(PRESETS[preset], vocab_size=256_000 if "mm" in preset else 50_368)
-    assert config.head_channels == 64
-
-    def init():
-        encoder = Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
-        hidden, word = jnp.zeros((1, 1, config.width)), encoder["embeddings"]["word"]
-        return {"encoder": encoder, "mlm": MaskedLMHead(config).init(jax.random.key(0), hidden, word)["params"]}
-
-    parameters = vocabulary.count_parameters(jax.eval_shape(init), config)
-    assert abs(parameters / 1e6 - millions) < 1
-
-
-def test_splash_has_no_local_layers():
-    encoder = dataclasses.replace(CONFIG, width=128, heads=2)
-    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "fused"
-    message = r"attention=splash does not compute windows of local layers \(model.block.window\); use "
-    with pytest.raises(UserError, match=f"^runtime.{message}"):
-        choose_attention("splash", encoder, "tpu", "TPU v4")
-    forced = dataclasses.replace(CONFIG, max_positions=256, execution=Execution(attention=kernels.SPLASH))
-    with pytest.raises(kernels.CannotCompute, match=f"^{message}attention=plain"):
-        jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 256), jnp.int32)))
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import cut, kernels
+from bertjax.models import cut
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock, bucket_of
 from bertjax.models.compensation import CompensatedStreams
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
@@ -74,22 +73,6 @@ def test_attention_has_the_bias_of_each_distance_in_every_layer():
     assert expected_HTT.std() > 0.01
     for attention_BHTT in state["captured"]["attention"]:
         np.testing.assert_allclose(attention_BHTT[0], expected_HTT, rtol=1e-5)
-
-
-def test_packed_examples_equal_single_examples_and_do_not_leak():
-    params = params_of(CONFIG)
-    together = encode(CONFIG, params, BATCH)
-    for index, columns in enumerate((slice(0, 7), slice(7, 13))):
-        alone = encode(CONFIG, params, {"tokens_BT": BATCH["tokens_BT"][:, columns]})
-        np.testing.assert_allclose(together.hidden[:, columns], alone.hidden, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(together.pooled_BND[:, index], alone.pooled_BND[:, 0], rtol=1e-4, atol=1e-5)
-
-
-def test_reading_few_positions_is_exact():
-    params, read_BK = params_of(CONFIG), np.array([[3, 8, 12]])
-    whole, few = encode(CONFIG, params, BATCH), encode(CONFIG, params, BATCH, read_BK=read_BK)
-    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
 
 
 def dependence(table: str, rows: np.ndarray, batch=BATCH) -> np.ndarray:
@@ -176,20 +159,6 @@ def test_the_last_prediction_is_that_of_a_row_in_which_the_others_are_known():
         np.testing.assert_allclose(predicted[place], plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [{"unroll": True}, {"remat": "full"}, {"remat": "dots"}], ids=str)
-def test_the_execution_changes_nothing(how):
-    @functools.partial(jax.jit, static_argnames="config")
-    def gradient(params, config):
-        return jax.grad(lambda params: jnp.sum(jnp.sin(predict(params, config=config))))(params)
-
-    params = jax.tree.map(jnp.asarray, params_of(CONFIG))
-    other = dataclasses.replace(CONFIG, execution=Execution(**how))
-    expected, computed = gradient(params, CONFIG), gradient(params, other)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), computed, expected)
-    assert np.count_nonzero(expected["shared"]["bias"]) == 2 * 7  # no distance is in bucket 4, as in T5
-
-
 def test_dropout_needs_its_key_and_changes_predictions():
     config = dataclasses.replace(CONFIG, dropout=0.1, attention_dropout=0.1)
     params = params_of(CONFIG)
@@ -203,15 +172,6 @@ def test_every_parameter_has_a_rule_and_layers_share_one_table():
     assert leaves["shared/bias"].shape == (8, 2)
     for path, leaf in leaves.items():
         spec_of(f"encoder/{path}", leaf, ENCODER_RULES)
-
-
-def test_only_the_plain_implementation_has_biases():
-    encoder = dataclasses.replace(PRESETS["mpnet_base"], vocab_size=60, attention_dropout=0.0)
-    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
-    message = r"does not compute terms .*, such as distances \(model.block\)"
-    for name in (kernels.FUSED, kernels.SPLASH):
-        with pytest.raises(UserError, match=f"^runtime.attention={name} {message}"):
-            choose_attention(name, encoder, "tpu", "TPU v4")
 
 
 def test_heads_are_not_cut_since_all_layers_share_their_biases():
@@ -237,7 +197,6 @@ def test_predicted_tokens_need_their_order_and_an_encoder_that_reads_them():
     "fields, message",
     [
         ({"block": MPNetBlock(buckets=6)}, "model.block.buckets=6 must be a multiple of 4: half of them"),
-        ({"block": MPNetBlock(buckets=0)}, "model.block.buckets=0 must be a multiple of 4"),
         (
             {"block": MPNetBlock(max_distance=8)},
             "model.block.max_distance=8 must exceed 8, the distances with a bucket",

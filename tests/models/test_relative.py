@@ -8,11 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import kernels
 from bertjax.models.attention import attend
 from bertjax.models.bert import BertBlock, BertEmbeddings, BertLayer
 from bertjax.models.blocks import xlnet
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import last_columns
 from bertjax.models.presets import PRESETS
@@ -20,7 +19,6 @@ from bertjax.models.relative import RelativeBias, relative_positions, relative_s
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
@@ -125,17 +123,6 @@ def test_logits_are_those_of_the_formula():
     np.testing.assert_allclose(actual_BHQT[0], expected_HQT, rtol=1e-4, atol=1e-6)
 
 
-def test_packed_examples_equal_single_examples_in_any_column():
-    config, tokens_BT = CONFIG, np.arange(10, 22)[None]
-    examples_BT, segments_BT = np.array([[1] * 5 + [2] * 6 + [0]]), np.array([[0, 0, 1, 1, 1] + [0] * 3 + [1] * 4])
-    together = encode(config, params_of(config), tokens_BT, segments_BT, examples_BT).hidden
-    for columns in (slice(0, 5), slice(5, 11)):
-        alone = encode(
-            config, params_of(config), tokens_BT[:, columns], segments_BT[:, columns], examples_BT[:, columns]
-        ).hidden
-        np.testing.assert_allclose(together[:, columns], alone, rtol=1e-5, atol=1e-5)
-
-
 def test_order_and_segments_matter_but_not_the_numbers_of_segments():
     params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
     segments_BT = np.array([[0] * 5 + [1] * 7])
@@ -215,13 +202,6 @@ def gradient(config: EncoderConfig) -> dict:
     return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(predict(config, params)))))(params_of(CONFIG))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [{"unroll": True}, {"remat": "full"}, {"remat": "dots"}], ids=str)
-def test_the_execution_changes_nothing(how):
-    other = dataclasses.replace(CONFIG, execution=Execution(**how))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradient(other), gradient(CONFIG))
-
-
 def test_the_summary_of_an_example_is_its_last_token():
     examples_BT = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [0, 2, 2, 1, 1, 1, 1, 0]])
     np.testing.assert_array_equal(last_columns(examples_BT, slots=4), [[2, 4, 5, 0], [6, 2, 0, 0]])
@@ -244,18 +224,6 @@ def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
         Encoder(CONFIG.replace({"embeddings.segments": 0})).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
     )
     assert alone["params"]["layers"]["attention"]["relative"].keys() == {"distance", "content_bias", "distance_bias"}
-
-
-def test_only_the_plain_implementation_has_relative_bias():
-    encoder = dataclasses.replace(CONFIG, execution=Execution("bfloat16"))
-    assert choose_attention("auto", encoder, "tpu", "TPU v4") == "plain"
-    message = r"does not compute terms .*, such as distances \(model.block\); use "
-    for path, backend, kind in (("splash", "tpu", "TPU v4"), ("cudnn", "gpu", "H200")):
-        with pytest.raises(UserError, match=f"runtime.attention={path} {message}"):
-            choose_attention(path, encoder, backend, kind)
-    forced = dataclasses.replace(CONFIG, execution=Execution(attention=kernels.CUDNN))
-    with pytest.raises(kernels.CannotCompute, match=f"^attention=cudnn {message}attention=plain"):
-        jax.eval_shape(lambda: Encoder(forced).init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32)))
 
 
 def test_a_memory_needs_an_order():

@@ -165,14 +165,6 @@ def test_a_mask_per_example_acts_on_its_example_only(name):
         assert not changed[1].any()
 
 
-@pytest.mark.parametrize("name", taps.MASKS)
-def test_equal_masks_per_example_equal_one_mask_for_all(name):
-    mask = jnp.linspace(0.2, 1.5, ONES[name].size).reshape(ONES[name].shape)
-    of_examples = jnp.broadcast_to(mask[..., None, None], (*mask.shape, 2, 2))
-    one, per_example = (logits(masked_lm, {name: masks}, batch=PACKED) for masks in (mask, of_examples))
-    np.testing.assert_array_equal(one, per_example)
-
-
 def test_captured_layers():
     values = captured(tags)
     shapes = {name: value.shape for name, value in values.items()}
@@ -225,22 +217,6 @@ def test_an_encoder_that_reads_positions_captures_the_last_layer_only_there():
             extra = (None,) * (expected.ndim - 2)
             expected = np.take_along_axis(expected, read_BQ[(..., *extra)], axis=1)
         np.testing.assert_allclose(last[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_only_named_values_are_captured():
-    assert captured(tags, ("keys", "hidden")).keys() == {"keys", "hidden"}
-    assert captured(classes, ("context",)).keys() == {"context", "last"}
-
-
-def test_capturing_changes_no_logits():
-    plain, state = MODEL.apply({"params": params_of()}, BATCH, method=tags, mutable=["captured"])
-    assert set(state["captured"]["encoder"]) == set(taps.NAMES)
-    np.testing.assert_allclose(plain, logits(tags), rtol=1e-5, atol=1e-6)
-
-
-def test_initialization_captures_nothing():
-    variables = jax.eval_shape(lambda: MODEL.init(jax.random.key(0), BATCH, method=masked_lm))
-    assert set(variables) == {"params"}
 
 
 def test_a_generator_has_taps_of_its_own():

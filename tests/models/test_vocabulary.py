@@ -10,19 +10,66 @@ import pytest
 
 from bertjax.models import vocabulary
 from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 
+# {preset: (words, parameters, tolerance)}, of encoders without heads: counts of the released models, or what papers and
+# model cards round. Those of DeBERTa do not count the words, and the pooler is ours; ALBERT's are the paper's table 1.
+PUBLISHED = {
+    "base": (30_522, 109_482_240, 0),
+    "large": (30_522, 335_141_888, 0),
+    "roberta_base": (50_265, 124_644_864, 0),
+    "roberta_large": (50_265, 355_358_720, 0),
+    "albert_base": (30_000, 12e6, 1.5e6),
+    "albert_large": (30_000, 18e6, 1.5e6),
+    "albert_xlarge": (30_000, 60e6, 0.06 * 60e6),
+    "albert_xxlarge": (30_000, 235e6, 0.06 * 235e6),
+    "mobilebert": (30_522, 24_844_544, 0),
+    "mobilebert_tiny": (30_522, 15.1e6, 0.05 * 15.1e6),
+    "ib_bert_large": (30_522, 293e6, 0.05 * 293e6),
+    "eurobert_210m": (128_256, 212e6, 1e6),
+    "eurobert_610m": (128_256, 608e6, 1e6),
+    "eurobert_2_1b": (128_256, 2108e6, 1e6),
+    "neobert": (30_522, 222e6, 1e6),
+    "deberta_v3_xsmall": (128_100, 22e6 + 128_100 * 384 + 384**2, 1.5e6),
+    "deberta_v3_small": (128_100, 44e6 + 128_100 * 768 + 768**2, 1.5e6),
+    "deberta_v3_base": (128_100, 86e6 + 128_100 * 768 + 768**2, 1.5e6),
+    "deberta_v3_large": (128_100, 304e6 + 128_100 * 1024 + 1024**2, 1.5e6),
+}
+# {preset: millions}, with the MLM head; ModernBERT's paper reports them in section 2.1.3.
+WITH_HEAD = {"modernbert_base": 149, "modernbert_large": 395, "ettin_17m": 17, "ettin_32m": 32, "ettin_68m": 68}
+WITH_HEAD |= {"ettin_150m": 149, "ettin_400m": 395, "ettin_1b": 1031, "mmbert_small": 140, "mmbert_base": 307}
 
-@pytest.mark.parametrize("preset, parameters", [("base", 109_482_240), ("large", 335_141_888)])
-def test_the_published_models_have_the_published_number_of_parameters(preset, parameters):
-    config = dataclasses.replace(PRESETS[preset], vocab_size=30_522)
-    tokens_BT = jnp.zeros((1, 4), jnp.int32)
-    params = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens_BT)["params"]
-    assert vocabulary.count_parameters(params, config) == parameters
-    padding = (config.padded_vocab_size - 30_522) * config.width
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == parameters + padding
+
+def shapes_of(config, has_head: bool = False) -> dict:
+    def init():
+        encoder = Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+        if not has_head:
+            return encoder
+        hidden, word = jnp.zeros((1, 1, config.width)), encoder["embeddings"]["word"]
+        return {"encoder": encoder, "mlm": MaskedLMHead(config).init(jax.random.key(0), hidden, word)["params"]}
+
+    return jax.eval_shape(init)
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_have_the_published_number_of_parameters(preset):
+    words, parameters, tolerance = PUBLISHED[preset]
+    config = dataclasses.replace(PRESETS[preset], vocab_size=words)
+    shapes = shapes_of(config)
+    counted = vocabulary.count_parameters(shapes, config)
+    assert abs(counted - parameters) <= tolerance
+    padding = (config.padded_vocab_size - words) * config.embedded_width
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == counted + padding
+
+
+@pytest.mark.parametrize("preset", WITH_HEAD)
+def test_modern_presets_have_the_published_number_of_parameters(preset):
+    config = dataclasses.replace(PRESETS[preset], vocab_size=256_000 if "mm" in preset else 50_368)
+    counted = vocabulary.count_parameters(shapes_of(config, has_head=True), config)
+    assert config.head_channels == 64 and abs(counted / 1e6 - WITH_HEAD[preset]) < 1
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import jax
-import pytest
 
 from bertjax.config import private_paths
 from bertjax.config.config import Config, from_dict, to_dict
@@ -18,9 +17,7 @@ from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.question_answering import NO_ANSWER, QuestionAnswering
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.wrapper import unwrapped
-from bertjax.runtime.errors import UserError
-from bertjax.training.evaluation import has_baselines, tuned
+from bertjax.training.evaluation import tuned
 from bertjax.training.program import Program
 from tests import batches
 
@@ -66,11 +63,6 @@ def test_an_objective_of_a_user_is_wrapped_by_its_name():
     Program(with_teacher(config), 100, tuple(jax.devices()[:1])).check()
 
 
-def test_a_mistake_in_a_wrapped_objective_is_one_line():
-    with pytest.raises(UserError, match=r"^tasks.mine.objective.objective.kind='.*:Own' fails: .*a mistake in user"):
-        Program(with_teacher(config_of(fails=True)), 100, tuple(jax.devices()[:1])).check()
-
-
 def test_an_export_holds_the_wrapped_objective_alone():
     settings = private_paths.without_teachers(to_dict(config_of(share=0.5)))
     assert "teacher" not in str(settings)
@@ -94,9 +86,3 @@ def test_what_the_data_decides_is_a_setting_of_the_wrapped_objective():
     task = Task(Distilled(Classification(), "a/teacher", SOFT), LabeledText(train="a.csv", heldout="b.csv"))
     assert task.has_classes and task.kind == "classification"
     assert "tasks.mine.objective.objective.classes" in Config(tasks={"mine": task}).open_settings
-
-
-def test_baselines_are_those_of_the_wrapped_objective():
-    """They are compared with its terms, which a wrapper keeps."""
-    assert has_baselines(unwrapped(Distilled(MaskedLM(), "a/teacher", SOFT)))
-    assert not has_baselines(unwrapped(Distilled(Own(), "a/teacher", SOFT))), "it has terms of its own"

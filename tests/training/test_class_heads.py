@@ -109,9 +109,3 @@ def test_numbers_and_spans_have_no_classes(caplog):
     source = {"tasks": {"a": task("question_answering", ["answer"])}}
     ours = config_of({"b": task("question_answering", ["answer", "no_answer"])})
     assert class_heads.match(spans, source, ours) is spans
-
-
-def test_a_source_whose_classes_are_unknown_gives_no_head(caplog):
-    params = params_with("classification", outputs=2)
-    found = class_heads.match(params, {}, config_of({"b": task("classification", "ab")}))
-    assert found["heads"] == {} and "has the classes none in heads/classification" in caplog.text

@@ -148,25 +148,6 @@ def test_the_loss_of_text_is_that_of_its_term(kind, term):
     assert OBJECTIVES.class_of(kind)().traits.text_term == term
 
 
-def test_evaluations_are_repeatable(store, params, evaluation):
-    again = evaluate(store)(params)
-    assert (again.metrics, again.baselines, again.samples) == (
-        evaluation.metrics,
-        evaluation.baselines,
-        evaluation.samples,
-    )
-
-
-def test_samples_show_the_first_rows(store, evaluation):
-    batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(2))
-    assert len(evaluation.samples) == 2
-    for row, sample in enumerate(evaluation.samples):
-        labels = batch["mlm_labels_BK"][row][batch["mlm_weights_BK"][row] > 0]
-        assert list(sample.answers) == [store.tokenizer.piece(int(label)) for label in labels]
-        assert [len(guesses) for guesses in sample.guesses] == [5] * len(labels)
-        assert sample.text.startswith("[CLS]") and sample.text.endswith("[SEP]")
-
-
 @pytest.mark.parametrize("metric, rank", [("mlm_loss", 2.0), ("mlm_bits_per_byte", 2.0), ("accuracy", -2.0)])
 def test_losses_and_bits_per_byte_rank_from_the_lowest(metric, rank):
     objective = type("Ranked", (BERT,), {"best_metric": metric})()

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import types
 from pathlib import Path
 
 import jax
@@ -15,7 +14,6 @@ from bertjax.cli import convert
 from bertjax.config import config_file, export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.models import int8
-from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.pretraining.electra import EMBEDDING_SHARING
 from bertjax.runtime.errors import UserError
@@ -217,12 +215,6 @@ def test_a_source_is_read_with_other_rotary_bases_and_a_longer_row(tmp_path, cap
         read(window=made.encoder.block.window + 1)
 
 
-def test_of_another_block_only_the_kind_is_listed():
-    mobile = batches.ENCODER.replace({"block": MobileBertBlock(inner_width=32)})
-    program = types.SimpleNamespace(encoder=batches.ENCODER, config=types.SimpleNamespace(init_layers=()))
-    assert init_from._other_settings(mobile, program) == ["model.block.kind=mobilebert (not bert)"]
-
-
 def test_rounding_of_activations_may_begin_but_not_end(undisturbed, tmp_path):
     """Q8BERT is trained from weights whose activations were not rounded."""
     plain = undisturbed / "export"
@@ -239,11 +231,6 @@ def test_rounding_of_activations_may_begin_but_not_end(undisturbed, tmp_path):
     assert read(settings, plain).fingerprint == read(settings, tmp_path / "rounding").fingerprint
     with pytest.raises(UserError, match=r"; set model.activation_bits=8 .not 0.$"):
         read(saved.settings, tmp_path / "rounding")
-
-
-def test_a_missing_source(flags, tmp_path, capsys):
-    assert runs.call(*flags, "--config.init_from=no/such/export", f"--workdir={tmp_path}/run") == 2
-    assert "'no/such/export' does not exist" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -251,19 +251,6 @@ def test_patterns_for_a_table_apply_to_both_summands_of_it():
     np.testing.assert_allclose(half, 0.5 * plain, rtol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "lamb"])
-def test_other_parameters_train_as_if_frozen_ones_did_not_exist(kind):
-    params = stacked_params()
-    config = dataclasses.replace(CONFIG, kind=kind)
-    steps = train(make_optimizer(dataclasses.replace(config, frozen=("^heads/",))), params)
-    optimizer, alone = make_optimizer(config), {"encoder": params["encoder"]}
-    state = optimizer.init(alone)
-    for after, gradient in zip(steps, gradients_of(params), strict=True):
-        updates, state = optimizer.update({"encoder": gradient["encoder"]}, state, alone)
-        alone = moved(alone, updates, 0.1)
-        equal({"encoder": after["encoder"]}, alone)
-
-
 @pytest.mark.parametrize(
     "choices, message",
     [
@@ -362,17 +349,6 @@ def test_layer_decay_of_shared_layers_is_that_of_the_last_one():
     falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], updates["encoder"]["layers"])
     np.testing.assert_allclose(falls["own"]["kernel"], [0.5**4, 0.5**3, 0.5**2, 0.5], rtol=1e-3)
     np.testing.assert_allclose(falls["shared"]["kernel"], [0.5**3, 0.5], rtol=1e-3)
-
-
-def test_layer_decay_of_a_generators_top_layer_is_that_of_the_top_layer():
-    """Its depth need not divide the encoder's: a half of 5 layers is 2."""
-    layers = {name: {"layers": {"kernel": jnp.ones((rows, 2, 2))}} for name, rows in (("own", 5), ("half", 2))}
-    params = {"encoder": layers["own"], "generator": {"encoder": layers["half"]}}
-    rule = by_depth(0.5)
-    ours, _ = rule.update(params, rule.init(params), params)
-    np.testing.assert_allclose(ours["encoder"]["layers"]["kernel"][:, 0, 0], 0.5 ** np.arange(5, 0, -1), rtol=1e-6)
-    generator = ours["generator"]["encoder"]["layers"]["kernel"][:, 0, 0]
-    np.testing.assert_allclose(generator, [0.5**4, 0.5], rtol=1e-6)
 
 
 @pytest.mark.parametrize("frozen", ["^encoder/", "^encoder/layers/"])

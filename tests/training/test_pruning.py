@@ -14,7 +14,6 @@ from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
-from bertjax.training.optim.optimizer import decay_mask
 from bertjax.training.pruning import PruningConfig, add_scores, describe_zeros, is_pruned, is_score, pruned
 from bertjax.training.step import gradients
 from tests import batches, runs
@@ -133,11 +132,6 @@ def test_gradients_of_a_step_are_those_of_the_pruned_model():
             np.testing.assert_allclose(gradient[f"scores/{path}"], leaf * before[path], rtol=1e-4, atol=1e-5)
 
 
-def test_scores_do_not_decay():
-    mask = flatten_dict(decay_mask(with_scores()), sep="/")
-    assert mask[QUERY] and not mask[f"scores/{QUERY}"]
-
-
 @pytest.mark.parametrize(
     "frozen, complaint",
     [
@@ -161,12 +155,6 @@ def test_sizes_are_those_of_the_kernels_of_the_layers():
         f"75.0% of {weights:,} weights in the kernels of the layers are 0: {4 * weights / 1e6:.1f} MB as stored, "
         f"{(weights / 8 + weights) / 1e6:.1f} MB with a bit for each weight and the others as float32"
     )
-
-
-def test_pruning_has_ended_after_its_share_of_the_steps():
-    config = PruningConfig("magnitude", end_share=0.8)
-    assert [config.has_ended(step, STEPS) for step in (0, 79, 80, 100)] == [False, False, True, True]
-    assert PruningConfig().has_ended(0, STEPS)
 
 
 @pytest.mark.slow

@@ -104,14 +104,6 @@ def test_every_dense_layer_reads_rounded_inputs():
     np.testing.assert_allclose(pooled(8, alone), eight[:1], atol=1e-5)
 
 
-def test_projections_of_a_teacher_loss_stay_floats():
-    params = {"projections": {"states": {"kernel": jnp.linspace(0, 1, 6).reshape(2, 3)}}}
-    np.testing.assert_array_equal(
-        rounded(QuantizationConfig(2), params)["projections"]["states"]["kernel"],
-        params["projections"]["states"]["kernel"],
-    )
-
-
 @pytest.mark.slow
 def test_a_run_of_few_bits_is_exported_as_it_was_evaluated(tmp_path, flags):
     """In float and in int8, and from its checkpoint."""

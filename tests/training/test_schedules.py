@@ -79,11 +79,6 @@ def test_constants_of_two_phases_come_before_the_decay_of_the_last():
     np.testing.assert_allclose(values[15:], golden, rtol=1e-5)
 
 
-def test_a_run_without_a_decay_stays_at_its_peak():
-    values = rates(WarmupStableDecay(decay_steps=0), WarmupSegment(0, 10, 2.0, 4))
-    np.testing.assert_allclose(values, [0.5, 1.0, 1.5, *[2.0] * 7], rtol=1e-6)
-
-
 def test_a_cosine_that_ends_nowhere_is_refused():
     with pytest.raises(UserError, match="end_step=80 must be above here=80, and at most the 100 steps"):
         Cosine(floor=0.1, end_step=80).check(80, 100, "here=80")

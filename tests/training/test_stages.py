@@ -89,24 +89,12 @@ def test_skipped_rows_are_those_of_the_skipped_steps_and_of_no_others():
     assert skipping(TIMETABLE, (9, 9 + 5)) == [*firsts[:9], 44 + 5 * 4], "the last stage counts as endless"
 
 
-def test_skipped_steps_of_a_mixture_skip_rows_of_their_tasks():
-    firsts = [MIXED.at(step).first for step in range(12)]
-    # Steps 5 and 6 are one turn of b, and one of a with four rows.
-    moved = [0] * 5 + [4, 4, 4, 4, 4, 4, 4]
-    assert skipping(MIXED, (5, 7)) == [first + rows for first, rows in zip(firsts, moved)]
-
-
 def test_ranges_of_skipped_steps_add_up():
     plain = Timetable((Stage(100, 8, 4),), {"bert": 1.0})
     firsts = skipping(plain, (10, 20), (50, 55))
     assert firsts[:10] == [4 * step for step in range(10)]
     assert firsts[10:50] == [4 * (step + 10) for step in range(10, 50)]
     assert firsts[50:] == [4 * (step + 15) for step in range(50, 100)]
-
-
-def test_overfitting_repeats_the_first_rows():
-    overfit = Timetable((Stage(1000, 8, 4),), {"bert": 1.0}, overfit=True)
-    assert overfit.at(999) == overfit.at(0) == StepSpec(0, "bert", 8, 4, 0)
 
 
 @pytest.mark.parametrize("step", [10, 10**6])
@@ -162,11 +150,6 @@ def test_a_warm_up_in_tokens_counts_those_of_each_stage(tokens, steps):
             warmup_segments(ramp, optimizer)
 
 
-def test_three_billion_tokens_of_modernbert():
-    stage = Stage(100_000, 1024, 1024)
-    assert warmup_steps([stage], OptimizerConfig(warmup_tokens=3e9)) == 2861
-
-
 def test_each_segment_is_longer_than_its_warm_up():
     optimizer = OptimizerConfig(warmup_steps=10)
     with pytest.raises(UserError, match="^optimizer.warmup_steps=10 must be below the 10 steps"):
@@ -180,12 +163,6 @@ def test_micro_batches_are_the_fewest_that_are_small_enough(rows, seq_len, micro
     count = count_micro_batches(rows, seq_len, micro_tokens)
     possible = [parts for parts in range(1, rows + 1) if rows % parts == 0 and rows // parts * seq_len <= micro_tokens]
     assert count == (min(possible) if possible else rows)
-
-
-def test_longer_rows_take_more_micro_batches():
-    assert [count_micro_batches(16, seq_len, 2048) for seq_len in (128, 256, 512, 4096)] == [1, 2, 4, 16]
-    assert count_micro_batches(16, 512, 0) == 1
-    assert count_micro_batches(17, 128, 2048) == 17
 
 
 TWO = [

@@ -57,17 +57,6 @@ def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, sha
             np.testing.assert_array_equal(after[path], before[path])
 
 
-def test_moments_that_are_reset_are_those_of_a_new_optimizer(program, shallow):
-    """Also the count, by which Adam corrects the bias of its moments: the first step is that of a run from scratch."""
-    deep = program.at(1)
-    copied = grow(shallow, deep.abstract_state)
-    reset = grow(shallow, deep.abstract_state, deep.optimizer.init)
-    fresh = flat({"opt_state": deep.optimizer.init(copied["params"])})
-    assert int(next(value for path, value in flat(shallow).items() if path.endswith("count"))) == 1
-    for path, value in flat(reset).items():
-        np.testing.assert_array_equal(value, fresh.get(path, flat(copied)[path]), err_msg=path)
-
-
 def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, shallow):
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()

@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import functools
 import itertools
-import math
 import zlib
 from collections.abc import Collection
 from typing import Any
@@ -47,7 +46,7 @@ class Distilled(Wrapper, Taught):
 
     teacher: str = ""
     losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, hash=False)
-    own_factor: float = setting(1.0, least=0, below=math.inf)
+    own_factor: float = setting(1.0, least=0)
 
     def __post_init__(self):
         super().__post_init__()

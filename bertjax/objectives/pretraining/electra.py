@@ -10,7 +10,6 @@ The discriminator is the exported encoder. The generator is saved with the heads
 
 import contextlib
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
@@ -97,7 +96,7 @@ class Electra(MaskedLM):
     generator_share: float = setting(0.25, above=0, most=1)
     generator_depth: float = setting(1.0, above=0, most=1)
     embedding_sharing: str = setting("all", choices=EMBEDDING_SHARING)
-    rtd_coefficient: float = setting(50.0, least=0, below=math.inf)
+    rtd_coefficient: float = setting(50.0, least=0)
     best_metric: ClassVar[str] = "rtd_loss"  # few tokens are replaced, so "never" is already accurate
     baselines = MaskedLM.baselines  # for the generator, which predicts masked tokens
 

@@ -31,7 +31,6 @@ from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.losses import kl_divergence
-from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
@@ -71,22 +70,6 @@ def losses(
     }
 
 
-@pytest.mark.slow
-def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(teacher):
-    result = losses(teacher, params_of(batches.ENCODER))
-    assert result["soft"] == 0.0 and result["agreement"] == 1.0
-    assert abs(result["cosine"]) < 1e-6
-    assert result["mlm"] > 1.0
-
-
-def test_another_student_has_a_loss(teacher):
-    other = jax.tree.map(
-        lambda leaf: leaf + 0.1 * np.cos(np.arange(leaf.size)).reshape(leaf.shape), params_of(batches.ENCODER)
-    )
-    result = losses(teacher, other)
-    assert result["soft"] > 0.01 and result["cosine"] > 0.01
-
-
 def test_the_cosine_is_that_of_real_tokens():
     draw, batch = np.random.default_rng(0), batches.make(rows=3)
     student, teacher = draw.normal(size=(2, 3, 16, 4)).astype(np.float32)
@@ -98,13 +81,6 @@ def test_the_cosine_is_that_of_real_tokens():
     assert 0 < is_real_BT.sum() < is_real_BT.size
     np.testing.assert_allclose(total, (1 - cosines).sum(), rtol=1e-5)
     assert OutputCosine().weight(batch, None) == is_real_BT.sum()
-
-
-def test_a_teacher_adds_its_own_first_task_embedding(teacher):
-    student = dataclasses.replace(
-        batches.ENCODER, embeddings=BertEmbeddings(task_types=8), execution=Execution(unroll=True, task_type=7)
-    )
-    assert teacher.config_beside(student).execution == Execution(unroll=True, task_type=0)
 
 
 def test_a_student_may_be_half_as_deep_and_without_segments(teacher):
@@ -168,13 +144,6 @@ def products_with(jaxpr: core.Jaxpr, size: int) -> int:
         count += equation.primitive.name == "dot_general" and any(array.aval.size == size for array in arrays)
         count += sum(products_with(inner, size) for inner in core.jaxprs_in_params(equation.params))
     return count
-
-
-def test_no_product_with_the_vocabulary_is_computed_twice(teacher):
-    """Both models have one forward, the student two backward: of the hidden states and of the word embeddings."""
-    params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
-    gradient = jax.make_jaxpr(jax.grad(lambda params: soft(teacher, TokenLogits, BATCH, params)[0]))(params)
-    assert products_with(gradient.jaxpr, 8 * 16 * 128) == 4
 
 
 def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
@@ -260,14 +229,6 @@ def test_a_teacher_needs_a_masked_lm_head(teacher):
         distilled().bind_teacher(headless).frozen_params(batches.ENCODER)
 
 
-@pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_generators_head_is_not_that_of_the_encoder(teacher, share):
-    """Although the head of a generator of the same width would fit."""
-    params = batches.filled(batches.param_shapes(Electra(generator_share=share), batches.ENCODER, BATCH))
-    with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
-        distilled().bind_teacher(dataclasses.replace(teacher, params=params)).frozen_params(batches.ENCODER)
-
-
 def test_a_folder_that_is_not_an_export(tmp_path):
     with pytest.raises(UserError, match="is not an export: bertjax.json is missing"):
         Teacher.read(tmp_path)
@@ -295,13 +256,6 @@ def settings(encoder, **objective) -> dict:
     stage = {"seq_len": 16, "batch": 8, "steps": 2}
     tasks = {"task": {"objective": objective or {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}}
     return to_dict(from_dict({"model": model, "stages": [stage], "tasks": tasks, "optimizer": {"warmup_steps": 1}}))
-
-
-def test_a_run_is_checked_before_the_size_of_its_vocabulary_is_known(folder, store):
-    """As `train` does before it opens the corpus; the teacher has another size than the configured one."""
-    config = from_dict(settings(batches.ENCODER, **plain(distilled(), folder)))
-    assert config.expected_vocab_size != store.tokenizer.vocab_size
-    Program(config, config.expected_vocab_size).check()
 
 
 def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):

@@ -38,11 +38,6 @@ def test_the_temperature_minimizes_the_cross_entropy(true):
     assert after < 0.03 and (true == 1.0 or after < before / 2)
 
 
-def test_predictions_without_a_mistake_keep_their_probabilities():
-    probabilities_MC = np.array([[0.9, 0.1], [0.2, 0.8]], np.float32)
-    assert calibration.fit_temperature(probabilities_MC, np.array([0, 1])) == 1.0
-
-
 def test_probabilities_that_float32_rounds_to_zero_stay_finite():
     probabilities_MC = np.array([[1.0, 0.0], [1.0, 0.0], [0.3, 0.7]], np.float32)
     labels_M = np.array([0, 1, 1])

@@ -9,7 +9,7 @@ from scipy import stats
 
 from bertjax.config.config import from_dict
 from bertjax.models.encoder import Encoder
-from bertjax.models.pooling import l2_normalize, mean_of_examples
+from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.finetuning.embeddings import (
     EmbeddingClassification,
     EmbeddingContrastive,
@@ -128,12 +128,6 @@ def test_predictions_and_scores_of_pairs(case):
         assert objective.baselines(batch, np.array([1, 5, 3])) == {"majority_accuracy": (1.0, 3)}
 
 
-def test_contrastive_cosines_are_correlated_with_numeric_labels():
-    regression, contrastive = EmbeddingRegression(full_score=5.0), EmbeddingContrastive()
-    outputs = {"cosine": np.array([0.9, 0.1, 0.8])}
-    assert contrastive.score(outputs, pairs(regression), []) == regression.score(outputs, pairs(regression), [])
-
-
 def test_a_mean_covers_one_example_only():
     hidden_BTD = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
     examples_BT = np.array([[1, 1, 2, 2, 2, 0], [2, 0, 0, 0, 0, 0]])
@@ -142,12 +136,6 @@ def test_a_mean_covers_one_example_only():
     expected[0, 0], expected[0, 1] = hidden_BTD[0, :2].mean(axis=0), hidden_BTD[0, 2:5].mean(axis=0)
     expected[1, 1] = hidden_BTD[1, 0]
     np.testing.assert_allclose(means, expected, atol=1e-6)
-
-
-def test_a_zero_vector_normalizes_to_zero():
-    vectors = np.array([[3.0, 4.0], [0.0, 0.0], [3e-12, 4e-12], [3e-15, 4e-15]], np.float32)
-    np.testing.assert_allclose(l2_normalize(vectors), [[0.6, 0.8], [0.0, 0.0], [0.6, 0.8], [0.0, 0.0]], rtol=1e-6)
-    assert np.all(np.isfinite(jax.grad(lambda x: l2_normalize(x).sum())(vectors)))
 
 
 @pytest.mark.parametrize(

@@ -123,12 +123,3 @@ def test_schemes(tags, expected):
 )
 def test_tags_that_break_a_scheme_are_found(tags, expected):
     assert misfits(tags.split()) == expected
-
-
-def test_scores_without_entities_are_zero():
-    assert scores([["O"]], [["O"]]) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
-
-
-def test_sentences_must_correspond():
-    with pytest.raises(ValueError):
-        scores([["O"]], [])

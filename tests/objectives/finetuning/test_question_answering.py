@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config.config import Task
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
 from bertjax.runtime.errors import UserError
@@ -219,8 +218,3 @@ def test_no_answer_needs_a_cls_that_sees_the_context():
     assert QuestionAnswering(classes=BOTH).heads(batches.ENCODER)
     with pytest.raises(UserError, match="^.CLS. scores that a question has no answer, and model.direction=left_to_rig"):
         QuestionAnswering(classes=BOTH).heads(encoder)
-
-
-def test_other_examples_have_no_answers():
-    with pytest.raises(UserError, match="learns the label start, which .* use examples.kind=questions"):
-        Task(QuestionAnswering())

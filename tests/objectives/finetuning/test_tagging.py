@@ -5,10 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from bertjax.config.config import Task
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.objectives.finetuning.tagging import Tagging
-from bertjax.runtime.errors import UserError
 from tests.objectives import labeled_batches
 
 CLASSES = ("B-LOC", "B-PER", "I-PER", "O")
@@ -69,15 +67,6 @@ def test_gold_tags_are_correct_over_all_windows(format, spelling):
     assert all(set(predicted) == {"words", "tags", "prediction"} for predicted in predictions)
 
 
-def test_the_order_of_the_examples_does_not_matter(format, spelling):
-    examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
-    order = np.random.default_rng(0).permutation(len(examples))
-    ragged = examples.take(order)
-    records = [examples.records[number] for number in examples.record_of[order]]
-    predicted = Tagging(CLASSES).predictions({"guesses": ragged.token_labels["tag"]}, ragged, records)
-    assert [prediction["prediction"] for prediction in predicted] == [record["tags"] for record in examples.records]
-
-
 def test_a_record_with_a_missing_window_is_not_scored(format, spelling):
     examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
     counts = np.bincount(examples.record_of)
@@ -122,8 +111,3 @@ def test_the_baseline_predicts_the_most_frequent_tag(format, spelling):
         "majority_accuracy"
     ]
     assert (right, total) == (max(counts.values()), sum(counts.values()))
-
-
-def test_other_examples_have_no_tags():
-    with pytest.raises(UserError, match="objective.kind=tagging learns the label tag, .* use examples.kind=tagged"):
-        Task(Tagging())

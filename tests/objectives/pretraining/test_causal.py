@@ -1,7 +1,6 @@
 """Causal language modeling: what a token sees, what it predicts, and that everything that opens the model knows it."""
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.config import config_file, export
+from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.models import replacing
@@ -125,13 +124,6 @@ def test_a_loaded_encoder_reads_from_left_to_right(causal, tmp_path):
     before, after = (module.apply({"params": params}, batch).hidden for batch in (tokens_BT, changed_BT))
     np.testing.assert_array_equal(before[:, :6], after[:, :6])
     assert np.abs(before[:, 6:] - after[:, 6:]).min(axis=-1).max() > 1e-4
-
-
-def test_a_fine_tuned_model_keeps_the_direction(causal, tmp_path):
-    export.write(tmp_path, causal)
-    recipe = str(Path(__file__).parents[3] / "configs" / "finetune" / "glue.py") + ":MRPC"
-    config = config_file.load(recipe, [f"init_from={tmp_path}", "stages.0.seq_len=40"])
-    assert config.model.direction == "left_to_right"
 
 
 def test_what_cannot_read_in_this_order_is_refused():

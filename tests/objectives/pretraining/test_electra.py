@@ -148,12 +148,6 @@ def test_an_exported_encoder_has_the_sum_from_which_training_continues():
     np.testing.assert_array_equal(alone["encoder"]["embeddings"]["word"], word_VE + delta_VE)
 
 
-def test_all_tokens_are_classified_and_the_published_factor_is_fifty():
-    batch = batches.make()
-    assert OBJECTIVE.weights(batch)["rtd"] == (batch["examples_BT"] > 0).sum() > 5 * batch["mlm_weights_BK"].shape[0]
-    assert Electra().loss_weights(["rtd", "generator"], step=0) == {"rtd": 50.0}
-
-
 def test_the_generator_has_its_share_of_the_widths_and_all_layers():
     generator = Electra().generator(PRESETS["base"])
     assert (generator.layers, generator.width, generator.feedforward, generator.heads) == (12, 192, 768, 3)

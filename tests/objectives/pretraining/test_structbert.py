@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from bertjax.data.batch import Draw
-from bertjax.objectives.pretraining.structbert import StructBERT, heads_of_runs
+from bertjax.objectives.pretraining.structbert import StructBERT
 from tests import batches, ragged
 
 LENGTHS = np.array([40, 60, 64, 30] * 8)
@@ -22,11 +22,6 @@ def originals() -> np.ndarray:
     return ragged.one_a_row(ragged.random(LENGTHS, np.arange(len(LENGTHS)))).tokens_to_rows(
         ragged.random(LENGTHS, np.arange(len(LENGTHS))).tokens, 0
     )
-
-
-def test_runs_of_three_are_cut_from_eligible_tokens():
-    eligible = np.array([0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 1], bool)
-    assert heads_of_runs(eligible).tolist() == [1, 9, 12]
 
 
 def test_shuffled_runs_keep_their_tokens_and_are_all_predicted():

@@ -36,11 +36,6 @@ def tokenizer_of(pieces: list[str]) -> SimpleNamespace:
     )
 
 
-def test_pieces_of_two_spellings_are_found():
-    assert case_pairs(tokenizer_of(PIECES)).tolist() == PAIRS
-    assert case_pairs(tokenizer_of(["king", "queen"])).shape == (0, 2)
-
-
 def test_bytes_that_are_not_text_have_no_spellings():
     text = ["Gar 가각간 à la carte, Ça va? GAR, gar", "가나다라 마바사 The the"] * 30
     bytewise = tokenizer.train(text, TokenizerConfig(kind="byte_bpe", vocab_size=300))

@@ -18,7 +18,6 @@ from bertjax.training.parallel.sharding import (
     HEAD_RULES,
     batch_shards,
     check_batch,
-    put_batches,
     shardings,
 )
 from bertjax.training.param_paths import map_with_path
@@ -75,12 +74,6 @@ def test_the_rules_cover_bert_and_its_optimizer():
     assert specs["step"] == P()
 
 
-def test_specs_have_no_more_axes_than_their_leaf():
-    params = batches.param_shapes(BERT(), batches.ENCODER)
-    laid_out = shardings(params, (*ENCODER_RULES, *HEAD_RULES), one_device())
-    jax.tree.map(lambda leaf, sharding: sharding.check_compatible_aval(leaf.shape), params, laid_out)
-
-
 def test_a_parameter_without_a_rule_is_an_error_with_the_line_to_add():
     with pytest.raises(UserError) as error:
         shardings({"generator": {"kernel": jnp.ones((2, 2))}}, (*ENCODER_RULES, *HEAD_RULES), one_device())
@@ -122,10 +115,3 @@ def test_a_batch_that_the_devices_do_not_divide():
     with pytest.raises(UserError) as error:
         check_batch("stages.1.batch", 30, four)
     assert str(error.value) == "stages.1.batch=30 is not divisible by 4 devices; use a multiple of 4"
-
-
-def test_batches_of_consecutive_steps_are_stacked():
-    steps = [batches.make(seed=seed) for seed in range(3)]
-    stacked = put_batches(steps, one_device())
-    assert stacked.keys() == steps[0].keys()
-    np.testing.assert_array_equal(stacked["tokens_BT"], [step["tokens_BT"] for step in steps])

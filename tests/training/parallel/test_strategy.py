@@ -62,12 +62,6 @@ def test_weights_are_sharded_within_a_slice(mesh, count, slices, fsdp):
     assert fill_mesh(mesh, "gathered", [BASE], devices(count, slices)).fsdp == fsdp
 
 
-@pytest.mark.parametrize("count", [2, 4, 8])
-def test_both_directions_of_an_lstm_are_divided(count):
-    """A direction of the preset is 150 wide, half of the model."""
-    assert fill_mesh(MeshConfig(), "gathered", [PRESETS["bilstm"]], devices(count)).fsdp == 2
-
-
 def test_replicas_shard_nothing():
     assert fill_mesh(MeshConfig(), "replicated", [BASE], devices(16)).fsdp == 1
     with pytest.raises(UserError, match=r"runtime.strategy=replicated contradicts runtime.mesh.fsdp=4; use"):

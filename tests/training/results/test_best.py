@@ -45,13 +45,6 @@ def test_a_checkpoint_with_weights_that_were_pruned_later_is_not_the_best(tmp_pa
         assert better_checkpoint(files, config, {"accuracy": 0.75}).startswith(f"{tmp_path}@{best} has accuracy")
 
 
-def test_a_loss_is_best_when_it_is_lowest_and_a_task_has_its_name(tmp_path):
-    files = finished(tmp_path, {10: 2.5, 30: 3.5}, (10, 30), "first/mlm_loss")
-    config = from_dict({"tasks": {name: {"objective": {"kind": "mlm"}} for name in ("first", "second")}})
-    line = better_checkpoint(files, config, {"first/mlm_loss": 3.5, "second/mlm_loss": 1.0})
-    assert line.startswith(f"{tmp_path}@10 has first/mlm_loss 2.5000")
-
-
 @pytest.mark.parametrize(
     "last, average, is_better",
     [

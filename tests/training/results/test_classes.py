@@ -6,17 +6,14 @@ import re
 
 import numpy as np
 import pytest
-from etils import epath
 from sklearn.metrics import classification_report, confusion_matrix
 
 from bertjax.config.config import Task, from_dict
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.results import curves
 from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, scored_sets
 
 CLASSES = ("ant", "bee", "cat", "dog", "never true", "never guessed")
@@ -50,12 +47,6 @@ def test_the_confusion_matrix_is_that_of_scikit_learn(pairs):
     np.testing.assert_array_equal([list(map(int, row[1:])) for row in rows], expected)
     texts = [text.get_text() for text in report.figure().axes[0].texts]
     assert sorted(texts) == sorted(str(number) for number in expected.ravel() if number)
-
-
-def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
-    """An even number of them would be one to matplotlib, and this is none that it can draw."""
-    report = ClassReport.of(("$10_to_$20", "more"), ["more", "$10_to_$20"], ["more", "more"])
-    curves.save(report.figure(), epath.Path(tmp_path / "confusion.png"))
 
 
 def test_the_class_that_another_is_taken_for(pairs):
@@ -106,16 +97,6 @@ def test_warnings_suggest_only_settings_of_the_objective(task, name, key):
     lines = [line for loss in (0.3, 0.69, 1.8) for line in report_of(task, predictions).warnings(loss)]
     named = {setting for line in lines for setting in re.findall(r"objective\.(\w+)", line)}
     assert len(lines) == 5 and named == ({"balanced"} if name == "label" else set())
-
-
-def test_reports_are_on_classes_of_labeled_records():
-    numbers = Task(Classification(("1", "2")), LabeledText())
-    report = report_of(numbers, [{"sentence": "a", "label": 1.0, "prediction": "2"}])
-    assert report.confusion_CC.tolist() == [[0, 1], [0, 0]]
-    tags = Task(Tagging(("B", "O")), Tagged())
-    assert report_of(tags, [{"tags": ["B", "O"], "prediction": ["O", "O"]}]).confusion_CC.tolist() == [[0, 1], [0, 1]]
-    assert report_of(Task(Regression(), LabeledText()), [{"label": 1.0, "prediction": 2.0}]) is None
-    assert report_of(numbers, []) is None
 
 
 def test_reports_of_several_tasks_and_further_files():

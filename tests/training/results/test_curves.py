@@ -26,26 +26,11 @@ def drawn(workdir, records, name=""):
     return image.imread(workdir.curves)
 
 
-def test_two_panels_for_a_masked_language_model(workdir):
-    height, width, _ = drawn(workdir, RECORDS).shape
-    assert (width, height) == (1200, 480)
-
-
-def test_a_panel_for_every_loss_of_another_objective(workdir):
-    records = [{"step": 1, "train/a_loss": 1.0, "train/b_loss": 2.0, "train/c_loss": 1.0}]
-    assert drawn(workdir, records).shape[1] == 1800
-
-
 def test_a_panel_for_every_loss_of_a_mixture(workdir):
     """Both tasks have one of the same name."""
     records = [{"step": 1, "train/a/mlm_loss": 1.0, "eval/heldout/b/mlm_loss": 2.0}]
     assert curves.losses_among(curves.metrics_in(records)) == ["a/mlm_loss", "b/mlm_loss"]
     assert drawn(workdir, records).shape[1] == 1200
-
-
-def test_values_that_were_not_finite_are_not_drawn():
-    records = [{"step": 1, "loss": None}, {"step": 2, "loss": 3.0}, {"step": 3}]
-    assert curves.points_of(records, "step", "loss") == [(2, 3.0)]
 
 
 def test_the_reference_of_a_configuration_is_drawn(workdir, tmp_path, monkeypatch):
@@ -59,7 +44,3 @@ def test_the_reference_of_a_configuration_is_drawn(workdir, tmp_path, monkeypatc
     half = plain.shape[1] // 2
     assert (plain[:, :half] != with_reference[:, :half]).any()
     assert (plain[:, half + 20 :] == with_reference[:, half + 20 :]).all()
-
-
-def test_a_run_without_metrics_still_has_a_figure(workdir):
-    assert drawn(workdir, []).size

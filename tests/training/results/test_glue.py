@@ -24,28 +24,6 @@ def write(folder, task: str, metric: str, values: list[float]) -> None:
     (folder / task / name).write_text(json.dumps(content))
 
 
-def test_a_table_of_some_tasks(tmp_path):
-    write(tmp_path, "MRPC", "f1", [0.8, 0.9])
-    write(tmp_path, "CoLA", "matthews", [0.5])
-    scores = scores_of(GLUE, tmp_path)
-    assert scores == {"CoLA": [0.5], "MRPC": [0.8, 0.9]}
-    table = as_dict(GLUE, scores)
-    assert table["MRPC"] == {"mean": pytest.approx(85.0), "deviation": pytest.approx(50**0.5), "seeds": 2}
-    assert "average" not in table
-    output = io.StringIO()
-    print_suite(GLUE, scores, Console(file=output, width=140))
-    assert "85.0" in output.getvalue() and "± 7.1" in output.getvalue()
-    assert "no average: no score of MNLI, MNLI-mm, QQP, QNLI, SST-2, STS-B, RTE" in output.getvalue()
-
-
-def test_a_run_that_is_not_finished_has_no_score(tmp_path):
-    write(tmp_path, "MRPC", "f1", [0.8])
-    write(tmp_path, "CoLA", "matthews", [0.5])
-    summary = tmp_path / "CoLA" / "summary.json"
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"finished": False}))
-    assert scores_of(GLUE, tmp_path) == {"MRPC": [0.8]}
-
-
 def test_scores_that_are_not_finite_are_left_out_and_counted(tmp_path):
     """Such as Spearman's correlation of a model that gives all pairs one score."""
     figures = [{"eval": {"matthews": value}, "baseline": {}} for value in (0.5, math.nan, 0.3)]
@@ -83,13 +61,6 @@ def test_a_run_that_is_being_extended_has_no_score(tmp_path, store, seeds):
     assert scores_of(GLUE, tmp_path) == {"CoLA": [0.5] * seeds}
     extend(steps=20)
     with pytest.raises(UserError, match="holds no finished run of a task"):
-        scores_of(GLUE, tmp_path)
-
-
-def test_a_damaged_file(tmp_path):
-    (tmp_path / "CoLA").mkdir()
-    (tmp_path / "CoLA" / "summary.json").write_text('{"eval": ')
-    with pytest.raises(UserError, match=r"CoLA/summary.json is damaged \(.*\); restore it"):
         scores_of(GLUE, tmp_path)
 
 

@@ -32,13 +32,6 @@ def test_the_suspects_are_those_of_cleanlab():
     assert (probable != labels_M[indices]).all()
 
 
-def test_a_class_without_examples_is_never_suggested():
-    probabilities_MC, labels_M, _ = made()
-    labels_M = np.where(labels_M == 3, 0, labels_M)
-    _, probable = label_errors.suspects_of(probabilities_MC, labels_M)
-    assert len(probable) and 3 not in probable
-
-
 def test_equal_probabilities_and_no_records():
     indices, _ = label_errors.suspects_of(np.full((6, 3), 1 / 3), np.array([0, 1, 2, 0, 1, 2]))
     assert not len(indices)

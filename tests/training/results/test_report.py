@@ -3,17 +3,14 @@
 import dataclasses
 import io
 
-import jax
 import pytest
 from rich.console import Console
 
 from bertjax.config.config import from_dict
 from bertjax.objectives.outputs import Sample
-from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results.report import (
     masked_sentence,
-    parameter_lines,
     print_summary,
     replacing_lines,
     show_samples,
@@ -21,7 +18,6 @@ from bertjax.training.results.report import (
 )
 from bertjax.training.run.goodput import goodput_of
 from bertjax.training.run.metrics import Totals
-from tests import batches
 
 EVALUATION = Evaluation(
     metrics={"mlm_loss": 4.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
@@ -32,31 +28,11 @@ EVALUATION = Evaluation(
 )
 
 
-def test_the_parameter_tree_is_folded_into_modules():
-    params = batches.param_shapes(BERT(), batches.ENCODER)
-    total, *modules = parameter_lines(params, batches.ENCODER)
-    counted = sum(leaf.size for leaf in jax.tree.leaves(params)) - 28 * 16 - 28  # word table and bias, 128 - 100 rows
-    assert total == f"{counted:,} parameters (the padding of the vocabulary not counted)"
-    pooler = next(line for line in modules if line.split()[0] == "encoder/pooler")
-    assert pooler.split() == ["encoder/pooler", "272", "bias", "16", "kernel", "16x16"]
-    attention = next(line for line in modules if line.split()[0] == "encoder/layers/attention")
-    assert "query/kernel 3x16x16" in attention
-
-
 def test_control_characters_of_a_corpus_do_not_reach_the_terminal():
     samples = [Sample("\x1b]0;title\x07 the [MASK]\r\u202e", ("\x9b2J",), (("a\nb", "\x00"),))]
     text = show_samples(7, dataclasses.replace(EVALUATION, samples=samples))
     assert text.splitlines()[1] == r"  \x1b]0;title\x07 the [MASK]\r\u202e"
     assert text.splitlines()[2].endswith(r"\x9b2J <- a\nb  \x00") and len(text.splitlines()) == 3
-
-
-def test_samples_mark_right_guesses():
-    assert show_samples(7, EVALUATION).splitlines() == [
-        "step 7, held out: mlm_loss 4.5000, mlm_accuracy 0.2500, nsp_accuracy 0.5000",
-        "  the [MASK] sat on [MASK] mat",
-        "                 cat <- dog  cat",
-        "                 the <- the  a  (right)",
-    ]
 
 
 def summary(evaluation: Evaluation = EVALUATION) -> dict:
@@ -122,10 +98,6 @@ def test_the_table_and_the_samples_have_the_moving_average_beside_the_model():
     [row] = [line for line in printed(summary(evaluation)).splitlines() if "mlm_loss" in line]
     assert row.replace("│", " ").split() == ["mlm_loss", "4.5000", "4.2500", "6.2500"]
     assert show_samples(7, evaluation).splitlines()[1] == "step 7, held out, moving average: mlm_loss 4.2500"
-
-
-def test_a_table_of_a_bare_evaluation_has_no_caption():
-    assert "steps" not in printed({"eval": EVALUATION.metrics, "baseline": {}})
 
 
 @pytest.mark.parametrize(

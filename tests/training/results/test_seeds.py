@@ -25,26 +25,6 @@ def test_the_spread():
     assert spread["failed"] == 2, "one is as good as the most frequent class, one is worse"
 
 
-def test_one_seed_and_no_classes():
-    spread = over_seeds([{"eval": {"spearman": 0.8}, "baseline": {}}])
-    assert spread == {
-        "metrics": {"spearman": {"values": [0.8], "mean": 0.8, "deviation": 0.0, "median": 0.8, "best": 0.8}},
-        "failed": None,
-    }
-
-
-def test_the_best_loss_is_the_lowest():
-    runs = [{"eval": {"mlm_loss": loss}, "baseline": {}} for loss in (2.0, 1.0, 3.0)]
-    assert over_seeds(runs)["metrics"]["mlm_loss"]["best"] == 1.0
-
-
-def test_scores_of_a_moving_average_are_beside_the_others():
-    runs = [{"eval": {"mlm_loss": 2.0}, "eval_ema": {"mlm_loss": loss}, "baseline": {}} for loss in (1.5, 1.0)]
-    metrics = over_seeds(runs)["metrics"]
-    assert metrics["mlm_loss"]["values"] == [2.0, 2.0]
-    assert (metrics["ema/mlm_loss"]["values"], metrics["ema/mlm_loss"]["best"]) == ([1.5, 1.0], 1.0)
-
-
 def test_the_table():
     output = io.StringIO()
     print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=output, width=100))

@@ -64,8 +64,3 @@ def test_a_source_that_is_read_often_is_warned_about(data):
     assert epochs["large"] < 4 < epochs["small"]
     assert first == f"epochs of the sources: large {epochs['large']:.1f}, small {epochs['small']:.1f}"
     assert warning.startswith(f"warning: the run reads small {epochs['small']:.1f} times") and "\n" not in warning
-
-
-def test_one_corpus_has_no_line(data):
-    one = dataclasses.replace(data, sources={}, corpus=data.sources["large"].corpus)
-    assert source_epochs.lines(*of(one, {"b": TASKS["b"]})) == []

@@ -142,16 +142,6 @@ def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     assert sum(before.get(part.name) == part.read_bytes() for part in parts_of(path)) >= 6  # not written again
 
 
-def test_an_object_store_is_not_written_at_each_line(bucket):
-    lines = Journal(bucket / "metrics.jsonl")
-    for step in range(1, 101):
-        lines.append({"step": step})
-        lines.write(everything=False)
-    assert read_jsonl(lines.path) == [{"step": 1}]
-    lines.write(everything=True)
-    assert len(read_jsonl(lines.path)) == 100
-
-
 def test_a_copy_of_a_bucket_that_continues_on_a_disk_has_one_order(tmp_path):
     path = epath.Path(tmp_path / "metrics.jsonl")
     for number, steps in enumerate(((1, 2), (3, 4))):

@@ -2,12 +2,11 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import pytest
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.run import metrics
-from bertjax.training.run.metrics import MetricsLog, MetricsQueue, Totals, read_scores
+from bertjax.training.run.metrics import MetricsLog, Totals, read_scores
 from bertjax.training.run.workdir import Workdir, read_jsonl, write_jsonl
 from bertjax.training.run.writer import LogWriter
 from tests.waiting import Clock
@@ -83,16 +82,6 @@ def test_totals_continue_after_a_stop(workdir, writer, monkeypatch):
     log.close()
 
 
-def test_seconds_are_counted_once(workdir, monkeypatch):
-    clock = Clock(100.0)
-    monkeypatch.setattr(metrics, "time", clock)
-    log = MetricsLog(workdir, Totals(seconds=60.0), 0, LogWriter(active=False))
-    clock.now = 103.0
-    assert log.totals.seconds == 63.0
-    clock.now = 104.0
-    assert log.totals.seconds == 64.0
-
-
 def test_a_resumed_run_writes_every_step_once(workdir):
     for restored in (0, 2):
         with LogWriter() as writer:
@@ -101,16 +90,6 @@ def test_a_resumed_run_writes_every_step_once(workdir):
                 log.write(step, STEP)
             log.close()
     assert [record["step"] for record in read_jsonl(workdir.metrics)] == [1, 2, 3, 4]
-
-
-def test_all_but_the_newest_dispatch_are_taken():
-    queue = MetricsQueue()
-    queue.put(1, {"loss": jnp.array([1.0, 2.0])})
-    assert queue.take(leave=1) == []
-    queue.put(3, {"loss": jnp.array([3.0])})
-    assert queue.take(leave=1) == [(1, {"loss": 1.0}), (2, {"loss": 2.0})]
-    assert queue.take(leave=0) == [(3, {"loss": 3.0})]
-    assert queue.take(leave=0) == []
 
 
 def test_a_spike_is_valid_json_whatever_its_loss(workdir, writer):

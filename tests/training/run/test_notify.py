@@ -130,12 +130,6 @@ def test_spikes_of_every_step_are_one_event_a_minute(recorder, clock, tmp_path):
     ]
 
 
-def test_without_a_command_nothing_runs():
-    with Notifier("", "run") as notifier:
-        notifier("saved", 10)
-        assert not notifier._thread.is_alive()
-
-
 def test_a_quote_that_is_not_closed_is_bad_input():
     with pytest.raises(UserError, match=r"^--on-event=say 'it cannot be read \(No closing quotation\); quote it as "):
         Notifier("say 'it", "run")

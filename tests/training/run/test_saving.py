@@ -43,17 +43,6 @@ def saved(tmp_path) -> list[int]:
     return Checkpoints(epath.Path(tmp_path / "checkpoints")).steps()
 
 
-def test_a_trial_leaves_nothing_behind(saving, tmp_path):
-    saving.try_out(epath.Path(tmp_path / "trial"), STATE)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_trial_replaces_that_of_a_killed_start(saving, tmp_path):
-    (tmp_path / "trial" / "0").mkdir(parents=True)
-    saving.try_out(epath.Path(tmp_path / "trial"), STATE)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_workdir_that_cannot_hold_a_checkpoint_fails_in_the_trial(saving, tmp_path):
     (tmp_path / "file").write_text("no folder")
     message = r"workdir .*/file cannot hold a checkpoint \(.*\); free disk space or memory, or choose another --workdir"
@@ -147,18 +136,6 @@ def test_a_stop_shortly_after_a_save_has_begun_finishes_that_one(saving, tmp_pat
     assert finished == (expected and (expected, None))
     if expected:
         assert saved(tmp_path) == [100]
-
-
-def test_a_stop_after_a_save_that_is_complete_saves_again(saving, tmp_path):
-    saving.save(100, STATE, {})
-    saving.settle()
-    assert saving.finish_recent(101) is None
-
-
-def test_closing_lets_a_begun_save_finish(saving, tmp_path):
-    saving.save(100, STATE, {})
-    saving.close()
-    assert saved(tmp_path) == [100]
 
 
 def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):

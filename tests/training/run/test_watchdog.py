@@ -46,22 +46,6 @@ def test_a_step_that_is_late_is_logged_once(clock, caplog):
     assert warning.startswith("a step has taken ") and "the median is 0.005 s" in warning
 
 
-def test_time_outside_of_steps_is_not_counted(clock, caplog):
-    with Watchdog(0, least=0.2) as watchdog, watchdog.state(TRAINING):
-        beat(watchdog, clock, 10)
-        with watchdog.state("evaluating"):
-            clock.wait(0.6)
-        beat(watchdog, clock, 3)
-    assert warnings(caplog) == []
-
-
-def test_the_first_steps_may_take_any_time(clock, caplog):
-    with Watchdog(0, least=0.1) as watchdog, watchdog.state(TRAINING):
-        beat(watchdog, clock, 3)
-        clock.wait(0.4)
-    assert warnings(caplog) == []
-
-
 def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, monkeypatch):
     reports, clock = itertools.count(1), Clock()
     clock.time = lambda: float(next(reports))

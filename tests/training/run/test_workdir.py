@@ -72,13 +72,6 @@ def test_a_path_where_checkpoints_cannot_be_read_is_refused_before_anything_is_w
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_relative_workdir_is_refused_for_the_folder_that_it_is_in(tmp_path, monkeypatch):
-    (tmp_path / "[thesis]").mkdir()
-    monkeypatch.chdir(tmp_path / "[thesis]")
-    with contextlib.ExitStack() as locks, pytest.raises(UserError, match=r"\[thesis\]/run has \[ in its path"):
-        session.claim(Workdir.at("run"), False, locks)
-
-
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     """The clock of the lock on an object store. It stands still: no holder is late because its thread is."""
@@ -159,13 +152,6 @@ def test_json_is_written_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
-def test_damaged_json_is_an_error(tmp_path):
-    path = Workdir.at(tmp_path).config
-    path.write_text('{"a": ')
-    with pytest.raises(UserError, match=r"config.json is damaged \(.*\); restore it, or use another --workdir"):
-        read_json(path)
-
-
 RECORDS = [{"step": step, "text": "한글"} for step in (1, 2, 5)]
 
 
@@ -175,11 +161,6 @@ def log(tmp_path):
     for record in RECORDS:
         append_jsonl(path, record)
     return path
-
-
-def test_records_come_back_in_order(log, tmp_path):
-    assert read_jsonl(log) == RECORDS
-    assert read_jsonl(Workdir.at(tmp_path).samples) == []
 
 
 @pytest.mark.parametrize("cut", range(1, len(json.dumps(RECORDS[-1], ensure_ascii=False).encode()) + 1))
@@ -196,11 +177,6 @@ def test_what_a_resumed_run_writes_again_is_dropped(log, last_step, kept):
     cut_jsonl(log, last_step)
     assert read_jsonl(log) == RECORDS[:kept]
     assert [path.name for path in Path(log).parent.iterdir()] == ["metrics.jsonl"]
-
-
-def test_what_is_not_there_is_not_cut(tmp_path):
-    cut_jsonl(Workdir.at(tmp_path).metrics, 3)
-    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("damaged", ["{'step': 2", "2"])

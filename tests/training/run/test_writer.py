@@ -126,14 +126,6 @@ def test_a_process_that_writes_nothing_starts_no_thread(store):
         assert writer.finish() and log_writers() <= before
 
 
-def test_the_thread_ends_with_the_run(store):
-    before = log_writers()
-    with LogWriter():
-        [thread] = log_writers() - before
-    thread.join(LIMIT_SECONDS)
-    assert not thread.is_alive()
-
-
 def test_the_heartbeat_tells_when_the_run_reported_last(tmp_path, monkeypatch):
     path, clock = epath.Path(tmp_path / "heartbeat.json"), Clock(1000.0)
     monkeypatch.setattr(heartbeats, "time", clock)
@@ -152,13 +144,3 @@ def test_the_heartbeat_tells_when_the_run_reported_last(tmp_path, monkeypatch):
     clock.now = 2000.0
     heartbeat.write(everything=True)
     assert json.loads(path.read_text())["time"] == 1005.0  # a run that hangs reports nothing
-
-
-def test_the_heartbeat_has_the_time_of_the_last_report_not_that_of_the_file(tmp_path, monkeypatch):
-    clock = Clock(100.0)
-    monkeypatch.setattr(heartbeats, "time", clock)
-    heartbeat = Heartbeat(epath.Path(tmp_path) / "heartbeat.json", steps=10)
-    heartbeat.beat(step=3, state="training")
-    clock.now = 175.0
-    heartbeat.write(everything=True)
-    assert json.loads(heartbeat.path.read_text())["time"] == 100.0

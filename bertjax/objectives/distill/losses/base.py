@@ -1,7 +1,6 @@
 """Base class for teacher losses: the values that a loss reads from both models, and the comparison."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -60,7 +59,7 @@ class TeacherLoss(Kind):
       reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
     """
 
-    factor: float = setting(1.0, least=0, below=math.inf)
+    factor: float = setting(1.0, least=0)
     needs_logits: ClassVar[bool] = False
     needs_token_logits: ClassVar[bool] = False
     reads_text: ClassVar[bool] = True

@@ -1,7 +1,6 @@
 """Soft targets: learn from the teacher's logits (Hinton et al., 2015, section 2, arXiv 1503.02531)."""
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ class SoftLogits(TeacherLoss):
 
     kind: str = dataclasses.field(default="logits", init=False)
     compare: str = setting(KL, choices=COMPARISONS)
-    temperature: float = setting(1.0, above=0, below=math.inf)
+    temperature: float = setting(1.0, above=0)
     needs_logits: ClassVar[bool] = True
 
     def __post_init__(self):

@@ -1,7 +1,6 @@
 """Soft targets at every token, as in DistilBERT (Sanh et al., 2019, section 2, arXiv 1910.01108)."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -32,7 +31,7 @@ class TokenLogits(TeacherLoss):
     """
 
     kind: str = dataclasses.field(default="token_logits", init=False)
-    temperature: float = setting(1.0, above=0, below=math.inf)
+    temperature: float = setting(1.0, above=0)
     needs_token_logits: ClassVar[bool] = True
 
     @property
