@@ -114,20 +114,20 @@ CORE = [
         "training/state.py",
         "[leaf] * (target.shape[0] // leaf.shape[0])",
         "[leaf[::-1]] * (target.shape[0] // leaf.shape[0])",
-        "training/test_state.py",
+        "training/test_step.py",
     ),
     Mutant(
-        "training/state.py", "if init_moments else state", "if not init_moments else state", "training/test_state.py"
+        "training/state.py", "if init_moments else state", "if not init_moments else state", "training/test_step.py"
     ),
     # The model.
     Mutant("models/layers.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
     Mutant("models/layers.py", "0.044715", "0.44715", "models"),
-    Mutant("models/dropout.py", "_BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_dropout.py"),
+    Mutant("models/dropout.py", "_BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_layers.py"),
     Mutant(
         "models/attention.py",
         "query_BQHD.shape[-1] ** -0.5",
         "query_BQHD.shape[-1] ** -1.0",
-        "models/test_attention.py models/test_encoder.py",
+        "models/test_kernels.py models/test_encoder.py",
     ),
     Mutant(
         "models/rotary.py",
@@ -159,14 +159,14 @@ CORE = [
         "objectives/losses.py",
         "(classes < labels[..., None])",
         "(classes > labels[..., None])",
-        "objectives/test_losses.py",
+        "objectives/test_base.py",
     ),
     Mutant("objectives/losses.py", "return temperature**2 * jnp.sum(", "return jnp.sum(", "objectives"),
     Mutant(
         "objectives/losses.py",
         "(true_positives, count(is_predicted))",
         "(true_positives, count(is_positive))",
-        "objectives/test_losses.py",
+        "objectives/test_base.py",
     ),
     # Data.
     Mutant(
@@ -226,8 +226,8 @@ CORE = [
 
 _UNREADABLE, _LEASE = "training/run/test_unreadable.py training/run/test_checkpoint.py", "training/run/test_lease.py"
 _WRITER, _JOURNAL = "training/run/test_writer.py", "training/run/test_journal.py"
-_WEIGHTS, _TRUST, _STATUS = "interop/test_weights.py", "test_trust.py objectives/test_registry.py", "cli/test_status.py"
-_FINGERPRINTS = "training/run/test_checkpoint.py training/run/test_replicas.py"
+_WEIGHTS, _TRUST, _STATUS = "interop/test_weights.py", "test_trust.py objectives/test_base.py", "cli/test_status.py"
+_FINGERPRINTS = "training/run/test_checkpoint.py training/run/test_saving.py"
 
 RELIABILITY = [
     # Storage and exit codes.
@@ -350,13 +350,13 @@ RELIABILITY = [
         "training/run/versions.py",
         "if not other_versions and any(name in refused for name in changed):",
         "if not other_versions:",
-        "training/run/test_versions.py",
+        "training/run/test_record.py",
     ),
     Mutant(
         "training/run/versions.py",
         'if not (package.parent / ".git").exists():',
         "if False:",
-        "training/run/test_versions.py",
+        "training/run/test_record.py",
     ),
     Mutant("training/run/run_status.py", 'heartbeat["state"] not in _FINAL and silent', "silent", _STATUS),
     Mutant("training/run/run_status.py", "rate * max(steps - step, 0)", "rate * steps", _STATUS),

@@ -1,4 +1,7 @@
-"""Page sections about a classifier: scores by class, confusion, calibration, threshold, mistakes, suspect labels."""
+"""Page sections about a classifier: scores by class, confusion, calibration, threshold, mistakes, suspect labels.
+
+The runs of `examples.folds` have one of all records, beside their scores (`of_folds`).
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,10 +15,10 @@ from bertjax.data.labeled.base import Record
 from bertjax.objectives.finetuning import calibration
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
-from bertjax.runtime.errors import cut_text, printable
-from bertjax.training.results import label_errors
+from bertjax.runtime.errors import UserError, cut_text, printable
+from bertjax.training.results import folds, label_errors
 from bertjax.training.results.classes import ClassReport, has_probabilities, report_of
-from bertjax.training.run.record import RunRecord
+from bertjax.training.run.record import RunRecord, read_record
 from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
 
 _SHOWN = 15
@@ -34,6 +37,36 @@ def sections_of(workdir: Workdir, record: RunRecord) -> list[Section]:
                 title = f"Classes of {name}" if len(record.config.tasks) == 1 else f"Classes of {name}, {task_name}"
                 tuned = record.config.metrics_of(task_name, metrics)
                 sections.append(section_of(f"classes-{len(sections)}", title, task, report, own, tuned))
+    return sections
+
+
+def of_folds(path: str, trust_code: bool = False) -> list[Section]:
+    """Return the sections about a folder of folds.
+
+    Args:
+      path: the folder.
+      trust_code: whether to import modules that the runs name as `module:Class`.
+
+    Raises:
+      UserError: not all folds are trained, or a file is damaged.
+    """
+    files = Workdir.at(path)
+    if not storage.exists(files.root / folds.SUMMARY):
+        raise UserError(f"{path!r} has folds that are not trained yet; run the command that started them again")
+    spread = read_json(files.root / folds.SUMMARY, "metrics", "baseline")
+    task = read_record(Workdir(files.root / "fold=0"), trust_code).config.task
+    count = len(next(iter(spread["metrics"].values()))["values"])
+    headings = ("metric", "mean", "lowest", "highest", "most frequent class")
+    caption = "Held-out scores. Folds share most of their training records: their range is not a confidence interval."
+    paragraph = (
+        f"{count} runs, each of which held out another part of {task.examples.train}: each record is scored by the run "
+        "that was not trained on it."
+    )
+    rows = tuple(folds.rows_of(spread))
+    sections = [Section("folds", "The folds", (paragraph,), (Table(caption, headings, rows),))]
+    predictions = read_jsonl(files.predictions / f"{folds.STEM}.jsonl")
+    if report := report_of(task, predictions):
+        sections.append(section_of("classes-0", "Classes of all folds", task, report, predictions, {}))
     return sections
 
 

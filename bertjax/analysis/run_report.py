@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.analysis import class_sections, drawing, fold_sections, run_data, smaller_models
+from bertjax.analysis import class_sections, drawing, run_data, smaller_models
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.analysis.run_data import changes_of
 from bertjax.analysis.subject import Subject
@@ -47,7 +47,7 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
     """
     workdir = Workdir.at(path)
     if workdir.root.is_dir() and not workdir.config.exists() and (workdir.root / "fold=0").exists():
-        return fold_sections.sections_of(path, trust_code)
+        return class_sections.of_folds(path, trust_code)
     if workdir.root.is_dir() and not workdir.config.exists() and list(workdir.root.glob("seed=*")):
         raise UserError(f"{str(path)!r} is the folder of several runs; name one of them, such as {path}/seed=0")
     [run] = open_runs(str(path))

@@ -10,8 +10,9 @@ from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 
 from bertjax.analysis import ablation as module
-from bertjax.analysis.ablation import Ablation, ablation_of, lacks_objective, packed_rows, scored
+from bertjax.analysis.ablation import Ablation, ablation_of, packed_rows
 from bertjax.analysis.material import Labeled, texts_material
+from bertjax.analysis.pruning import by_importance, kept_up_to
 from bertjax.comparison import resampling
 from bertjax.objectives.finetuning.classification import Classification
 from tests.models import reference
@@ -130,20 +131,6 @@ def test_rows_of_one_example_have_the_same_scores_and_importance(finetuned, few,
     assert single.scores(masks).metric == packed.scores(masks).metric
 
 
-def test_a_head_without_output_weights(finetuned, few):
-    params = copy.deepcopy(jax.device_get(finetuned.params))
-    params["encoder"]["layers"]["attention"]["output"]["kernel"][1, 8:16] = 0.0
-    export = finetuned.export._replace(params=params)
-    ablation = Ablation(dataclasses.replace(finetuned, export=export), few.encoded(finetuned))
-    importance = ablation.importance({})["head_mask"]
-    assert importance[1, 1] == 0.0 and np.count_nonzero(importance) == LAYERS * HEADS - 1
-    changes = ablation.changes([ablation.without_each_head()[HEADS + 1]])
-    assert {name: (change.value.item(), change.p.item()) for name, change in changes.items()} == {
-        "loss": (0.0, 1.0),
-        "accuracy": (0.0, 1.0),
-    }
-
-
 def test_changes_are_those_of_rows(finetuned, few, packed):
     """The mean over examples is that over rows, which hold different numbers of them."""
     encoded = few.encoded(finetuned)
@@ -206,11 +193,6 @@ def test_losses_are_weighted_as_at_the_last_step(finetuned, few, packed):
     np.testing.assert_allclose(change, 3.0 * expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("numbers", [{}, {"steps": "9"}, {"steps": True}, {"steps": -1}, {"steps": 2**40}])
-def test_the_last_step_of_an_export_may_be_unknown(finetuned, numbers):
-    assert dataclasses.replace(finetuned, export=finetuned.export._replace(numbers=numbers)).steps == 0
-
-
 def test_masked_words(pretrained, sentences):
     """The loss is the mean over masked tokens, and the importance of an example counts by their number."""
     material = texts_material(sentences[:6])
@@ -233,13 +215,31 @@ def test_records_with_several_examples_are_units(finetuned, labeled):
     assert rows_RN.shape == (len(encoded), 1) and ablation.units == len(encoded) // 2
 
 
-def test_the_latest_ablation_of_a_model_is_kept(finetuned, few, labeled):
-    first = ablation_of(finetuned, few)
-    assert ablation_of(finetuned, few) is first
-    assert ablation_of(finetuned, labeled) is not first
+def test_importance_is_computed_again_with_what_is_left():
+    """Entry 1 becomes important when entry 0 is off; entries that are off are not pruned twice."""
+    asked = []
+
+    def importance_of(mask):
+        asked.append(mask.copy())
+        importance = np.arange(1.0, 11.0).reshape(1, 10)
+        importance[0, 1] = 1.5 if mask[0, 0] else 100.0
+        return importance
+
+    masks, order = by_importance((1, 10), importance_of)
+    assert order.tolist() == [0, 2, 3, 4, 5, 6, 7, 8, 9, 1]
+    assert [int(mask.sum()) for mask in masks] == list(range(10, -1, -1))
+    assert [int(mask.sum()) for mask in asked] == list(range(10, 0, -1))
 
 
-def test_what_a_model_lacks(pretrained, finetuned, texts, labeled):
-    assert lacks_objective(pretrained, [texts]) == "" == lacks_objective(finetuned, [texts, labeled])
-    assert "has no head" in lacks_objective(finetuned, [texts])
-    assert scored(finetuned, [texts, labeled]) == [labeled] and scored(pretrained, [texts, labeled]) == [texts]
+@pytest.mark.parametrize(
+    "scores, share",
+    [
+        ([1.0] * 11, 1.0),
+        ([1.0, 0.95, 0.91, 0.89, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.2),
+        ([1.0, *[0.0] * 10], 0.0),
+        ([-2.0, -2.1, -2.19, -2.3, *[-9.0] * 7], 0.2),
+        ([0.0, 0.0, -0.1, *[0.0] * 8], 0.1),
+    ],
+)
+def test_the_share_up_to_which_a_score_is_kept(scores, share):
+    assert kept_up_to(scores) == share

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax import analysis
-from bertjax.analysis import drawing, results
+from bertjax.analysis import results
 from bertjax.analysis.part import Figure, Result
 from bertjax.analysis.parts.targets import Targets
 from bertjax.cli import analyze
@@ -145,11 +145,3 @@ def test_every_part_has_a_function():
     from bertjax.analysis.parts import PARTS
 
     assert [name for name in PARTS if not callable(getattr(analysis, name, None))] == []
-
-
-def test_ink_of_figures_has_the_color_of_the_page():
-    figure = drawing.curves({"a": ([1, 2], [0.1, 0.2]), "b": ([1, 2], [0.3, 0.1])}, "step", "loss (nats)")
-    svg = drawing.svg_of(figure)
-    assert "currentColor" in svg and drawing.INK not in svg and svg == drawing.svg_of(figure)
-    assert svg.startswith("<svg") and "loss (nats)" in svg
-    assert drawing.pdf_of(figure).startswith(b"%PDF")

@@ -20,20 +20,6 @@ from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import packed_rows, with_development_set
 
 
-def test_batches_hold_every_example_once(pretrained, texts):
-    encoded = texts.encoded(pretrained)
-    seen, shapes = [], set()
-    for batch in encoded.batches(pretrained.encoder):
-        rows, (slot,) = np.nonzero(batch["example_ids_BN"] >= 0)[0], {0}
-        shapes.add(batch["tokens_BT"].shape)
-        for row in rows:
-            index = batch["example_ids_BN"][row, slot]
-            tokens = batch["tokens_BT"][row][batch["examples_BT"][row] > 0]
-            np.testing.assert_array_equal(tokens, encoded.ragged.token_lists()[index])
-            seen.append(index)
-    assert sorted(seen) == list(range(50)) and len(shapes) <= 2
-
-
 def test_masks_depend_on_the_example_only(pretrained, texts):
     encoded = texts.encoded(pretrained)
     lengths = encoded.ragged.lengths
@@ -138,12 +124,6 @@ def test_texts_of_pairs_are_as_long_without_an_objective(finetuned, tmp_path):
     path.write_text(json.dumps({"sentence1": "the king " * 99, "sentence2": "a day", "label": "unknown"}) + "\n")
     material = Labeled("pairs", format=SiamesePairs(heldout=str(path)), length=16)
     assert material.encoded(finetuned).ragged.lengths[0] == 16
-
-
-def test_examples_are_drawn_once(finetuned, labeled):
-    few = dataclasses.replace(labeled, examples=7)
-    assert len(few.encoded(finetuned)) == 7
-    np.testing.assert_array_equal(few.encoded(finetuned).record_of, few.encoded(finetuned).record_of)
 
 
 def test_what_is_refused(pretrained, models, tmp_path):

@@ -1,7 +1,6 @@
 """python -m bertjax probe as a user types it."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -82,24 +81,6 @@ def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsy
     assert (effect.value, effect.paired, effect.seeds, effect.task_changes) == (0.0, True, (2, 2), ())
     assert effect.p is None, "seeds that are copies do not vary"
     assert comparison.numbers[0].probes["pairs/accuracy"].values[0] in (0.0, 0.25, 0.5, 0.75, 1.0)
-
-
-def test_names_of_probes_are_those_of_their_files():
-    names = {"ud/en_ewt.train.conllu.gz": "en_ewt.train", "a.tsv": "a", "blimp/data/": "data", "b.jsonl": "b"}
-    assert {path: probe._stem(path) for path in names} == names
-
-
-def test_files_of_one_name_have_results_of_their_own(tmp_path):
-    for folder, text in (("a", "one"), ("b", "two"), ("c", "one")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "train.tsv").write_text(text)
-
-    def name(folder, *choices):
-        return probe._kept_name("train.tsv", [tmp_path / folder / "train.tsv"], *choices)
-
-    assert re.fullmatch(r"train-[0-9a-f]{6}", name("a"))
-    assert name("a") == name("c") and name("a") != name("b"), "the content counts, not the folder"
-    assert re.fullmatch(r"train-feats.Number-mean-[0-9a-f]{6}", name("a", "feats.Number", "mean"))
 
 
 def test_a_workdir_keeps_the_accuracies_by_layer(models, tmp_path, capsys):

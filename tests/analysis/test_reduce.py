@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.analysis.reduce import reduce
-from bertjax.analysis.subject import captured, expand, labels_of
+from bertjax.analysis.subject import captured, expand
 from bertjax.runtime.errors import UserError
 
 
@@ -26,11 +26,6 @@ def test_a_mean_over_examples_of_any_length(pretrained, texts):
         count += len(hidden)
     np.testing.assert_allclose(result["mean"], total / count, atol=1e-5)
     assert np.isnan(result["none"]).all() and result["mean"].dtype == np.float64
-
-
-def test_labels_of_models_differ():
-    assert labels_of(["runs/tiny/export", "runs/other@30"]) == ["tiny", "other@30"]
-    assert labels_of(["a/x", "b/x"]) == ["a/x", "b/x"]
 
 
 def test_all_checkpoints_of_a_run(undisturbed, tmp_path):

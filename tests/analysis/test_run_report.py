@@ -1,21 +1,28 @@
-"""The sections of a run: what its files say is on the page, and what is missing is said to be."""
+"""Pages of a run and of a store."""
 
+import dataclasses
 import json
 import types
 
 import numpy as np
 import pytest
 
-from bertjax.analysis import run_data, run_report
+from bertjax.analysis import class_sections, run_data, run_report
 from bertjax.analysis.page.page import Section, Table, TokenRow, page
+from bertjax.analysis.store_report import sections_of
+from bertjax.cli import report
 from bertjax.config.config import Config, Task, from_dict
 from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.preparation import dropped
+from bertjax.data.preparation.prepare import prepare
+from bertjax.data.store import TokenStore
+from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
-from bertjax.training.results import curves
 from bertjax.training.run.record import RunRecord
 from bertjax.training.run.workdir import Workdir
 from tests.comparison.workdirs import STEPS, record, write
+from tests.data.preparation.test_parts import CLEANING, mixed
 
 START = {
     "time": "2026-11-22T20:38:22+0000",
@@ -52,19 +59,6 @@ def rows_of(section: Section, table: int = 0) -> dict[str, tuple[str, ...]]:
     return {row[0]: row[1:] for row in tables[table].rows}
 
 
-def test_the_last_evaluation_stands_beside_the_baselines(sections):
-    assert "at step 20 of 20" in sections["run"].paragraphs[0]
-    rows = rows_of(sections["run"])
-    assert rows["mlm_loss"] == ("4.2500",) and rows["baseline: unigram_loss"] == ("6.5000",)
-
-
-def test_curves_over_the_reference_of_the_configuration(sections):
-    first = sections["curves"].blocks[0]
-    seeds = curves.reference_of("tiny")["seeds"]
-    assert f"reference, {seeds} seeds" in first.svg and f"{seeds} seeds of tiny" in first.caption
-    assert "5.5000 at step 10, 4.2500 at step 20" in first.alternative
-
-
 @pytest.mark.parametrize(
     "command, name",
     [
@@ -78,33 +72,9 @@ def test_a_run_with_other_settings_has_no_reference(command, name):
     assert run_report._config_name([START, START | {"command": command}]) == name
 
 
-def test_the_same_sentences_over_time(sections):
-    [table] = sections["guesses"].blocks
-    assert table.caption == "[CLS] the [MASK] [SEP]" and table.headings == ("token", "step 10", "step 20")
-    assert table.rows == (("왕", "the · a · b", "왕 · a · b"),) and table.marked == {(0, 2)}
-
-
-def test_a_long_run_shows_some_evaluations_with_both_ends(tmp_path):
-    samples = [SAMPLES[0] | {"step": step} for step in range(1, 101)]
-    section = run_report._guesses(samples)
-    headings = section.blocks[0].headings
-    assert headings[1] == "step 1" and headings[-1] == "step 100" and len(headings) == 8
-
-
 def test_throughput_is_that_of_the_records(sections):
     [throughput] = sections["speed"].blocks
     assert "the median: 50 tokens/s" in throughput.caption  # 100 tokens in 2 s
-
-
-def test_accounts_add_up_to_the_wall_time(tmp_path):
-    root = write_run(tmp_path / "run")
-    summary = json.loads((root / "summary.json").read_text())
-    accounts = {"step": 60.0, "compile": 20.0, "data_wait": 1.0, "evaluation": 5.0, "checkpoint": 4.0, "wall": 100.0}
-    (root / "summary.json").write_text(json.dumps(summary | {"accounts": accounts | {"goodput": 0.6}}))
-    speed = {section.name: section for section in run_report.sections_of(str(root))}["speed"]
-    rows = rows_of(speed)
-    assert rows["steps"] == ("60.0", "60.0%") and rows["start-up, and steps that were lost"] == ("10.0", "10.0%")
-    assert sum(float(row[0]) for name, row in rows.items() if name != "wall time") == 100.0
 
 
 def test_settings_are_in_the_table_that_tells_whether_a_resumed_run_must_have_them(tmp_path):
@@ -122,13 +92,6 @@ def test_settings_are_in_the_table_that_tells_whether_a_resumed_run_must_have_th
     assert {"data.heldout_share", "runtime.skip_rows", "stages.0.batch", "model.layers"} <= compared
     names = {f"data.{name}" for name in ("corpus", "store", "workers", "tokenizer.model")}
     assert names | {"init_from", "eval.rows", "runtime.log_every"} == free
-
-
-def test_settings_that_differ_and_the_environment(sections):
-    assert rows_of(sections["settings"])["seed"] == ("3", "0")
-    rows = rows_of(sections["environment"])
-    assert rows["devices"] == ("2 x TPU v4; processes: 1",) and rows["jax"] == ("0.10.2",)
-    assert rows["command"] == (START["command"],)
 
 
 def test_what_is_missing_is_stated(tmp_path):
@@ -215,3 +178,66 @@ def test_rows_of_a_labeled_file(models, tokens, tmp_path):
     shown = [token.text for token in section.blocks[0].tokens]
     first = shown[1 : shown.index("[SEP]")]
     assert first in pieces and "tokens to predict: 0" in section.blocks[0].caption
+
+
+@pytest.fixture(scope="module")
+def cleaned(tmp_path_factory, store) -> TokenStore:
+    """Two sources with duplicates, bad documents, and some that filters drop."""
+    folder = tmp_path_factory.mktemp("cleaned")
+    config = mixed(folder, **CLEANING)
+    tokenizer = dataclasses.replace(config.tokenizer, model=str(store.path / "tokenizer"))
+    return prepare(dataclasses.replace(config, tokenizer=tokenizer))
+
+
+def tables(store, name):
+    [section] = [section for section in sections_of(store) if section.name == name]
+    return [
+        [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+        for table in section.blocks
+        if hasattr(table, "rows")
+    ]
+
+
+def test_what_was_left_out_is_counted_by_source_and_by_reason(cleaned):
+    counts, reasons, *_ = tables(cleaned, "left-out")
+    lines = list(dropped.read(cleaned.path))
+    for row in counts:
+        of_source = [line for line in lines if line["source"] == row["source"]]
+        assert row["duplicates"] == str(sum(line["rule"] == "duplicate" for line in of_source))
+        assert row["near-duplicates"] == str(sum(line["rule"] == "near-duplicate" for line in of_source))
+        assert row["dropped by length"] == str(sum(line["rule"] == "length" for line in of_source))
+    [reason] = reasons
+    assert reason["filter"] == "length" and reason["documents"] == str(sum(line["rule"] == "length" for line in lines))
+    assert "Too short." in reason["examples"]
+    assert sum(int(row["skipped"]) for row in counts) == sum(cleaned.manifest["skipped"].values()) > 0
+
+
+def test_the_page_is_beside_the_store_whose_files_stay_the_same(cleaned, capsys):
+    before = {path: path.stat().st_mtime_ns for path in cleaned.path.rglob("*")}
+    assert command_line.exit_code_of(lambda: report.main([str(cleaned.path)])) == 0
+    target = cleaned.path.with_name(f"{cleaned.path.name}.html")
+    assert f"page      {target}\n" == capsys.readouterr().out
+    html = target.read_text(encoding="utf-8")
+    for title in ("Contents", "Text", "Lengths", "Scripts", "Pieces", "What was left out"):
+        assert f">{title}</h2>" in html
+    assert "http" not in html.replace('http-equiv="', "") and html.count("<svg ") == 2
+    assert {path: path.stat().st_mtime_ns for path in cleaned.path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name, message", [("", "is a folder of token stores; name one of them"), ("x", "is damaged")])
+def test_bad_input_is_one_line_of_store_report(name, message, cleaned, tmp_path, capsys):
+    folder = cleaned.path.parent
+    if name:
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "manifest.json").write_text("{")
+    assert command_line.exit_code_of(lambda: report.main([str(folder), f"--out={tmp_path}/page.html"])) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and message in error and error.count("\n") == 1
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_mistake_on_a_pair_shows_both_texts():
+    records = [{"one": "He left.", "two": "He stayed.", "label": "same", "prediction": "other"}]
+    table = class_sections.surest_mistakes(records, np.array([0.9]), np.array([False]), "label", ("one", "two"))
+    assert table.rows == (("He left. | He stayed.", "same", "other", "0.900"),)

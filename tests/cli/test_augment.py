@@ -16,37 +16,6 @@ from bertjax.runtime.errors import UserError
 TEXTS = ["one two three four five six seven", "eight nine ten", "eleven"]
 
 
-def test_ngrams_are_runs_of_words():
-    only = Augmentation(copies=200, mask=0.0, ngrams=1.0, longest=3)
-    grams = {only.variant(TEXTS[0], 0, copy) for copy in range(200)}
-    words = TEXTS[0].split()
-    every = {" ".join(words[first : first + n]) for n in (1, 2, 3) for first in range(len(words) - n + 1)}
-    assert grams == every
-
-
-def test_words_are_masked_with_the_given_probability():
-    many = Augmentation(mask=0.3, ngrams=0.0)
-    masked = [word == MASK for copy in range(2000) for word in many.variant(TEXTS[0], 0, copy).split()]
-    assert sum(masked) / len(masked) == pytest.approx(0.3, abs=0.02)  # 5 deviations
-
-
-@pytest.mark.parametrize("text", ["我们今天去学校。 明天也去。", "今日はいい天気です。", "นี่คือประโยคแรก และที่สอง"])
-def test_a_script_without_spaces_has_words_too(text):
-    masked = Augmentation(mask=0.3, ngrams=0.0).variants([[text]])
-    assert len(masked) > 10 and all(MASK in variant and variant != MASK for [variant] in masked)
-    assert all(set(variant.replace(MASK, "")) <= set(text) for [variant] in masked)
-    grams = Augmentation(mask=0.0, ngrams=1.0, longest=3).variants([[text]])
-    assert len(grams) > 5 and all(gram in text for [gram] in grams)
-
-
-def test_a_variant_depends_on_seed_record_and_copy_only():
-    first = Augmentation(copies=5)
-    assert first.variants([[text] for text in TEXTS]) == Augmentation(copies=5).variants([[text] for text in TEXTS])
-    assert first.variants([[text] for text in TEXTS]) != Augmentation(copies=5, seed=1).variants([[t] for t in TEXTS])
-    of_two = first.variants([[text] for text in TEXTS[:2]])
-    assert first.variants([[text] for text in TEXTS])[: len(of_two)] == of_two
-
-
 def test_variants_of_pairs_change_one_text_or_both():
     pairs = [[TEXTS[0], "a b c d e f g h"]]
     variants = Augmentation(copies=60, mask=0.5).variants(pairs)

@@ -12,7 +12,6 @@ from bertjax.comparison.effects import Effect
 from bertjax.comparison.numbers import Numbers, Spread
 from bertjax.comparison.runs import Entry
 from bertjax.runtime import command_line
-from bertjax.training.run.tables import csv_cells
 from tests.comparison.workdirs import STEPS, record, write
 
 
@@ -84,15 +83,6 @@ def test_json_has_all_differences_and_numbers(here, capsys):
     assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()
 
 
-def test_one_run_is_drawn_and_has_no_differences(here, capsys):
-    label = r"cost $\foo$ & theirs"  # not a formula
-    assert call(f"{label}=runs/first", "--out=one.svg", "--smooth=3", "--log=xy") == 0
-    output = capsys.readouterr().out
-    assert "differ" not in output and "held out: mlm_loss" in output and r"cost $\foo$ & theirs" in output
-    svg = (here / "one.svg").read_text()
-    assert "<svg" in svg and r"cost $\foo$ &amp; theirs" in svg and "training step" in svg
-
-
 def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     """Against SciPy's paired t-test; losses of the seeds are 3, 4, 5 and 3.1, 4.3, 5.2."""
     for seed, loss in enumerate((3.1, 4.3, 5.2)):
@@ -135,11 +125,6 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
     assert call(*runs_of, "--table=a.tex") == 0
     table = (here / "a.tex").read_text()
     assert "@x has not finished: last evaluation at step 12 of 20, 0 of 2 seeds." in table and "p:" not in table
-
-
-def test_negative_numbers_are_numbers_and_text_is_not_a_formula():
-    row = ["=1+1", "+1", "-1", "@a", "\t=1", "a=b", "", -1.5, 3, None, True]
-    assert csv_cells(row) == ["'=1+1", "'+1", "'-1", "'@a", "'\t=1", "a=b", "", -1.5, 3, None, True]
 
 
 def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
@@ -224,13 +209,6 @@ def test_runs_of_one_name_are_the_seeds_of_one_side(here, capsys):
     of_folders = json.loads(capsys.readouterr().out)
     assert call("ours=runs/many", "--json") == 0
     assert of_folders["numbers"] == json.loads(capsys.readouterr().out)["numbers"]
-
-
-def test_runs_of_one_name_are_scored_on_the_same_rows(here, capsys):
-    for seed, rows in enumerate((0, 8)):
-        write(here / f"runs/rows{rows}", [record(STEPS, 4.0, 3.0)], {"seed": seed, "eval": {"rows": rows}}, baseline={})
-    assert call("A=runs/rows0", "A=runs/rows8") == 2
-    assert "the runs of A differ in more than the seed (eval.rows: 0 -> 8); give them two" in capsys.readouterr().err
 
 
 def test_numbers_of_another_held_out_task_are_neither_subtracted_nor_left_unmarked(here, capsys):

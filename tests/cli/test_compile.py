@@ -11,7 +11,7 @@ from bertjax.cli import compile
 from bertjax.config import config, config_file
 from bertjax.config.config import Config
 from bertjax.forecast import report, search, topologies
-from bertjax.forecast.cost import cost_of, duration
+from bertjax.forecast.cost import cost_of
 from bertjax.forecast.forecast import Forecast, Memory
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime import command_line
@@ -86,12 +86,6 @@ def test_json(forecast):
     assert sum(row["runs"] for row in plain["collectives"]) == sum(one.runs for one in forecast.counts.collectives)
 
 
-def test_the_text_states_that_nothing_was_measured(forecast):
-    text = report.as_text(forecast)
-    assert text.startswith("FORECAST for v5e:2x2 (4 chips)") and "nothing ran on a TPU" in text
-    assert "fits         yes" in text and "floor " in text and "synchronous" in text
-
-
 def test_epochs_and_days(forecast):
     config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8), Stage(steps=4000, seq_len=32, batch=8)))
     cost = cost_of([forecast], config, mfu=0.5, corpus_tokens=15_000 * 8 * 32 / 3)
@@ -103,20 +97,6 @@ def test_epochs_and_days(forecast):
     last = cost_of([forecast], config, mfu=0.5, corpus_tokens=4000 * 8 * 32 / 41, stages=[1])
     assert last.seconds == pytest.approx(seconds * 4 / 15)
     assert "stage 1" in last.as_text(whole=False) and "warning: 41 epochs" in last.as_text(whole=False)
-
-
-@pytest.mark.parametrize(
-    "seconds, text", [(30, "30 seconds"), (600, "10 minutes"), (1e5, "27.8 hours"), (86_400 * 10, "10 days")]
-)
-def test_durations(seconds, text):
-    assert duration(seconds) == text
-
-
-def test_an_assumed_mfu_above_the_floor_is_reported(forecast):
-    config = Config(stages=(Stage(steps=11_000, seq_len=32, batch=8),))
-    most = forecast.step.ideal_seconds / forecast.counts.floor.seconds
-    below, above = (cost_of([forecast], config, mfu=mfu).as_text(True) for mfu in (0.9 * most, 1.0))
-    assert "is above it" not in below and "is above it" in above
 
 
 def test_a_utilization_above_one_is_an_internal_error(forecast):
@@ -216,14 +196,6 @@ def with_floor(forecast: Forecast, **seconds: float) -> Forecast:
     """Return a forecast whose floor has these bounds."""
     floor = dataclasses.replace(forecast.counts.floor, **seconds)
     return dataclasses.replace(forecast, counts=dataclasses.replace(forecast.counts, floor=floor))
-
-
-def test_unrolled_layers_are_named_if_memory_binds(forecast):
-    assert not forecast.step.unroll
-    for binds, unroll, is_named in (("memory", False, True), ("memory", True, False), ("compute", False, False)):
-        step = dataclasses.replace(forecast.step, unroll=unroll)
-        text = report.as_text(dataclasses.replace(with_floor(forecast, **{binds: 1.0}), step=step))
-        assert ("--config.runtime.unroll=True" in text) is is_named
 
 
 def test_the_best_is_the_lowest_floor_that_fits(forecast):

@@ -26,11 +26,6 @@ def test_the_figures_are_those_of_the_run(undisturbed, name):
     assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
 
 
-def test_an_earlier_checkpoint_scores_differently(undisturbed):
-    summary = json.loads((undisturbed / "summary.json").read_text())
-    assert evaluate.run(f"{undisturbed}@80")["eval"]["mlm_loss"] != summary["eval"]["mlm_loss"]
-
-
 @pytest.mark.parametrize("name, is_named", [("{run}", True), ("{run}@100", False), ("{run}/export", False)])
 def test_the_newest_checkpoint_of_an_unfinished_run_is_named_so(undisturbed, tmp_path, capsys, name, is_named):
     copy = tmp_path / "run"
@@ -91,14 +86,6 @@ def test_documents_that_were_trained_on_are_counted(undisturbed, tmp_path, monke
     )
     trained = TokenStore.open(store).manifest["splits"]["train"]["documents"]
     assert int(found[1]) == trained < scored == int(found[2])
-
-
-def test_the_command_prints_json(undisturbed, capfd):
-    with runs.shared_programs():
-        code = command_line.exit_code_of(lambda: evaluate.main([str(undisturbed), "--json", "--platform=cpu"]))
-    output, errors = capfd.readouterr()
-    assert code == 0, errors
-    assert set(json.loads(output)) == {"eval", "baseline", "scored"}
 
 
 @pytest.mark.parametrize(

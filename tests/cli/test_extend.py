@@ -13,7 +13,7 @@ import pytest
 
 import bertjax
 from bertjax.cli import compress, convert, extend
-from bertjax.config import config_file, export
+from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.models import cut
 from bertjax.objectives.pretraining.sentence_pairs import BERT
@@ -90,12 +90,6 @@ def test_a_new_word_is_one_token_and_long_texts_fit(source, tmp_path):
     assert (tmp_path / "new" / "new_pieces.txt").read_text().split() == NEW
     position = params["embeddings"]["position"]
     assert np.array_equal(position[20:40], position[:20]) and np.array_equal(position[40:], position[:10])
-
-
-def test_positions_alone_leave_the_tokenizer(source, tmp_path):
-    extend.run(source, tmp_path / "long", max_positions=21)
-    assert bertjax.load(tmp_path / "long").tokenizer == bertjax.load(source).tokenizer
-    assert not (tmp_path / "long" / "new_pieces.txt").exists()
 
 
 def test_positions_need_no_wordpiece_and_what_was_measured_is_from_before(undisturbed, tmp_path):
@@ -265,11 +259,3 @@ def test_a_checkpoint_of_a_growing_run_keeps_its_depth(source, tmp_path):
     export.write(tmp_path / "early", extended)
     assert export.read(tmp_path / "early").encoder.layers == 1
     assert from_dict(extended.settings).model.layers == 1 and hidden(tmp_path / "early")
-
-
-@pytest.mark.parametrize("name", ["{run}", "{run}@100"])
-def test_the_configuration_takes_a_run_too(undisturbed, name):
-    name = name.format(run=undisturbed)
-    config = config_file.load(f"configs/adapt.py:{name}")
-    assert config.init_from == name and config.data.tokenizer.model == f"{undisturbed}/tokenizer"
-    assert (config.model.width, config.stages[0].seq_len, config.task_name) == (32, 32, "bert")

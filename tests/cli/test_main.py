@@ -1,16 +1,32 @@
-"""`bertjax COMMAND`: the list of commands, their help, and what is not one."""
+"""The command line of all commands."""
 
+import dataclasses
 import importlib
+import os
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from bertjax import __main__ as entry
 from bertjax import cli
-from bertjax.runtime import command_line
+from bertjax.cli.destinations import ONNX, SENTENCE_TRANSFORMERS, TRANSFORMERS, destinations_of
+from bertjax.config import config_file
+from bertjax.config.config import to_dict
+from bertjax.config.export import Export, exported
+from bertjax.config.opening import SavedModel
+from bertjax.config.private_paths import without_teachers
+from bertjax.interop import huggingface
+from bertjax.objectives.wrapper import rewrapped
+from bertjax.runtime import command_line, errors
+from bertjax.runtime.command_line import command
+from bertjax.runtime.errors import UserError
+from bertjax.training.program import Program
 
 COMMANDS = sorted(name for commands in entry.COMMANDS.values() for name in commands)
 
@@ -67,3 +83,189 @@ def test_training_has_an_entry_of_its_own(tmp_path):
     command = [sys.executable, "-m", "bertjax.train", "--config=nowhere.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "nowhere" in done.stderr.splitlines()[0]
+
+
+def test_the_shell_runs_it(monkeypatch, tmp_path):
+    shell = command("prepare", "--help", "a b").replace(" 'a b'", "")
+    assert subprocess.run(shell, shell=True, capture_output=True).returncode == 0
+    assert command("evaluate", "runs/a b").endswith(" -m bertjax evaluate 'runs/a b'")
+
+
+def test_the_name_is_as_short_as_the_shell_allows(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    Path(sys.executable).touch(mode=0o755)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert command("train").split()[0] == sys.executable
+    monkeypatch.chdir(tmp_path)
+    assert command("train") == ".venv/bin/python -m bertjax.train"
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    assert command("train") == "python -m bertjax.train"
+
+
+def test_a_signal_that_ends_the_process_prints_the_stack():
+    """As SIGBUS does, if a page of a mapped file has gone."""
+    ended = "command_line.exit_code_of(lambda: os.kill(os.getpid(), signal.SIGBUS))"
+    code = f"import os, signal; from bertjax.runtime import command_line; {ended}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGBUS
+    assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr
+
+
+@pytest.mark.parametrize("flags", [[""], ["--json", ""], ["", ""]])
+def test_an_empty_argument_is_named_as_such(flags):
+    parser = command_line.ArgumentParser("some")
+    parser.add_argument("--json", action="store_true")
+    with pytest.raises(errors.UserError, match="^an argument is empty; remove it"):
+        parser.parse_args(flags)
+
+
+def test_only_help_ends_a_command_with_0_before_its_end(capsys):
+    """A launcher takes 0 for the end of a run, and an objective of the user may call `sys.exit`."""
+    assert (
+        command_line.exit_code_of(lambda: command_line.ArgumentParser("some").parse_args(["--help"]))
+        == command_line.FINISHED
+    )
+    assert "usage: python -m bertjax some" in capsys.readouterr().out
+    for code in (None, 0, 3, "text"):
+        assert command_line.exit_code_of(lambda: sys.exit(code)) == command_line.FAILED  # noqa: B023
+        error = capsys.readouterr().err
+        assert error.startswith("error: user code ended the process") and error.count("\n") == 1
+
+
+def ended(body: str, stdout, closing: str = "", **environment: str) -> tuple[int, str]:
+    """Run a command whose entry point has this body; return its exit code and what it printed on stderr.
+
+    Args:
+      closing: redirection of a shell that closes a stream, such as `>&-`.
+    """
+    code = f"import argparse, os, sys\nfrom bertjax.runtime import command_line, errors\ndef main():\n    {body}\n"
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", f"{code}sys.exit(command_line.exit_code_of(main))"]
+    command = ["bash", "-c", f'exec "$@" {closing}', "bash", *command]
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=environ | environment, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader has left, as in `... | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "print('a line')",
+        "print('a line', flush=True)",
+        "argparse.ArgumentParser().parse_args(['--help'])",
+        "from rich.console import Console; Console().print('a table')",
+    ],
+)
+def test_a_command_whose_reader_has_left_ends_quietly(body, unread):
+    """The exit code is that of SIGPIPE, as of other commands."""
+    assert ended(body, unread) == (command_line.UNREAD, "")
+
+
+@pytest.mark.parametrize(
+    "raised, code",
+    [
+        ("UserError('bad')", command_line.BAD_INPUT),
+        ("FailedAgain('bad')", command_line.FAILED_AGAIN),
+        ("Unavailable('bad')", command_line.STOPPED),
+    ],
+)
+def test_an_error_is_printed_and_keeps_its_code_where_nobody_reads_the_output(raised, code, unread):
+    assert ended(f"print('a line'); raise errors.{raised}", unread) == (code, "error: bad\n")
+
+
+def test_another_broken_pipe_is_an_error():
+    code, error = ended("raise BrokenPipeError(32, 'Broken pipe')", subprocess.PIPE)
+    assert code == command_line.FAILED and error.startswith("error: [Errno 32] Broken pipe; ")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_an_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        code, error = ended("print('a line')", full)
+    assert code == command_line.FAILED and "No space left on device" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("ending, code", [("pass", 0), ("raise errors.UserError('bad')", command_line.BAD_INPUT)])
+def test_a_stream_that_is_closed_changes_nothing(ending, code, closing):
+    body = (
+        "print('note', file=sys.stderr, flush=True); text = b'' if sys.stdin.isatty() else sys.stdin.buffer.read()\n"
+        "    with command_line.output('') as file: file.write(b'line' + text)\n"
+        "    with open(os.devnull) as data: assert data.fileno() > 2, 'libraries write errors to 2'\n"
+        f"    {ending}"
+    )
+    expected = "" if "2>" in closing else "note\n" + "error: bad\n" * bool(code)
+    assert ended(body, subprocess.DEVNULL, closing) == (code, expected)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_terminal_without_the_letters_shows_escapes(stream):
+    body = f"print('\uae00', file=sys.{stream})"
+    assert ended(body, subprocess.DEVNULL, PYTHONIOENCODING="latin-1") == (0, "\\uae00\n" * (stream == "stderr"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_errors_that_cannot_be_printed_change_no_result(tmp_path):
+    for body, code in (("print('a line', file=sys.stderr)", 0), ("raise errors.UserError('bad')", 2)):
+        with open(tmp_path / "out", "w") as out:
+            assert ended(f"print('result'); {body}", out, "2>/dev/full") == (code, "")
+        assert (tmp_path / "out").read_text() == "result\n"
+
+
+LEFT_TO_RIGHT = {ONNX: "model.direction=left_to_right", TRANSFORMERS: "no head 'clm'"}
+
+
+@pytest.mark.parametrize(
+    "recipe, overrides, refused",
+    [
+        ("finetune/classify:cls", [], {}),
+        ("finetune/classify:regression", ["tasks.classify.objective.pooling=cls"], {}),
+        (
+            "finetune/classify",
+            [],
+            {TRANSFORMERS: "its classes have no objective.pooling=mean; set --config.tasks.clas"},
+        ),
+        (
+            "finetune/few",
+            [],
+            {TRANSFORMERS: "set --config.tasks.classify.objective.objective.pooling=cls"},
+        ),
+        ("finetune/few:cls", [], {}),
+        ("finetune/ner", [], {}),
+        ("finetune/classify:cls", ["lora.rank=2"], {}),
+        ("finetune/classify:cls", ["model.direction=left_to_right"], LEFT_TO_RIGHT),
+    ],
+)
+def test_destinations_are_those_of_the_converters(undisturbed, tmp_path, recipe, overrides, refused):
+    source = undisturbed / "export"
+    config = config_file.load(recipe, [f"init_from={source}", *overrides])
+    objective, classes = config.task.objective, ("no", "yes")
+    if config.task.has_classes:
+        objective = rewrapped(objective, lambda inner: dataclasses.replace(inner, classes=classes))
+    tasks = {config.task_name: dataclasses.replace(config.task, objective=objective)}
+    config, tokenizer = dataclasses.replace(config, tasks=tasks), SavedModel(source).tokenizer
+    program = Program(config, tokenizer.vocab_size)
+    reasons = destinations_of(program, tokenizer)
+    assert {name for name, reason in reasons.items() if reason} == set(refused)
+    assert all(refused[name] in reasons[name] for name in refused)
+    state = program.abstract_state
+    shapes = exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+    model = Export(without_teachers(to_dict(config)), program.encoder, params, tokenizer, {}, {})
+    if SENTENCE_TRANSFORMERS in reasons:
+        huggingface.write(tmp_path / "hf", model)
+        assert (tmp_path / "hf" / "modules.json").exists()
+    elif reasons[TRANSFORMERS]:
+        with pytest.raises(UserError):
+            huggingface.write(tmp_path / "hf", model)
+    else:
+        huggingface.write(tmp_path / "hf", model)

@@ -40,12 +40,6 @@ def test_prepare_makes_a_store_and_prints_its_contents(tmp_path):
     assert str(store) in done.stdout and "every file has the hash that was recorded" in done.stdout
 
 
-def test_bad_input_is_one_line_and_exit_code_2(called, tmp_path):
-    code, _, errors = called(f"--config.data.corpus={tmp_path}/none.txt")
-    assert code == 2
-    assert errors.startswith("error: corpus") and errors.count("\n") == 1
-
-
 def test_show_needs_at_least_one_row(called):
     assert called("--show=0") == (2, "", "error: --show=0 must be at least 1, the number of rows to print\n")
 

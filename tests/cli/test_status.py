@@ -10,10 +10,9 @@ import fsspec
 import pytest
 from etils import epath
 
-from bertjax.cli import status
+from bertjax.cli import report, status
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Unavailable
-from bertjax.training.run.workdir import segment
 from tests.comparison.workdirs import STEPS, record, write
 from tests.data.test_remote import Bucket
 from tests.object_store import ObjectStore
@@ -73,20 +72,6 @@ def test_a_live_run(runs, capsys):
     }
 
 
-@pytest.mark.parametrize("newest", ["file", "segments"])
-def test_a_copy_of_a_run_shows_its_newest_losses(runs, capsys, newest):
-    """A run that was copied from a bucket has old segments beside its file, and one that was copied there new ones."""
-    older, newer = [[record(step, loss) for step in steps] for steps, loss in ((range(1, 4), 7.0), (range(4, 9), 2.5))]
-    in_file, in_segments = (newer, older) if newest == "file" else (older, newer)
-    root = write(runs / "copied", in_file)
-    for number, part in enumerate((in_segments[:1], in_segments[1:2], in_segments[2:])):
-        path = segment(epath.Path(root / "metrics.jsonl"), number)
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in part))
-    call("copied")
-    printed = capsys.readouterr().out
-    assert "step 8 of 20" in " ".join(printed.split()) and "train/mlm_loss 2.500" in printed
-
-
 @pytest.mark.parametrize(
     "state, age, shown, code",
     [
@@ -114,17 +99,6 @@ def test_the_worst_run_of_several_decides_the_exit_code(runs, capsys):
     assert call("stopped", "failed", "training") == 1
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert [row.split("│")[1].strip() for row in rows[-3:]] == ["stopped", "failed", "training"]
-
-
-def test_names_are_whole_on_a_narrow_terminal(runs, capsys, monkeypatch):
-    names = [f"runs/a-long-name-of-a-run,learning_rate=1e-4,seed={seed}" for seed in range(2)]
-    for name in names:
-        beat(write(runs / name, RECORDS), "training")
-    monkeypatch.setenv("COLUMNS", "80")
-    assert call(*names) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1] for line in lines if line.startswith("run ")] == names and len(lines) == 15
-    assert "state       training, last sign of life 3 s ago" in lines
 
 
 def test_a_bad_path_hides_no_other_run(runs, capsys):
@@ -187,12 +161,6 @@ def test_a_workdir_that_was_copied_without_its_heartbeat(undisturbed, runs, caps
     (runs / "run" / "summary.json").write_text(json.dumps(summary | {"finished": False}))
     [printed], _ = status.run(["run"])
     assert printed.state == "stopped" and 0.0 < printed.goodput <= 1.0
-
-
-def test_a_real_run_has_finished(undisturbed):
-    [finished], _ = status.run([undisturbed])
-    assert (finished.state, finished.step, finished.eta_seconds) == ("finished", 100, 0.0)
-    assert finished.warnings == ()
 
 
 def test_warnings(runs, capsys):
@@ -296,3 +264,39 @@ def test_it_starts_without_jax_and_orbax():
 )
 def test_durations(seconds, text):
     assert status.duration(seconds) == text
+
+
+def call_of_report(*arguments: str) -> int:
+    return command_line.exit_code_of(lambda: report.main(list(arguments)))
+
+
+def test_a_real_run_has_every_section(undisturbed, tmp_path, capsys):
+    target = tmp_path / "new" / "page.html"
+    assert call_of_report(str(undisturbed), f"--out={target}") == 0
+    output = capsys.readouterr().out
+    assert f"page      {target}" in output and f"bertjax analyze {undisturbed}" in output
+    html = target.read_text(encoding="utf-8")
+    assert "http" not in html.replace('http-equiv="', "") and "Skipped" not in html
+    for title in ("Guesses over time", "What a row of data looks like", "Throughput and goodput", "Environment"):
+        assert f">{title}</h2>" in html
+    assert html.count('class="tokens"') == 2 and html.count("<svg ") >= 3
+
+
+def test_it_is_written_into_the_workdir_unless_named(tmp_path):
+    root = write(tmp_path / "run", [record(10, 6.0), record(STEPS, 4.0)])
+    assert report.run(root) == root / "report.html"
+    assert "Training run" in (root / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("missing",), ("ftp://host/run",), ("run", "--out=page.pdf"), ("run", "--parts=patterns"), ()],
+)
+def test_bad_input_is_one_line_and_writes_nothing(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    root = write(tmp_path / "run", [record(10, 6.0)])
+    before = sorted(root.iterdir())
+    assert call_of_report(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert sorted(root.iterdir()) == before and not (tmp_path / "page.pdf").exists()

@@ -5,13 +5,12 @@ import json
 
 import pytest
 
-from bertjax.config.config import from_dict, to_dict
+from bertjax.cli import train
+from bertjax.config import config_file, settings
+from bertjax.config.config import CONFIG_UNIONS, Config, from_dict, to_dict
 from bertjax.config.config_file import load
 from bertjax.config.typed import differences
-from bertjax.data.config import SourceConfig
-from bertjax.data.masking import KINDS, MASKINGS
 from bertjax.models.config import Execution
-from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 
 
@@ -33,33 +32,12 @@ def test_classes_are_open_until_the_training_file_is_read():
     assert from_dict({"tasks": {"a": task}}).open_settings == ()
 
 
-def test_an_empty_mapping_is_all_defaults():
-    config = from_dict({})
-    assert config == from_dict(to_dict(config))
-    assert (config.model.width, config.task_name, config.stages[0].seq_len) == (768, "bert", 128)
-
-
 def test_runs_whose_tasks_have_another_order_are_different():
     config = load("configs/ernie2.py:smoke")
     reordered = dataclasses.replace(config, tasks=dict(sorted(config.tasks.items())))
     changed = differences(config.identity("abc"), reordered.identity("abc"))
     assert changed[0] == "task_order.0: 'knowledge' -> 'capitals'"
     assert "task_order" not in load("configs/tiny.py").identity("abc")
-
-
-def test_the_masking_is_chosen_by_its_kind():
-    for kind in KINDS:
-        config = from_dict({"tasks": {"bert": {"objective": {"masking": {"kind": kind, "rate": 0.3}}}}})
-        masking = config.task.objective.masking
-        assert type(masking) is MASKINGS.class_of(kind) and (masking.kind, masking.rate) == (kind, 0.3)
-        assert from_dict(to_dict(config)) == config
-
-
-def test_the_objective_is_chosen_by_its_kind():
-    config = from_dict({"tasks": {"words": {"objective": {"kind": "mlm", "masking": {"rate": 0.3}}}}})
-    assert type(config.task.objective) is MaskedLM and config.task.objective.masking.rate == 0.3
-    assert to_dict(config)["tasks"]["words"]["objective"]["kind"] == "mlm"
-    assert from_dict(to_dict(config)) == config
 
 
 def _choices(seq_len: int, **settings) -> dict:
@@ -130,17 +108,6 @@ def test_sources_are_identified_by_content_and_not_by_path():
     assert identity(corpus="books", weight=2) != first and identity(corpus="books", text_field="body") != first
 
 
-def test_sources_have_names():
-    config = from_dict({"data": {"sources": {"law": {"corpus": "b"}, "book": {"corpus": "a", "weight": 2}}}})
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
-    assert list(config.data.named_sources.items()) == [
-        ("book", SourceConfig("a", "text", 2.0)),
-        ("law", SourceConfig("b")),
-    ]
-    one = from_dict({"data": {"corpus": "a", "text_field": "body"}}).data
-    assert one.named_sources == {"corpus": SourceConfig("a", "body")}
-
-
 def test_the_encoder_is_executed_as_backend_and_user_choose():
     config = from_dict({"model": {"preset": "mini"}})
     encoder = config.encoder(100, "cpu")
@@ -153,13 +120,6 @@ def test_the_encoder_is_executed_as_backend_and_user_choose():
         UserError, match="model.vocab_size=99 does not match the 100 ids of the tokenizer; set model.vocab_size=0"
     ):
         fixed.encoder(100, "cpu")
-
-
-@pytest.mark.parametrize("model", [{}, {"preset": "fixed_tiny"}])
-def test_a_configuration_survives_json(model):
-    """A run compares its configuration with the one in `config.json`: a tuple would differ from a list."""
-    settings = to_dict(from_dict({"model": model}))
-    assert json.loads(json.dumps(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -177,3 +137,46 @@ def test_one_setting_of_a_masking_leaves_the_others_as_the_objective_has_them(ob
     task = {"objective": objective, "examples": {"kind": "full_sentences"}}
     masking = from_dict({"tasks": {"a": task}}).task.objective.masking
     assert (masking.kind, masking.rate, masking.mask) == expected
+
+
+@pytest.mark.parametrize("union", CONFIG_UNIONS, ids=lambda union: union.setting)
+def test_every_setting_of_every_kind_has_documentation(union):
+    for kind in union.kinds:
+        cls = union.class_of(kind)
+        names = {field.name for field in dataclasses.fields(cls) if field.init} - {"kind"}
+        docs = settings.docs_of(cls)
+        undocumented = names - {name for name, doc in docs.items() if doc and not doc.startswith("see ")}
+        assert not undocumented, f"{cls.__module__}:{cls.__name__} has no Attributes for {sorted(undocumented)}"
+
+
+def test_every_setting_of_a_configuration_is_listed_with_documentation():
+    config = config_file.load("tiny", [])
+    listed = {setting.path: setting for setting in settings.settings_of(config)}
+    assert not [path for path, setting in listed.items() if not setting.doc]
+
+    def leaves(value, path=""):
+        if isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            value = dict(enumerate(value))
+        if not isinstance(value, dict) or not value:
+            yield path
+            return
+        for key, entry in value.items():
+            yield from leaves(entry, f"{path}.{key}".removeprefix("."))
+
+    assert set(leaves(to_dict(config))) == listed.keys()
+    assert listed["stages.0.seq_len"].value == config.stages[0].seq_len
+
+
+def test_a_prefix_ends_at_a_dot():
+    with pytest.raises(UserError, match="^no setting starts with 'optim'; --settings without a value lists all"):
+        settings.settings_of(Config(), "optim")
+    [only] = settings.settings_of(Config(), "seed")
+    assert only.path == "seed"
+
+
+def test_the_flag_prints_settings_and_trains_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert train.main(["--config=tiny:smoke", "--settings=stages.0", "--config.stages.0.steps=70"]) == 0
+    printed = capsys.readouterr().out
+    assert "stages.0.steps = 70" in printed and "optimizer" not in printed.replace("`optimizer", "")
+    assert not list(tmp_path.iterdir())

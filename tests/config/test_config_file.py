@@ -8,7 +8,6 @@ import pytest
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.config_file import add_flags, find, load, parse, short_name
 from bertjax.data.config import DataConfig
-from bertjax.data.formats import FORMATS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from bertjax.training.optim.config import OptimizerConfig
@@ -63,14 +62,6 @@ def test_recipes_are_found_by_name_in_any_folder(name, monkeypatch, tmp_path):
     assert find(path) == path_of(path.removeprefix("configs/").removesuffix(".py"))
     if "finetune" not in name:  # fine-tuning needs a model to start from
         assert load(name) == load(path_of("tiny", variant))
-
-
-def test_a_file_of_the_name_comes_before_a_recipe(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny").write_text("")
-    assert find("tiny") == "tiny"
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert find("~/tiny") == str(tmp_path / "tiny")
 
 
 @pytest.mark.parametrize(
@@ -163,19 +154,6 @@ def test_epochs_replace_steps_of_the_file(tmp_path):
     assert stage.steps == 20_000
 
 
-def test_tasks_are_in_the_order_of_the_file():
-    """A ConfigDict lists its keys sorted."""
-    config = load("configs/ernie2.py:smoke")
-    names = ["knowledge", "capitals", "document", "reordering", "distance"]
-    assert list(config.tasks) == names and config.task_name == "knowledge"
-    assert list(from_dict(json.loads(json.dumps(to_dict(config)))).tasks) == names
-
-
-def test_the_kind_of_a_tokenizer_is_a_setting_like_any_other():
-    tokenizer = load("configs/tiny.py:smoke", ["data.tokenizer.kind=bpe"]).data.tokenizer
-    assert (tokenizer.kind, tokenizer.vocab_size) == ("bpe", 2000)
-
-
 def test_a_new_kind_says_which_settings_it_removes(capsys):
     load("configs/tiny.py", ["tasks.bert.objective.kind=mlm", "tasks.bert.examples.kind=full_sentences"])
     [line] = capsys.readouterr().err.splitlines()  # the objective has nothing but a kind
@@ -207,23 +185,6 @@ def test_overrides_are_applied_to_the_file():
 
 
 @pytest.mark.parametrize(
-    "objective, kind",
-    [
-        ("mlm", "full_sentences"),
-        ("mlm", "doc_sentences"),
-        ("bert", "sentence_pairs"),
-        ("sentence_order", "sentence_order"),
-        ("sentence_structure", "sentence_structure"),
-    ],
-)
-def test_the_examples_are_chosen_by_their_kind(objective, kind):
-    config = load(path_of("tiny"), [f"tasks.bert.objective.kind={objective}", f"tasks.bert.examples.kind={kind}"])
-    assert type(config.task.examples) is FORMATS.class_of(kind)
-    assert to_dict(config)["tasks"]["bert"]["examples"]["kind"] == kind
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
-
-
-@pytest.mark.parametrize(
     "text, message",
     [
         ("def get_config(:", "cannot be read"),
@@ -244,20 +205,6 @@ def test_a_task_is_added_by_its_kind_and_not_by_a_wrong_name():
     added = load("tiny", ["tasks.mlm.objective.masking.rate=0.4", "tasks.mlm.objective.kind=mlm"])
     assert list(added.tasks) == ["bert", "mlm"]
     assert list(load("tiny", ["tasks={'mlm': {'weight': 2.0}}"]).tasks) == ["mlm"]
-
-
-def test_a_model_whose_name_is_a_number_needs_quotes():
-    with pytest.raises(UserError, match="""^init_from=2024 is int; it must be text, as "'2024'"$"""):
-        load("finetune/classify", ["init_from=2024"])
-    with pytest.raises(UserError, match="^'2024' does not exist"):
-        load("finetune/classify", ["init_from='2024'"])
-
-
-def test_missing_files_and_variants():
-    with pytest.raises(UserError, match="configuration file 'no/such.py' does not exist; choose a recipe"):
-        load("no/such.py")
-    with pytest.raises(UserError, match="unknown variant 'smokee'; choose smoke, chars, fixed or ko$"):
-        load(path_of("tiny", "smokee"))
 
 
 @pytest.mark.parametrize(

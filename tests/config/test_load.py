@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -82,11 +81,6 @@ def test_no_architecture_needs_params_on_a_device(preset):
     assert hidden.shape == (2, 8, 16)
 
 
-def test_an_earlier_step_is_another_encoder(undisturbed):
-    early, late = bertjax.load(f"{undisturbed}@80").params, bertjax.load(f"{undisturbed}@100").params
-    assert not np.array_equal(early["pooler"]["kernel"], late["pooler"]["kernel"])
-
-
 @pytest.mark.slow
 def test_the_loop_of_the_page_runs(undisturbed, tmp_path):
     section = (ROOT / "docs/guides/predict.md").read_text().split("## A loop of your own", 1)[1].split("\n## ")[0]
@@ -128,10 +122,3 @@ def test_a_missing_model_is_reported(undisturbed, suffix, complaint):
 )
 def test_a_step_follows_the_last_at_sign(name, path, step):
     assert split_name(name) == (path, step)
-
-
-def test_the_name_of_a_folder_may_have_an_at_sign(undisturbed, tmp_path):
-    folder = tmp_path / "bert@v2"
-    shutil.copytree(undisturbed / "export", folder)
-    assert bertjax.load(folder).tokenizer == bertjax.load(undisturbed).tokenizer
-    assert split_name(f"{folder}@100") == (str(folder), "100")

@@ -132,21 +132,3 @@ def test_differences_name_the_leaves():
     assert differences(old, new) == ["b.c.1: 2 -> 3", "b.d: 'x' -> 'y'", "gone: 0 -> None", "new: None -> [1]"]
     assert differences(old, old) == []
     assert differences({"a": [1]}, {"a": [1, 2]}) == ["a: [1] -> [1, 2]"]
-
-
-def test_differences_of_fingerprints_are_short():
-    old, new = {"plans": "0123456789ab" + 52 * "c", "text": 65 * "a"}, {"plans": ["f" * 64], "text": ""}
-    assert differences(old, new) == ["plans: '0123456789ab' -> ['ffffffffffff']", f"text: '{65 * 'a'}' -> ''"]
-
-
-def test_another_kind_does_not_inherit_settings():
-    mapping = {"examples": {"kind": "pairs", "trim": "ends"}}
-    override(mapping, "examples.kind=pairs")
-    assert mapping == {"examples": {"kind": "pairs", "trim": "ends"}}
-    override(mapping, "examples.kind=runs")
-    assert mapping == {"examples": {"kind": "runs", "trim": "ends"}}  # no union: a kind is a setting like any other
-    override(mapping, "examples.kind='runs'", unions=["examples"])
-    assert mapping == {"examples": {"kind": "runs", "trim": "ends"}}
-    override(mapping, "examples.kind=other", unions=["examples"])
-    override(mapping, "examples.cut=tokens", unions=["examples"])
-    assert mapping == {"examples": {"kind": "other", "cut": "tokens"}}

@@ -80,7 +80,7 @@ REPORTED = {
     "test_an_error_of_one_process_is_everyones_and_outweighs_damage",
     ("torn write", "start", 1): "tests/faults/test_damage.py::test_a_config_json_that_is_not_json_is_refused",
     ("flipped bit", "start", 1): "tests/data/test_store.py::test_a_damaged_file_is_refused",
-    ("wrong replica", "save", 1): "tests/training/run/test_replicas.py::"
+    ("wrong replica", "save", 1): "tests/training/run/test_saving.py::"
     "test_the_device_with_the_wrong_copy_and_the_array_are_named",
     ("wrong replica", "restore", 2): "tests/training/run/test_unreadable.py::"
     "test_a_process_that_alone_reads_other_values_ends_the_run",
@@ -88,8 +88,8 @@ REPORTED = {
     "test_a_holder_that_is_paused_loses_the_lock_and_leaves_that_of_the_next_alone",
     ("other versions", "start", 1): "tests/faults/test_damage.py::"
     "test_a_workdir_of_a_later_bertjax_is_refused_and_kept",
-    ("other versions", "start", 2): "tests/faults/test_versions.py::test_hosts_with_other_versions_are_refused",
-    ("other versions", "restore", 1): "tests/faults/test_versions.py::"
+    ("other versions", "start", 2): "tests/faults/test_damage.py::test_hosts_with_other_versions_are_refused",
+    ("other versions", "restore", 1): "tests/faults/test_damage.py::"
     "test_a_run_resumes_with_other_versions_only_if_it_is_told_to",
     ("moved corpus", "prepare", 1): "tests/faults/test_moved_corpus.py::test_without_the_store_the_corpus_is_compared",
 }

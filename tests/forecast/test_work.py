@@ -1,15 +1,21 @@
-"""FLOPs and bytes: programs whose work is known, compiled for chips that are not there."""
+"""Work, collectives and kernels, read from a compiled program."""
 
 import dataclasses
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
+from jax.sharding import NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from bertjax.forecast import hlo
-from bertjax.forecast.roofline import Floor
-from bertjax.forecast.work import hbm_bytes, matrix_flops
+from bertjax.forecast.collectives import Collective, collectives, table
+from bertjax.forecast.roofline import Floor, floor
+from bertjax.forecast.work import Call, calls, flops_of_call, hbm_bytes, kernels, matrix_flops
+from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
+from bertjax.models.visibility import Visibility
+from bertjax.runtime.chips import CHIPS
 from tests.forecast.programs import compiled, mesh, module
 
 ONE = "v5e:1x1"
@@ -63,20 +69,6 @@ def test_a_loop_counts_as_often_as_it_runs(length):
     weights = length * 1024 * 1024 * 2
     # The stack of weights is read once in all, a slice a time; the activations may stay in the core's own memory.
     assert weights <= hbm_bytes(program) <= 1.2 * weights + (length + 1) * 4 * 4096 * 1024 * 2
-
-
-def test_a_loop_of_unknown_length_is_reported():
-    def function(x):
-        return jax.lax.while_loop(lambda x: jnp.sum(x) < 1e6, lambda x: x @ x, x)
-
-    program = module(function, ((256, 256), "float32", P()), on=mesh(ONE))
-    assert program.loops_of_unknown_length == 1
-
-
-def test_bytes_of_elementwise_work():
-    size = 64 << 20
-    program = module(lambda x, y: x * 2 + y, ((size,), "float32", P()), ((size,), "float32", P()), on=mesh(ONE))
-    assert hbm_bytes(program) == 3 * 4 * size
 
 
 def test_bytes_of_a_row_written_in_place():
@@ -146,12 +138,6 @@ def test_arrays_that_reach_memory():
 FLOOR = Floor(compute=4.5, memory=3.0, interconnect=2.0, network=1.0, synchronous=1.5)
 
 
-def test_the_two_bounds_of_a_step():
-    assert (FLOOR.seconds, FLOOR.seconds_without_overlap) == (6.0, 10.5)
-    alone = Floor(compute=4.0, memory=0.0, interconnect=0.0, network=0.0)
-    assert alone.seconds == alone.seconds_without_overlap == 4.0
-
-
 @pytest.mark.parametrize(
     "changes, description",
     [
@@ -162,3 +148,169 @@ def test_the_two_bounds_of_a_step():
 )
 def test_what_binds_is_named_with_the_collectives_that_it_waits_for(changes, description):
     assert dataclasses.replace(FLOOR, **changes).description == description
+
+
+def fused_with_dropout(*arguments):
+    return attend_by_fused(*arguments, 0.1, jax.random.key(0))
+
+
+@pytest.mark.parametrize("attend", [attend_by_splash, fused_with_dropout])
+def test_attention(attend):
+    """Forward two products of [T, D] and [D, T] or the like, backward five, for each of two models in one program."""
+    rows, seq_len, models, width = 2, 256, (4, 12), 64
+
+    def loss(states, examples):
+        attended = [attend(*own, Visibility(examples)) for own in states]
+        return sum(jnp.sum(heads.astype(jnp.float32)) for heads in attended)
+
+    sharding = NamedSharding(mesh("v5e:1x1"), PartitionSpec())
+    states = [
+        [jax.ShapeDtypeStruct((rows, seq_len, heads, width), jnp.bfloat16, sharding=sharding)] * 3 for heads in models
+    ]
+    examples = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32, sharding=sharding)
+    traced = jax.jit(jax.grad(loss)).trace(states, examples)
+    module = hlo.parse(traced.lower().compile().as_text())
+    traced_kernels = kernels(traced.jaxpr.jaxpr)
+    counted = [flops_of_call(call, traced_kernels) for call, _ in calls(module)]
+    logits = [rows * heads * seq_len * seq_len for heads in models]
+    expected = [products * count * width for count in logits for products in (4, 10)]
+    assert sorted(counted) == pytest.approx(sorted(expected))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", LONGEST_FUSED)
+def test_the_longest_rows_fit_into_the_memory_of_a_v4_chip(dtype):
+    """Twice the length, or float32 at the length of bfloat16, does not: libtpu reports that VMEM is exhausted."""
+    devices = mesh("v4:2x2x1")
+    replicated = PartitionSpec()
+
+    def gradients(query, key, value, examples):
+        def loss(*states):
+            return jnp.sum(fused_with_dropout(*states, Visibility(examples)).astype(jnp.float32))
+
+        return jax.grad(loss, argnums=(0, 1, 2))(query, key, value)
+
+    seq_len, sharding = LONGEST_FUSED[dtype], NamedSharding(devices, replicated)
+    states = jax.ShapeDtypeStruct((1, seq_len, 4, 64), jnp.dtype(dtype), sharding=sharding)
+    examples = jax.ShapeDtypeStruct((1, seq_len), jnp.int32, sharding=sharding)
+    on_each = jax.shard_map(gradients, mesh=devices, in_specs=replicated, out_specs=replicated, check_vma=False)
+    module = hlo.parse(jax.jit(on_each).trace(states, states, states, examples).lower().compile().as_text())
+    assert len(list(calls(module))) == 2  # forward and backward
+
+
+def test_products_of_a_kernel():
+    """Three products in a loop, for each of 4 blocks of 8 rows."""
+
+    def kernel(x_ref, y_ref, out_ref):
+        y = y_ref[...]
+        out_ref[...], _ = jax.lax.scan(lambda z, _: (z @ y, None), x_ref[...], length=3)
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
+    x, y = jax.ShapeDtypeStruct((32, 128), jnp.float32), jax.ShapeDtypeStruct((128, 128), jnp.float32)
+    call = pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[block, whole], out_specs=block, name="known")
+    known = Call("known", ((32, 128), (128, 128)), ((32, 128),))
+    assert kernels(jax.make_jaxpr(call)(x, y).jaxpr) == {known: 4 * 3 * 2 * 8 * 128 * 128}
+
+
+def test_calls_that_differ_in_an_operand_only():
+    """As models of equal width do if their heads are of different sizes: the gradients have the same shapes."""
+
+    def kernel(x_ref, scale_ref, out_ref):
+        out_ref[...] = x_ref[...] + jnp.sum(scale_ref[...] @ scale_ref[...].T)
+
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+
+    def both(x):
+        call = pl.pallas_call(kernel, out_shape=x, name="scaled")
+        return call(x, jnp.ones((8, 128))), call(x, jnp.ones((16, 128)))
+
+    traced = kernels(jax.make_jaxpr(both)(x).jaxpr)
+    for rows in (8, 16):
+        call = Call("jvp_scaled_.3", ((8, 128), (rows, 128)), ((8, 128),))
+        assert flops_of_call(call, traced) == 2 * rows * 128 * rows
+    assert flops_of_call(Call("jvp_scaled_.3", ((8, 128),), ((8, 128),)), traced) is None
+
+
+ROWS, WIDTH = 2048, 1024
+FOUR = "v5e:2x2"
+
+
+def on_shards(function, on, in_specs, out_specs):
+    return jax.shard_map(function, mesh=on, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def only_collective(function, on, spec, out_spec, dtype="float32") -> Collective:
+    """The only collective of a function of one global array [ROWS, WIDTH]."""
+    program = module(on_shards(function, on, spec, out_spec), ((ROWS, WIDTH), dtype, spec), on=on)
+    [collective] = collectives(program, on.devices.ravel())
+    return collective
+
+
+@pytest.mark.parametrize(
+    "axes, chips, copies",
+    [(("chip", "core"), 4, 1), ("chip", 4, 2), ("core", 1, 0)],
+    ids=["all devices", "one core of each chip", "both cores of a chip"],
+)
+def test_cores_share_the_links_of_their_chip(axes, chips, copies):
+    """A chip sends the sum of its cores once; the two sums of single cores one after the other; its own sum never."""
+    on = mesh("v3:2x2", ("chip", "core"), (4, 2))
+    collective = only_collective(lambda x: jax.lax.psum(x, axes), on, P(("chip", "core")), P())
+    assert (collective.kind, collective.chips, collective.devices) == ("all-reduce", chips, 2)
+    assert collective.sent == copies * collective.bytes * 2 * 3 / 4
+    at_floor = floor(CHIPS["v3"], 0.0, 0.0, [collective], steps=1).interconnect
+    assert at_floor == pytest.approx(copies * ROWS // 8 * WIDTH * 4 * 1.5 / (340e12 / 1024))
+
+
+@pytest.mark.parametrize("length", [3, 40])
+def test_a_loop_counts_as_often_as_it_runs_of_collectives(length):
+    def function(x, w):
+        def body(x, _):
+            return jnp.tanh(jax.lax.psum(x @ w, "data")) * 0.1, None
+
+        return jax.lax.scan(body, x, None, length=length)[0]
+
+    on = mesh(FOUR)
+    run = on_shards(function, on, (P(None, "data"), P("data")), P(None, "data"))
+    arrays = (((256, 4096), "float32", P(None, "data")), ((4096, 1024), "float32", P("data")))
+    collective = [one for one in collectives(module(run, *arrays, on=on), on.devices.ravel()) if one.bytes > 1000]
+    assert sum(one.runs for one in collective) == length
+    assert {one.bytes for one in collective} == {256 * 1024 * 4}
+
+
+def test_an_overlapping_collective_is_counted_once():
+    """A gather that overlaps with products becomes several fusions, each with a copy of it."""
+
+    def function(x, w, v):
+        gathered = jax.lax.all_gather(w, "data", tiled=True)
+        for _ in range(4):
+            x = jnp.tanh(x @ v)
+        return x @ gathered
+
+    on = mesh(FOUR)
+    run = on_shards(function, on, (P("data"), P("data"), P()), P("data"))
+    arrays = [((8192, 2048), "bfloat16", P("data")), ((2048, 2048), "bfloat16", P("data"))]
+    program = module(run, *arrays, ((2048, 2048), "bfloat16", P()), on=on)
+    [collective] = collectives(program, on.devices.ravel())
+    assert collective.asynchronous and (collective.kind, collective.runs, collective.bytes) == (
+        "all-gather",
+        1,
+        2048 * 2048 * 2,
+    )
+
+
+def test_collectives_between_slices():
+    on = mesh("2xv5e:2x2", ("data", "fsdp"), (2, 4))
+    run = on_shards(lambda x: jax.lax.psum(x, "data"), on, P("data", "fsdp"), P(None, "fsdp"))
+    collective = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), on.devices.ravel())
+    assert all(one.between_slices and one.asynchronous for one in collective)
+    assert sum(one.sent for one in collective) == ROWS // 2 * WIDTH // 4 * 4
+
+
+def test_the_table_sums_collectives_of_one_kind():
+    one = Collective("all-gather", "bf16", 100, 4, 3, True)
+    other = Collective("all-gather", "bf16", 10, 8, 1, True)
+    synchronous = Collective("all-gather", "bf16", 1000, 4, 1, False)
+    assert table([one, synchronous, other]) == [synchronous, Collective("all-gather", "bf16", 310, 8, 4, True)]
+    apart = dataclasses.replace(one, devices=2)
+    assert len(table([one, apart])) == 2

@@ -1,15 +1,26 @@
 """The encoder configuration: errors, the padded vocabulary, and presets."""
 
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from bertjax.models import vocabulary
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.blocks.xlnet import XLNetEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.encoder import Encoder
+from bertjax.models.heads import MaskedLMHead
 from bertjax.models.presets import PRESETS
+from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
+from tests import batches
 
 
 @pytest.mark.parametrize(
@@ -103,3 +114,85 @@ def test_presets_are_the_published_sizes():
         "deberta_v3_large": (24, 1024, 16, 4096),
         "mpnet_base": (12, 768, 12, 3072),
     }
+
+
+# {preset: (words, parameters, tolerance)}, of encoders without heads: counts of the released models, or what papers and
+# model cards round. Those of DeBERTa do not count the words, and the pooler is ours; ALBERT's are the paper's table 1.
+PUBLISHED = {
+    "base": (30_522, 109_482_240, 0),
+    "large": (30_522, 335_141_888, 0),
+    "roberta_base": (50_265, 124_644_864, 0),
+    "roberta_large": (50_265, 355_358_720, 0),
+    "albert_base": (30_000, 12e6, 1.5e6),
+    "albert_large": (30_000, 18e6, 1.5e6),
+    "albert_xlarge": (30_000, 60e6, 0.06 * 60e6),
+    "albert_xxlarge": (30_000, 235e6, 0.06 * 235e6),
+    "mobilebert": (30_522, 24_844_544, 0),
+    "mobilebert_tiny": (30_522, 15.1e6, 0.05 * 15.1e6),
+    "ib_bert_large": (30_522, 293e6, 0.05 * 293e6),
+    "eurobert_210m": (128_256, 212e6, 1e6),
+    "eurobert_610m": (128_256, 608e6, 1e6),
+    "eurobert_2_1b": (128_256, 2108e6, 1e6),
+    "neobert": (30_522, 222e6, 1e6),
+    "deberta_v3_xsmall": (128_100, 22e6 + 128_100 * 384 + 384**2, 1.5e6),
+    "deberta_v3_small": (128_100, 44e6 + 128_100 * 768 + 768**2, 1.5e6),
+    "deberta_v3_base": (128_100, 86e6 + 128_100 * 768 + 768**2, 1.5e6),
+    "deberta_v3_large": (128_100, 304e6 + 128_100 * 1024 + 1024**2, 1.5e6),
+}
+# {preset: millions}, with the MLM head; ModernBERT's paper reports them in section 2.1.3.
+WITH_HEAD = {"modernbert_base": 149, "modernbert_large": 395, "ettin_17m": 17, "ettin_32m": 32, "ettin_68m": 68}
+WITH_HEAD |= {"ettin_150m": 149, "ettin_400m": 395, "ettin_1b": 1031, "mmbert_small": 140, "mmbert_base": 307}
+
+
+def shapes_of(config, has_head: bool = False) -> dict:
+    def init():
+        encoder = Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
+        if not has_head:
+            return encoder
+        hidden, word = jnp.zeros((1, 1, config.width)), encoder["embeddings"]["word"]
+        return {"encoder": encoder, "mlm": MaskedLMHead(config).init(jax.random.key(0), hidden, word)["params"]}
+
+    return jax.eval_shape(init)
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_have_the_published_number_of_parameters(preset):
+    words, parameters, tolerance = PUBLISHED[preset]
+    config = dataclasses.replace(PRESETS[preset], vocab_size=words)
+    shapes = shapes_of(config)
+    counted = vocabulary.count_parameters(shapes, config)
+    assert abs(counted - parameters) <= tolerance
+    padding = (config.padded_vocab_size - words) * config.embedded_width
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == counted + padding
+
+
+@pytest.mark.parametrize("preset", WITH_HEAD)
+def test_modern_presets_have_the_published_number_of_parameters(preset):
+    config = dataclasses.replace(PRESETS[preset], vocab_size=256_000 if "mm" in preset else 50_368)
+    counted = vocabulary.count_parameters(shapes_of(config, has_head=True), config)
+    assert config.head_channels == 64 and abs(counted / 1e6 - WITH_HEAD[preset]) < 1
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    return jax.jit(lambda key: BERT().init(BERT().model(batches.ENCODER), key, batches.make(2)))(jax.random.key(0))
+
+
+def test_cut_leaves_the_tokens_and_pad_is_its_inverse(params):
+    cut = vocabulary.cut(params, batches.ENCODER)
+    assert cut["encoder"]["embeddings"]["word"].shape == (100, 16)
+    assert cut["heads"]["mlm"]["word_bias"].shape == (100,)
+    padded = vocabulary.pad(jax.tree.map(np.asarray, cut), batches.ENCODER)
+    assert jax.tree.map(jnp.shape, padded) == jax.tree.map(jnp.shape, params)
+    jax.tree.map(np.testing.assert_array_equal, vocabulary.cut(padded, batches.ENCODER), cut)
+    assert np.abs(padded["encoder"]["embeddings"]["word"][100:]).max() == 0
+
+
+def test_padding_changes_no_logits(params):
+    apply, batch = jax.jit(functools.partial(BERT().apply, BERT().model(batches.ENCODER))), batches.make(2)
+    zeroed = vocabulary.pad(jax.tree.map(np.asarray, vocabulary.cut(params, batches.ENCODER)), batches.ENCODER)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        apply(zeroed, batch),
+        apply(params, batch),
+    )

@@ -11,6 +11,7 @@ import pytest
 from bertjax.models import attention, kernels
 from bertjax.models.attention import attend, attend_plainly
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.dropout import seeds_of
 from bertjax.models.encoder import Encoder
 from bertjax.models.kernels import (
     CUDNN,
@@ -30,6 +31,7 @@ from bertjax.objectives.pretraining.electra import Electra
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
+from tests.models import reference
 
 B, T, H, WIDTH = 2, 256, 2, 64
 IMPLEMENTATIONS = {
@@ -227,3 +229,137 @@ def test_splash_is_not_sharded_over_tensor():
     assert choose_attention("auto", encoder(), "tpu", "TPU v4", tensor=2) == "plain"
     with pytest.raises(UserError, match=r"splash cannot be sharded over runtime.mesh.tensor=2"):
         choose_attention("splash", encoder(), "tpu", "TPU v4", tensor=2)
+
+
+def mask(*rows: str) -> np.ndarray:
+    """Literal masks: 1 where the query of the row sees the token of the column."""
+    return np.array([[character == "1" for character in row] for row in rows])[None]
+
+
+EXAMPLES_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
+RANK_BT = jnp.array([[0, 2, 1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    "visibility, expected",
+    [
+        (Visibility(EXAMPLES_BT), mask("111000", "111000", "111000", "000110", "000110", "000001")),
+        (Visibility(EXAMPLES_BT, window=1), mask("110000", "111000", "011000", "000110", "000110", "000001")),
+        (Visibility(EXAMPLES_BT, window=0), mask("100000", "010000", "001000", "000100", "000010", "000001")),
+        (Visibility(EXAMPLES_BT, None, RANK_BT), mask("100000", "111000", "101000", "000110", "000010", "000001")),
+        (Visibility(EXAMPLES_BT, 1, RANK_BT), mask("100000", "111000", "001000", "000110", "000010", "000001")),
+    ],
+    ids=["examples", "window", "window of itself", "rank", "rank and window"],
+)
+def test_masks(visibility, expected):
+    np.testing.assert_array_equal(visibility.mask_BQT(), expected)
+    read_BK = jnp.array([[4, 0, 4, 5]])
+    np.testing.assert_array_equal(visibility.mask_BQT(read_BK), expected[:, [4, 0, 4, 5]])
+
+
+def test_attention_is_a_softmax_over_visible_tokens():
+    draw = np.random.default_rng(0)
+    query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)
+    visible = Visibility(EXAMPLES_BT, None, RANK_BT).mask_BQT()
+    values, probabilities = attend(query, key, value, visible, 0.0, None)
+    np.testing.assert_array_equal(np.asarray(probabilities) > 0, np.broadcast_to(visible[:, None], (1, 2, 6, 6)))
+    for head in range(2):
+        for token in range(6):
+            seen = np.flatnonzero(visible[0, token])
+            weights = reference.softmax(query[0, token, head] @ key[0, seen, head].T / 2.0)
+            np.testing.assert_allclose(probabilities[0, head, token, seen], weights, rtol=1e-5)
+            np.testing.assert_allclose(values[0, token, head], weights @ value[0, seen, head], rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_acts_on_the_probabilities_but_not_on_those_returned():
+    draw = np.random.default_rng(0)
+    query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)
+    everything = jnp.ones((1, 6, 6), bool)
+    plain, probabilities = attend(query, key, value, everything, 0.5, None)
+    dropped, unchanged = attend(query, key, value, everything, 0.5, seeds_of(jax.random.key(0), 1, 2))
+    np.testing.assert_array_equal(probabilities, unchanged)
+    np.testing.assert_allclose(unchanged.sum(axis=-1), 1.0, rtol=1e-6)
+    assert np.abs(plain - dropped).max() > 0.1
+
+
+ENCODER_IMPLEMENTATIONS_T = 256
+CONFIG = dataclasses.replace(batches.ENCODER, max_positions=ENCODER_IMPLEMENTATIONS_T)
+INTERPRETED = {
+    "splash": functools.partial(kernels.attend_by_splash, interpret=True),
+    "cudnn": functools.partial(kernels.attend_by_cudnn, implementation="xla"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_accelerator(monkeypatch):
+    """Run the programs of the kernels without their hardware."""
+    for path, function in INTERPRETED.items():
+        monkeypatch.setattr(kernels, f"attend_by_{path}", function)
+
+
+@pytest.fixture(scope="module")
+def batch() -> dict[str, np.ndarray]:
+    """A row of three examples and padding, and a row of padding only."""
+    columns = np.arange(ENCODER_IMPLEMENTATIONS_T)
+    starts, real_T = np.array([0, 90, 131]), columns < 250
+    examples_T = np.where(real_T, np.searchsorted(starts, columns, side="right"), 0)
+    positions_T = np.where(real_T, columns - starts[np.maximum(examples_T, 1) - 1], 0)
+    draw = np.random.default_rng(0)
+    return {
+        "tokens_BT": np.stack(
+            [
+                np.where(real_T, draw.integers(7, CONFIG.vocab_size, ENCODER_IMPLEMENTATIONS_T), 0),
+                np.zeros(ENCODER_IMPLEMENTATIONS_T, int),
+            ]
+        ),
+        "segments_BT": np.zeros((2, ENCODER_IMPLEMENTATIONS_T), int),
+        "positions_BT": np.stack([positions_T, np.zeros(ENCODER_IMPLEMENTATIONS_T, int)]),
+        "examples_BT": np.stack([examples_T, np.zeros(ENCODER_IMPLEMENTATIONS_T, int)]),
+        "summary_positions_BN": np.stack([starts, np.full(3, -1)]),
+    }
+
+
+@pytest.fixture(scope="module")
+def params() -> dict:
+    shapes = jax.eval_shape(Encoder(CONFIG).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
+    return batches.filled(shapes["params"])
+
+
+def value_and_gradient(config: EncoderConfig, params: dict, batch: dict, read_BK: np.ndarray | None):
+    """Return hidden states, [CLS] outputs, and the gradient of a number in which each of them counts differently."""
+
+    def number(params):
+        encoded = Encoder(config).apply({"params": params}, *batch.values(), read_BK=read_BK)
+        return jnp.sum(jnp.sin(3 * encoded.hidden)) + jnp.sum(encoded.pooled_BND**2), encoded
+
+    gradient, encoded = jax.jit(jax.grad(number, has_aux=True))(params)
+    return encoded.hidden, encoded.pooled_BND, gradient
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reads, remat", [("all positions", "none"), ("few", "full")])
+@pytest.mark.parametrize("path", INTERPRETED)
+def test_hidden_states_and_gradients_are_those_of_the_plain_implementation(path, reads, remat, params, batch):
+    read_BK = None if reads == "all positions" else np.array([[3, 95, 131, 249], [0, 1, 2, 3]])
+    by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path, remat=remat))
+    actual = value_and_gradient(by_kernel, params, batch, read_BK)
+    expected = value_and_gradient(CONFIG, params, batch, read_BK)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected))
+
+    def compare(actual, expected):
+        assert np.all(np.isfinite(actual))
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6 * largest)
+
+    jax.tree.map(compare, actual, expected)
+
+
+@pytest.mark.parametrize("path", INTERPRETED)
+def test_a_head_mask_acts_on_kernels_too(path, params, batch):
+    head_mask_LH = jnp.ones((CONFIG.layers, CONFIG.heads)).at[1, 0].set(0.0)
+
+    def hidden(config):
+        variables = {"params": params, "taps": {"head_mask": head_mask_LH}}
+        return jax.jit(lambda: Encoder(config).apply(variables, *batch.values()))().hidden
+
+    by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path))
+    np.testing.assert_allclose(hidden(by_kernel), hidden(CONFIG), rtol=1e-4, atol=1e-5)

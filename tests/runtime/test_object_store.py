@@ -120,22 +120,10 @@ def test_a_checkpoint_in_a_bucket_counts_once_it_has_its_mark(store, folder):
     assert Workdir.at(folder).saved_steps() == [20, 100]
 
 
-def test_a_file_is_created_once(store, folder):
-    assert storage.create(folder / "new", b"mine")
-    assert not storage.create(folder / "new", b"yours")
-    assert storage.read_bytes(folder / "new") == b"mine"
-
-
 def test_an_upload_whose_answer_is_lost_is_complete(store, folder):
     failing(store, "write", [LOST])
     storage.write_bytes(folder / "new", b"new")
     assert store.content("run/new") == b"new"
-
-
-def test_a_lock_is_taken_although_the_answer_was_cut(store, folder):
-    failing(store, "write", [CUT])
-    with lease(folder / ".lock") as lock:
-        lock.verify()
 
 
 def test_a_journal_and_the_lock_on_this_protocol(store, folder):

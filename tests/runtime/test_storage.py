@@ -255,10 +255,6 @@ def test_errors_of_an_object_store(monkeypatch):
             raise UserError("mine")
 
 
-def test_local_folders_are_not_urls(tmp_path):
-    assert not storage.is_remote(tmp_path) and storage.is_remote(epath.Path("gs://bucket/x"))
-
-
 class HttpError(Exception):
     """As libraries for object stores raise it: no OSError, with the status of the answer."""
 

@@ -17,6 +17,7 @@ from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 from bertjax.training.teachers import open_teachers
+from tests import runs
 
 SOFT = {"soft": SoftLogits()}
 NO_LOSS = {"soft": SoftLogits(factor=0.0)}
@@ -83,3 +84,14 @@ class Own(MaskedLM):
 def test_a_teacher_with_an_effect_is_read(objective):
     with pytest.raises(UserError, match="no/such/folder"):
         open_teachers(Config(tasks={"mine": Task(objective)}))
+
+
+@pytest.mark.slow
+def test_devices_compare_the_whole_batch():
+    results = runs.on_devices(8, "tests.training.contrast_on_eight_devices")
+    plain = results.pop("plain")
+    assert plain["loss"] > 2.0 and plain["evaluated"] > 2.0, "of ten pairs; one device has two at most"
+    assert len(results) == 4
+    for layout, difference in results.items():
+        assert difference["loss"] < 1e-5 and difference["evaluated"] < 1e-5, layout
+        assert difference["right"] == 0 and difference["gradient"] < 1e-5, layout

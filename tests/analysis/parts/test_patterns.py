@@ -69,11 +69,6 @@ def test_a_map_of_each_class_is_recognized(name, share):
     assert np.mean(classes == CLASSES.index(name)) >= 0.95, [CLASSES[number] for number in classes]
 
 
-def test_a_flat_map_has_no_feature():
-    batch, is_special = batch_of(20, 9)
-    assert np.abs(features(np.full((1, 1, 20, 20), 0.05, np.float32), batch, is_special)).max() < 1e-6
-
-
 def features_by_loops(weights_TT: np.ndarray, segments_T: np.ndarray, special_T: np.ndarray) -> np.ndarray:
     """The definitions of `bertjax.analysis.parts.patterns`, cell by cell."""
     n = len(weights_TT)

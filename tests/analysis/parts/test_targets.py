@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.analysis import series
 from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
-from bertjax.analysis.parts.targets import Targets, groups_of
+from bertjax.analysis.parts.targets import Targets
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from bertjax.models import attention
@@ -54,12 +54,6 @@ def derivatives(pretrained, masked) -> np.ndarray:
 
     gradient_LBTHD = jax.jit(jax.grad(loss))(jnp.zeros_like(values_LBTHD))
     return np.einsum("lbihd,lbjhd->lbhij", gradient_LBTHD, values_LBTHD)
-
-
-def test_kinds_of_tokens(pretrained, kinds):
-    names = {pretrained.tokenizer.piece(token): KINDS[kind] for token, kind in enumerate(kinds)}
-    assert (names["."], names[","], names["[CLS]"], names["[SEP]"]) == ("punctuation", "punctuation", "[CLS]", "[SEP]")
-    assert names["the"] == names["[MASK]"] == names["[PAD]"] == "other"
 
 
 def statistics_by_loops(attended, kinds, special_ids):
@@ -184,17 +178,6 @@ def test_packed_rows_have_the_sums_of_single_rows(pretrained, texts, kinds):
         for name in alone:
             for one, other in zip(alone[name], packed[name], strict=True):
                 np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4, err_msg=name)
-
-
-def test_heads_of_two_kinds_are_two_groups():
-    distances = np.full((8, 8), 0.5)
-    distances[:4, :4] = distances[4:, 4:] = 0.05
-    np.fill_diagonal(distances, 0.0)
-    groups, points = groups_of(distances, layers=2)
-    np.testing.assert_array_equal(groups, [[1, 1, 1, 1], [2, 2, 2, 2]])
-    assert points.shape == (2, 2, 4)
-    gap = np.linalg.norm(points[:, 0].mean(axis=1) - points[:, 1].mean(axis=1))
-    assert gap == pytest.approx(np.sqrt(0.5), rel=0.1)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """Over training: the numbers of parts as series over steps, seeds side by side, and the loss with its interval."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,15 +9,13 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis import drawing, running, series
+from bertjax.analysis import drawing, series
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Part, Result
-from bertjax.analysis.parts import training
 from bertjax.analysis.parts.training import Training
 from bertjax.analysis.subject import open_subjects
 from bertjax.cli import analyze
 from bertjax.runtime.command_line import exit_code_of
-from bertjax.runtime.errors import UserError
 
 LAYERS, HEADS = 2, 3
 
@@ -181,24 +178,6 @@ def test_the_numbers_of_other_parts_are_drawn(result):
     )
 
 
-def test_layers_are_counted_by_the_depth_of_their_own_model():
-    subjects = [checkpoint(run, step, layers, layers=layers) for run, layers in (("a", 2), ("b", 4)) for step in (0, 1)]
-    numbers = {s.label: {"entropy": [float(s.step + n) for n in range(s.encoder.layers)]} for s in subjects}
-    groups = series.seeds_of(subjects)
-    figures = training._part_figures("toy", series.series_of(Result(numbers), groups), groups)
-    drawn = [figure.draw().axes[0].get_legend_handles_labels()[1] for figure in figures]
-    assert drawn == [["layer 1", "layer 2"], ["layer 1", "layer 2", "layer 3", "layer 4"]]
-
-
-def test_axes_that_are_not_layers_are_not_followed():
-    """A curve of 11 shares, in a model of 10 layers."""
-    subject = checkpoint("run", 1, layers=10)
-    numbers = {subject.label: {"shares": [1.0] * 11, "of_shares": {"loss": [2.0] * 11, "best": 3.0}, "all": [4.0] * 11}}
-    arrays = {f"{subject.label}/shares_loss": np.ones(11)}
-    result = Result(numbers, arrays, other_axes=frozenset({"shares", "of_shares", "shares_loss"}))
-    assert series.values_of(result, subject).keys() == {("of_shares", "best"), ("all",)}
-
-
 class Steps(Part):
     """A part whose number is the step."""
 
@@ -222,10 +201,3 @@ def test_the_page_of_a_run(two_seeds, tmp_path, monkeypatch, capsys):
     export = str(two_seeds / "seed=0" / "export")
     assert exit_code_of(lambda: analyze.main([export, *arguments[1:], "--parts=training"])) == 2
     assert "is not a checkpoint of a run; name RUN@* for all that it kept" in capsys.readouterr().err
-
-
-def test_a_model_that_is_no_checkpoint_is_left_out(pretrained, texts):
-    assert Training().missing(pretrained, [texts]).startswith("is not a checkpoint of a run")
-    assert Training().missing(dataclasses.replace(pretrained, step=0), [texts]) == ""
-    with pytest.raises(UserError, match="is not a checkpoint"):
-        running.run_part("training", pretrained, ["one sentence"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from bertjax.analysis.probing.linear_probe import Labels, control_labels, portions, probe, work
+from bertjax.analysis.probing.linear_probe import Labels, control_labels, probe, work
 
 WORDS, HELDOUT, WIDTH, CLASSES = 1500, 500, 12, 5
 
@@ -56,12 +56,6 @@ def test_majority_is_the_most_frequent_class_of_the_training_labels():
     train, heldout = np.repeat([2, 1], [25, 15])[:, None], np.repeat([2, 1], [4, 36])[:, None]
     probed = probe(Labels(states, train.astype(np.int32)), Labels(states, heldout.astype(np.int32)), 3, seed=0)
     assert probed.majority == pytest.approx([0.1])
-
-
-def test_portions_grow_and_end_with_all():
-    assert portions(100_000) == [100, 200, 400, 800, 1600, 3200, 6250, 12500, 25000, 50000, 100_000]
-    assert portions(100) == [25, 50, 100]
-    assert portions(10) == [10]
 
 
 def test_control_labels_belong_to_types_and_have_the_frequencies_of_the_labels():

@@ -11,7 +11,6 @@ from bertjax.analysis.probing.structural_probe import (
     fit,
     score,
     score_chain,
-    spanning_tree,
     tree_distances,
     work,
 )
@@ -102,17 +101,6 @@ def kruskal(distances: np.ndarray) -> set[tuple[int, int]]:
             edges.add((i, j))
             group = [group[i] if number == group[j] else number for number in group]
     return edges
-
-
-def test_punctuation_is_no_part_of_the_tree():
-    """word , word word .  with the comma and the period below the last word."""
-    distances = tree_distances([4, 4, 4, 0, 4])
-    assert spanning_tree(distances, np.array([1, 0, 1, 1, 0], bool)) == {(0, 3), (2, 3)}
-    assert spanning_tree(distances, np.array([1, 0, 0, 0, 0], bool)) == set()
-
-
-def test_words_at_one_place_are_still_joined():
-    assert len(spanning_tree(np.zeros((4, 4)), np.ones(4, bool))) == 3
 
 
 def test_the_chain_is_right_about_neighbors():

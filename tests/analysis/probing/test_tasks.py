@@ -1,11 +1,19 @@
-"""Labeled files as tasks of probes: words with labels and trees, texts with labels."""
+"""Tasks of probes, senses and contextuality."""
+
+import re
 
 import numpy as np
 import pytest
 
+from bertjax.analysis.probing import senses
+from bertjax.analysis.probing.contextuality import Sample, measure, sample
 from bertjax.analysis.probing.tasks import labeled_task, sentences_of, units_of
+from bertjax.data import tokenizer
+from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
+from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
 
 # (word, upos, head) of sentences; `kings` is three pieces or more in a small vocabulary.
@@ -65,24 +73,6 @@ def test_pooling_of_words_and_texts(path, tokens, tmp_path):
     assert len(cls) == len(texts.train) and set(cls.tolist()) == {tokens.cls_id}
 
 
-def test_a_third_is_held_out_of_a_single_file(path):
-    task = labeled_task("a", Tagged(heldout=path), examples=0, seed=0)
-    places = [{record["_where"] for record in part} for part in (task.train, task.heldout)]
-    assert len(task.train) == 4 and len(task.heldout) <= 2 and not places[0] & places[1]
-    assert len(labeled_task("a", Tagged(heldout=path), examples=3, seed=0, heldout=path).train) == 3
-
-
-def test_the_unit_of_a_classified_file_is_the_text(tmp_path, tokens):
-    path = tmp_path / "b.tsv"
-    path.write_text("sentence\tlabel\nThe king sleeps.\tgood\nIt was a king.\tbad\nIt was.\tugly\n")
-    task = labeled_task("b", LabeledText(heldout=str(path)), examples=0, seed=0, heldout=str(path))
-    units = units_of(task, task.train, tokens, longest=32)
-    np.testing.assert_array_equal(units.unit_of, units.ragged.token_examples)
-    assert not task.has_trees and not units.types
-    labels = [task.classes[label] for label in units.labels]
-    assert labels == [record["label"] for record in task.train]
-
-
 @pytest.mark.parametrize("heads", [[2, 1, 0], [0, 0, 1], [0, 4, 1], [3, 3, "_"]])
 def test_a_file_whose_heads_are_no_tree_is_probed_for_labels_only(tmp_path, heads):
     path = tmp_path / "c.conllu"
@@ -98,3 +88,140 @@ def test_labels_that_only_the_second_file_has_are_left_out(path, tmp_path):
     assert [record["words"] for record in task.heldout] == [["king"]]
     with pytest.raises(UserError, match="1 classes to probe"):
         labeled_task("a", Tagged(heldout=str(other)), examples=1, seed=0)
+
+
+def write(path, rows) -> str:
+    path.write_text("\n".join("\t".join(row) for row in [senses.COLUMNS, *rows]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_pseudo_words_are_told_apart_by_vectors_of_the_original_words(tmp_path, tokens, sentences):
+    """`it` and `the` become one word; its vector is that of the original word in layer 1, noise in layer 0."""
+    rows = []
+    for sentence in sentences:
+        found = {word.lower() for word in re.findall(r"\b(it|the)\b", sentence, re.IGNORECASE)}
+        if len(found) == 1:
+            [sense] = found
+            pseudo = re.sub(rf"\b{sense}\b", "itthe", sentence, flags=re.IGNORECASE)
+            rows.append(("itthe", sense, pseudo.replace('"', "")))
+    records = senses.read(write(tmp_path / "pseudo.tsv", rows[:60]))
+    assert {record["sense"] for record in records} == {"it", "the"}
+    ragged, places = senses.encode(records, tokens, longest=32)
+    first = tokens.encode(["itthe"])[0][0]
+    assert set(ragged.tokens[places]) == {first}
+    assert ragged.lengths.max() <= 32
+
+    random = np.random.default_rng(0)
+    states = random.normal(size=(len(records), 2, 16))
+    states[:, 1] += [5 * np.eye(16)[int(record["sense"] == "it")] for record in records]
+    accuracy, baseline = senses.score(states, records)
+    assert accuracy[1] == 1
+    shares = np.mean([record["sense"] == "it" for record in records])
+    assert baseline == pytest.approx(max(shares, 1 - shares))
+    assert accuracy[0] == pytest.approx(shares**2 + (1 - shares) ** 2, abs=0.2)
+
+
+def test_the_nearest_other_occurrence_of_the_same_word_decides():
+    records = [{"word": word, "sense": sense} for word, sense in ("aX", "aX", "aY", "aY", "bX", "bZ", "aW")]
+    # Only X and Y of the word a have two occurrences, so four occurrences count.
+    states = np.array([[1, 0], [1, 0.1], [1, 0.05], [0, 1], [0, 1], [1, 0], [0, 1]], float)[:, None]
+    accuracy, baseline = senses.score(states, records)
+    # Nearest: 0 -> 2 (Y, wrong), 1 -> 2 (Y, wrong), 2 -> 0 or 1 (X, wrong), 3 -> 6 (W, wrong).
+    assert accuracy == [0]
+    states[2, 0] = [0, 2]
+    assert baseline == 0.5
+    assert senses.score(states, records)[0] == [1]
+
+
+@pytest.mark.parametrize(
+    "rows, message",
+    [
+        ([("bank", "river", "The shore."), ("bank", "money", "The bank.")], "is not in"),
+        ([("bank", "", "The bank.")], "has no sense"),
+        ([("bank", "river", "The bank."), ("shore", "sea", "The shore.")], "no word with two senses"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, rows, message):
+    path = write(tmp_path / "bad.tsv", rows)
+    with pytest.raises(UserError, match=message) as error:
+        senses.read(path)
+    assert "bad.tsv" in str(error.value)
+
+
+def test_a_word_has_the_pieces_of_its_sentence():
+    """Also for a byte-level BPE that puts no space before a text, and for a word that a prefix precedes."""
+    corpus = ["the old harbour, the harbour of the unharbour"] * 20
+    trained = tokenizer.train(corpus, TokenizerConfig(kind="byte_bpe", vocab_size=280))
+    published = HuggingFaceTokenizer(_without_prefix_space(trained.model))
+    sentence = "the old harbour, the unharbour"
+    records = [{"word": word, "sense": "x", "sentence": sentence} for word in ("the", "harbour", "unharbour")]
+    ragged, places = senses.encode(records, published, longest=64)
+    running = published.encode_flat([records[0]["sentence"]])[0].tolist()
+    for number, record in enumerate(records):
+        start, stop = ragged.offsets[number] + 1, ragged.offsets[number + 1] - 1
+        assert ragged.tokens[start:stop].tolist() == running
+        word = f" {record['word']}"
+        assert published.decode(ragged.tokens[places[number] : stop]).startswith(word.strip())
+        assert published.piece(ragged.tokens[places[number]]).startswith("\u0120")
+
+
+# 0 to 4 are special; 20 to 24 continue a word.
+VOCABULARY = Vocabulary(25, 0, 1, 2, 3, special_ids=(0, 1, 2, 3, 4), continuation_ids=(20, 21, 22, 23, 24))
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def constructed(states: np.ndarray, types, sentences, is_random) -> Sample:
+    return Sample(np.arange(len(states)), np.array(types), np.array(sentences), np.array(is_random, bool))
+
+
+def test_measures_are_their_definitions():
+    random = np.random.default_rng(0)
+    states = random.normal(size=(30, 6)) + 0.5
+    types, sentences = np.arange(30) % 4 - 1, np.arange(30) % 5 - 1
+    words = constructed(states, types, sentences, np.arange(30) % 2)
+    measured = measure(states, words)
+
+    def pairs(part):
+        return np.mean([cosine(a, b) for i, a in enumerate(part) for j, b in enumerate(part) if i != j])
+
+    def principal(part):
+        values = np.linalg.svd(part - part.mean(axis=0), compute_uv=False) ** 2
+        return values[0] / values.sum()
+
+    of_type = [states[types == number] for number in range(3)]
+    of_sentence = [states[sentences == number] for number in range(4)]
+    drawn = states[1::2]
+    assert measured.self_similarity == pytest.approx(np.mean([pairs(part) for part in of_type]))
+    assert measured.explained_variance == pytest.approx(np.mean([principal(part) for part in of_type]))
+    assert measured.anisotropy == pytest.approx(pairs(drawn))
+    assert measured.random_variance == pytest.approx(principal(drawn))
+    intra = [np.mean([cosine(word, part.mean(axis=0)) for word in part]) for part in of_sentence]
+    assert measured.intra_sentence_similarity == pytest.approx(np.mean(intra))
+    assert measured.adjusted["self_similarity"] == pytest.approx(measured.self_similarity - measured.anisotropy)
+
+
+def test_static_vectors_have_self_similarity_one_and_no_variance():
+    static = np.random.default_rng(0).normal(size=(4, 50))[np.arange(40) % 4]
+    measured = measure(static, constructed(static, np.arange(40) % 4, np.arange(40) // 4, np.arange(40) < 4))
+    assert measured.self_similarity == pytest.approx(1)
+    assert np.isnan(measured.explained_variance)
+    assert measured.adjusted["self_similarity"] == pytest.approx(1 - measured.anisotropy)
+
+
+def test_sample_takes_whole_words_from_different_sentences():
+    """Token 5 is alone, 6 always continued by 20; 7 is in four sentences only; 8 twice in each sentence."""
+    texts = [[5, 6, 20, 8, 8, *([7] if number < 4 else [])] for number in range(9)]
+    ragged = add_special_tokens(texts, None, VOCABULARY, {})
+    words = sample(ragged, VOCABULARY, seed=0)
+    tokens, examples = ragged.tokens[words.tokens], ragged.token_examples[words.tokens]
+    assert set(tokens[words.types >= 0]) == {5, 8}
+    for number in range(2):
+        assert sorted(examples[words.types == number]) == list(range(9))
+    assert not {1, 2, 20} & set(tokens)  # [CLS], [SEP] and continuations
+    assert sorted(examples[words.is_random]) == list(range(9))
+    for number in range(9):  # all words of a sentence
+        [example] = set(examples[words.sentences == number])
+        assert np.sum(words.sentences == number) == len(texts[example]) - 1

@@ -13,9 +13,16 @@ from bertjax.models import cut
 from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.objectives.distill import replacing
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.hidden import HiddenStates
+from bertjax.objectives.distill.losses.logits import SoftLogits
+from bertjax.objectives.distill.losses.output import OutputCosine
+from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.runtime.errors import UserError
 from tests import batches
 
@@ -146,3 +153,30 @@ def test_layers_keep_the_pattern_of_local_and_global_ones():
         UserError, match="layer 2 is global, and place 1 is for one that is local; choose a model.layers"
     ):
         bound(of(6, every=2)).predecessor_config(of(3, every=2))
+
+
+TEACHER = dataclasses.replace(batches.ENCODER, **batches.RELATIVE)
+STUDENT = dataclasses.replace(TEACHER, layers=1)
+
+
+def distilled(objective, **losses) -> Distilled:
+    params = batches.filled(batches.param_shapes(MaskedLM(), TEACHER))
+    return Distilled(objective, "a", losses).bind_teacher(Teacher(TEACHER, params, "a tokenizer", Path("a")))
+
+
+@pytest.mark.parametrize("loss", [OutputCosine(), HiddenStates(), TokenLogits()])
+def test_states_of_an_objective_that_predicts_from_it_are_not_compared(loss):
+    objective = distilled(PermutationLM(), states=loss)
+    with pytest.raises(UserError, match="^PermutationLM predicts from a second stream, .*; use kind=logits$"):
+        objective.flops_parts(STUDENT)
+    assert distilled(PermutationLM(), soft=SoftLogits()).teacher_config(STUDENT).layers == TEACHER.layers
+
+
+def test_a_masked_lm_does_not_read_it():
+    objective, batch = distilled(MaskedLM(), cosine=OutputCosine(), soft=TokenLogits()), batches.make(rows=2)
+    params = batches.filled(batches.param_shapes(objective, STUDENT), scale=0.2)
+    model, frozen = objective.model(STUDENT), objective.frozen_params(STUDENT)
+    sums, _ = jax.jit(lambda params: objective.terms(model, params, frozen, batch, None, False))(params)
+    assert sums["cosine"] > 0 and sums["soft"] > 0
+    with pytest.raises(UserError, match="read hidden do not support; use kind=logits or output, or token_logits"):
+        distilled(MaskedLM(), states=HiddenStates()).teacher_config(STUDENT)

@@ -1,6 +1,7 @@
-"""Causal language modeling: what a token sees, what it predicts, and that everything that opens the model knows it."""
+"""The next token, and masked diffusion."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +12,20 @@ import bertjax
 from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
+from bertjax.data.batch import Draw, place
+from bertjax.data.masking import UniformMasking, mask
+from bertjax.inference.likelihood import is_causal
 from bertjax.models import replacing
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.objectives.pretraining.diffusion import MaskedDiffusion
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.next_token import MaskedNextToken, NextToken
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
-from tests import batches
+from tests import batches, ragged
 from tests.interop import models
 from tests.objectives import groups
 
@@ -144,3 +151,162 @@ def test_what_cannot_read_in_this_order_is_refused():
     with pytest.raises(ValueError, match="rank_BT is an order of its own"):
         zeros = jnp.zeros((1, 4), jnp.int32)
         jax.eval_shape(lambda: relative.init(jax.random.key(0), zeros, rank_BT=zeros, read_BK=zeros))
+
+
+NEXT_TOKEN_ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)
+LENGTHS, ROWS = [9, 5, 12], [[0, 1], [2, -1]]
+
+
+def made(objective):
+    inputs = groups.examples(LENGTHS, labels={})
+    batch = groups.batch_of(objective, inputs, ROWS)
+    params = batches.filled(batches.param_shapes(objective, NEXT_TOKEN_ENCODER, batch))
+    return batch, params
+
+
+def test_the_causal_task_computes_what_a_causal_encoder_does():
+    batch, params = made(NextToken())
+    model, causal = (
+        NextToken().model(NEXT_TOKEN_ENCODER),
+        CausalLM().model(dataclasses.replace(NEXT_TOKEN_ENCODER, direction="left_to_right")),
+    )
+    np.testing.assert_array_equal(NextToken().apply(model, params, batch), CausalLM().apply(causal, params, batch))
+
+
+@pytest.mark.slow
+def test_a_masked_token_is_predicted_from_the_state_before_it():
+    batch, params = made(MaskedNextToken())
+    model = MaskedNextToken().model(NEXT_TOKEN_ENCODER)
+    [logits_BKV] = MaskedNextToken().apply(model, params, batch).values()
+
+    # The same parameters under the name of masked language modeling's head, read at every column.
+    every_BK = np.broadcast_to(np.arange(groups.T, dtype=np.int32), batch["tokens_BT"].shape)
+    renamed = params | {"heads": {"mlm": params["heads"]["clm"]}}
+    all_BTV = MaskedLM().apply(MaskedLM().model(NEXT_TOKEN_ENCODER), renamed, batch | {"mlm_positions_BK": every_BK})[
+        "mlm"
+    ]
+    used = 0
+    for row, slot in zip(*np.nonzero(batch["mntp_weights_BK"]), strict=True):
+        column = batch["mntp_positions_BK"][row, slot]
+        np.testing.assert_allclose(logits_BKV[row, slot], all_BTV[row, column - 1], atol=1e-5)
+        assert batch["examples_BT"][row, column - 1] == batch["examples_BT"][row, column]
+        used += 1
+    assert used >= len(LENGTHS)
+
+
+def test_the_first_token_of_an_example_is_not_predicted():
+    """Without a [CLS] in front, the state before it belongs to another example."""
+    inputs = groups.examples(LENGTHS, labels={})
+    inputs = dataclasses.replace(inputs, special=np.zeros_like(inputs.special))
+    objective = MaskedNextToken()
+    objective = dataclasses.replace(objective, masking=dataclasses.replace(objective.masking, rate=0.9))
+    batch = groups.batch_of(objective, inputs, ROWS)
+    columns_BK, used_BK = batch["mntp_positions_BK"], batch["mntp_weights_BK"] > 0
+    indices_BK = np.take_along_axis(batch["positions_BT"], columns_BK, axis=1)
+    assert used_BK.sum() >= 0.9 * sum(LENGTHS) - 2 * len(LENGTHS) and indices_BK[used_BK].min() == 1
+    # A token that is not predicted is not hidden from the others either.
+    is_first_BT = (batch["positions_BT"] == 0) & (batch["examples_BT"] > 0)
+    assert not (batch["tokens_BT"][is_first_BT] == ragged.VOCABULARY.mask_id).any()
+
+
+@pytest.mark.parametrize(
+    "kinds, direction, expected",
+    [
+        (["masked_next_token"], "bidirectional", False),
+        (["masked_next_token", "next_token"], "bidirectional", True),
+        (["next_token"], "bidirectional", True),
+        (["causal"], "left_to_right", True),
+    ],
+)
+def test_only_a_model_that_was_trained_so_is_scored_from_left_to_right(kinds, direction, expected):
+    """All of them have the same head."""
+    tokens = models.trained()
+    tasks = {kind: {"objective": {"kind": kind}, "examples": {"kind": "full_sentences"}} for kind in kinds}
+    size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 40, "direction": direction}
+    config = from_dict({"model": size, "tasks": tasks, "stages": [{"seq_len": 40}]})
+    export = Export(to_dict(config), config.encoder(tokens.vocab_size, "cpu"), {"heads": {"clm": {}}}, tokens, {})
+    assert is_causal(export) is expected
+
+
+DIFFUSION_OBJECTIVE = MaskedDiffusion()
+DIFFUSION_ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)
+MASK = ragged.VOCABULARY.mask_id
+
+
+def placed(lengths: list[int], epoch: int = 0):
+    """Return examples of these lengths, one a row, and a draw."""
+    examples = groups.examples(lengths, labels={})
+    rows_BN = np.arange(len(lengths))[:, None]
+    return place(examples, rows_BN, groups.T, ragged.VOCABULARY), Draw(3, np.full(len(lengths), epoch))
+
+
+def chosen_counts(lengths: list[int], epoch: int, masking: UniformMasking = DIFFUSION_OBJECTIVE.masking) -> np.ndarray:
+    examples, draw = placed(lengths, epoch)
+    return np.bincount(examples.ragged.token_examples, mask(examples, draw, masking).chosen, minlength=len(lengths))
+
+
+def test_the_number_of_predicted_tokens_is_uniform():
+    counts = np.concatenate([chosen_counts([8] * 20, epoch) for epoch in range(200)])  # 6 tokens and two symbols
+    times = np.bincount(counts.astype(int), minlength=7)
+    assert times[0] == 0 and times.sum() == 4000
+    np.testing.assert_allclose(times[1:], 4000 / 6, atol=4 * np.sqrt(4000 / 6))
+
+
+def test_a_lower_rate_bounds_the_number():
+    masking = UniformMasking(rate=0.5)
+    counts = np.concatenate([chosen_counts([8] * 20, epoch, masking) for epoch in range(20)])
+    assert set(counts.astype(int)) == {1, 2, 3}
+
+
+def test_weights_sum_to_the_maskable_tokens_whatever_was_drawn():
+    """So every example counts by its length, and the loss is in nats per token of the text."""
+    for epoch in range(5):
+        examples, draw = placed([8, 5, 12, 2], epoch)
+        features = DIFFUSION_OBJECTIVE.features(examples, draw)
+        np.testing.assert_allclose(DIFFUSION_OBJECTIVE.weights(features)["diffusion"], 6 + 3 + 10, rtol=1e-6)
+        assert not features["diffusion_dropped_B"].any()
+
+
+@pytest.mark.slow
+def test_the_expected_loss_is_the_mean_over_all_orders():
+    """The chain rule in every order of four tokens, against all subsets that the objective can draw."""
+    examples, _ = placed([6])
+    original = examples.ragged.tokens
+    words = np.flatnonzero(~examples.ragged.special)
+    core = groups.batch_of(DIFFUSION_OBJECTIVE, groups.examples([6], labels={}), [[0]])
+    model = DIFFUSION_OBJECTIVE.model(DIFFUSION_ENCODER)
+    params = batches.filled(batches.param_shapes(DIFFUSION_OBJECTIVE, DIFFUSION_ENCODER, core))
+
+    @jax.jit
+    def log_probabilities(tokens_BT):
+        every = np.arange(groups.T, dtype=np.int32)[None]
+        batch = core | {"tokens_BT": tokens_BT, "diffusion_positions_BK": every}
+        return jax.nn.log_softmax(DIFFUSION_OBJECTIVE.apply(model, params, batch)["diffusion"][0])
+
+    def log_of(hidden: frozenset[int], token: int) -> float:
+        """log p(token | the tokens that are not hidden)"""
+        tokens_T = core["tokens_BT"][0].copy()
+        tokens_T[: len(original)] = original
+        tokens_T[list(hidden)] = MASK
+        return float(log_probabilities(tokens_T[None])[token, original[token]])
+
+    orders = [
+        -sum(log_of(frozenset(order[place:]), token) for place, token in enumerate(order))
+        for order in itertools.permutations(words.tolist())
+    ]
+
+    # All draws of the objective: a number l, then a subset of that size, each with weight n / l on its tokens.
+    losses, n = {}, len(words)
+    for number in range(1, n + 1):
+        for subset in itertools.combinations(words.tolist(), number):
+            losses[subset] = -n / number * sum(log_of(frozenset(subset), token) for token in subset)
+    by_number = [np.mean([loss for subset, loss in losses.items() if len(subset) == size]) for size in range(1, n + 1)]
+    np.testing.assert_allclose(np.mean(by_number), np.mean(orders), rtol=1e-5)
+
+    # What the objective computes for a draw is one of these losses.
+    for epoch in range(4):
+        examples, draw = placed([6], epoch)
+        batch = core | DIFFUSION_OBJECTIVE.features(examples, draw)
+        subset = tuple(np.flatnonzero(batch["tokens_BT"][0] == MASK).tolist())
+        sums, _ = DIFFUSION_OBJECTIVE.terms(model, params, None, batch, None, False)
+        np.testing.assert_allclose(sums["diffusion"], losses[subset], rtol=1e-5)

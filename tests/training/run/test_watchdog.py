@@ -1,18 +1,30 @@
-"""The watchdog: late steps are logged, and a run that hangs ends by itself, with the stacks of all threads."""
+"""Signs of life: watchdog, heartbeat, failures and events."""
 
+import errno
 import itertools
 import json
 import logging
+import signal
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 from etils import epath
 
+from bertjax.runtime.command_line import code_for
+from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.runtime.storage import StorageError
 from bertjax.training.run import heartbeat as heartbeats
+from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
+from bertjax.training.run.failures import Failures, NotFinite, explained
 from bertjax.training.run.heartbeat import Heartbeat
+from bertjax.training.run.notify import Notifier, end_of
 from bertjax.training.run.watchdog import TRAINING, Watchdog
+from bertjax.training.run.workdir import read_jsonl
+from tests import runs
 from tests.training.run.watched_clock import WatchedClock
 from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
@@ -178,3 +190,206 @@ def test_a_blocked_interpreter_ends_too():
 )
 def test_progress_or_a_state_without_a_limit_does_not(body, hang_timeout):
     assert outcome(body, hang_timeout) == (0, "it went on\n")
+
+
+def exit_code(folder, checkpoint: int, step: int, error: Exception) -> int:
+    """The exit code of a start that fails."""
+    return code_for(Failures(epath.Path(folder / "failures.jsonl"), checkpoint).judge(step, error))
+
+
+def test_the_same_step_from_the_same_checkpoint_fails_again(tmp_path):
+    failure = NotFinite("loss is not finite")
+    assert exit_code(tmp_path, 10, 17, failure) == 1
+    assert exit_code(tmp_path, 10, 17, failure) == 3
+    assert exit_code(tmp_path, 10, 18, failure) == 1, "another step"
+    assert exit_code(tmp_path, 20, 18, failure) == 1, "another checkpoint"
+    assert exit_code(tmp_path, 20, 18, failure) == 3
+    records = read_jsonl(epath.Path(tmp_path / "failures.jsonl"))
+    assert [(record["checkpoint"], record["step"]) for record in records] == [
+        (10, 17),
+        (10, 17),
+        (10, 18),
+        (20, 18),
+        (20, 18),
+    ]
+    assert {record["reason"] for record in records} == {"loss is not finite"}
+
+
+def test_the_message_names_both_and_the_way_out(tmp_path):
+    Failures(epath.Path(tmp_path / "failures.jsonl"), 10).judge(17, ValueError("a defect"))
+    again = Failures(epath.Path(tmp_path / "failures.jsonl"), 10).judge(17, ValueError("a defect"))
+    assert str(again).startswith(
+        "step 17 failed twice from checkpoint 10 (a defect); the same command would fail again"
+    )
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        (Unavailable("503"), 75),
+        (UserError("bad input"), 2),
+        (RunFailed("another process"), 1),
+        (OSError("disk"), 1),
+        # What a chip that fails raises; a launcher may find another one.
+        (jax.errors.JaxRuntimeError("INTERNAL: Core halted unexpectedly"), 1),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: TPU worker is gone"), 1),
+    ],
+)
+def test_what_may_pass_never_counts(tmp_path, error, code):
+    assert [exit_code(tmp_path, 10, 17, error) for _ in range(3)] == [code] * 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_record_that_cannot_be_written_does_not_hide_the_failure(tmp_path, caplog):
+    failures = Failures(epath.Path(tmp_path / "failures.jsonl"), 10)
+    (tmp_path / "failures.jsonl").mkdir()
+    error = NotFinite("loss is not finite")
+    assert failures.judge(17, error) is error
+    assert "cannot be written" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_twice_ends_in_code_3(flags, tmp_path, capsys):
+    """The first update is so large that no later loss is finite."""
+    too_fast = ["--config.optimizer.learning_rate=1e30", "--config.optimizer.warmup_steps=0", f"--workdir={tmp_path}"]
+    assert runs.call(*flags, *too_fast) == 1
+    assert runs.call(*flags, *too_fast) == 3
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: step 1 failed twice from checkpoint 0 (loss, ")
+    assert runs.call(*flags, *too_fast, "--config.runtime.max_skipped=1") == 1, "step 3"
+
+
+def test_a_step_that_does_not_fit_into_memory_names_the_settings(tmp_path):
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        jax.block_until_ready(jax.jit(lambda: jnp.zeros(1 << 50))())
+    explained_error = explained(error.value, 7)
+    assert isinstance(explained_error, RunFailed) and str(explained_error).startswith(
+        "step 7 does not fit into memory ("
+    )
+    assert "set runtime.micro_tokens" in str(explained_error) and "\n" not in str(explained_error)
+    other = ValueError("a bug")
+    assert explained(other, 7) is other
+
+    for kind in (RunFailed, FailedAgain):
+        judged = Failures(epath.Path(tmp_path / "failures.jsonl"), 5).judge(7, error.value)
+        assert type(judged) is kind and str(judged).startswith(str(explained_error))
+
+
+# It ends only when it is killed, and so does its child.
+ENDLESS = "sh -c 'sleep 10000 & wait'"
+
+RECORD = """
+import json, os, sys
+variables = {name: value for name, value in os.environ.items() if name.startswith("BERTJAX_")}
+print(json.dumps([variables, json.load(sys.stdin)]), file=open(sys.argv[1], "a"))
+"""
+
+
+@pytest.fixture
+def clock_of_notify(monkeypatch) -> Clock:
+    """The clock of notifiers, which stands still."""
+    clock_of_notify = Clock()
+    monkeypatch.setattr(notify, "time", clock_of_notify)
+    return clock_of_notify
+
+
+@pytest.fixture
+def patient(monkeypatch) -> None:
+    """Let notifiers wait for a command however slow it is."""
+    monkeypatch.setattr(notify, "_COMMAND_SECONDS", LIMIT_SECONDS)
+    monkeypatch.setattr(notify, "_CLOSING_SECONDS", LIMIT_SECONDS)
+
+
+@pytest.fixture
+def recorder(tmp_path, patient, monkeypatch):
+    """The command line of a program that writes what it gets to `events`; it is waited for however slow it is."""
+    monkeypatch.delenv("BERTJAX_TEST_PATIENCE", raising=False)  # it writes the variables of bertjax
+    (tmp_path / "record.py").write_text(RECORD)
+    return f"{sys.executable} '{tmp_path}/record.py' '{tmp_path}/events'"
+
+
+def events(tmp_path) -> list:
+    return [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+
+
+def test_the_command_gets_each_event_in_order(recorder, clock_of_notify, tmp_path, caplog):
+    with Notifier(recorder, "gs://bucket/run") as notifier:
+        notifier("saved", 10)
+        notifier("spike", 12, name="mlm_loss")
+        notifier("finished")
+    (first_variables, first), (_, second), (last_variables, last) = events(tmp_path)
+    assert first_variables == {"BERTJAX_EVENT": "saved", "BERTJAX_STEP": "10", "BERTJAX_WORKDIR": "gs://bucket/run"}
+    assert first == {"event": "saved", "step": 10, "workdir": "gs://bucket/run", "time": clock_of_notify.now}
+    assert (second["event"], second["step"], second["name"]) == ("spike", 12, "mlm_loss")
+    assert (last["event"], last["step"], last_variables["BERTJAX_STEP"]) == ("finished", 12, "12")
+    assert not caplog.records
+
+
+def test_a_run_that_raises_has_failed(recorder, tmp_path):
+    with pytest.raises(ValueError), Notifier(recorder, "run"):
+        raise ValueError("the first line\nthe second")
+    [(_, failed)] = events(tmp_path)
+    assert (failed["event"], failed["message"]) == ("failed", "the first line")
+
+
+@pytest.mark.parametrize(
+    "error, end",
+    [
+        (Unavailable("503"), "stopped"),
+        (StorageError(errno.EIO, "Input/output error", "run"), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (StorageError(errno.ENOSPC, "No space left on device", "run"), "failed"),
+        (UserError("bad input"), "failed"),
+    ],
+)
+def test_what_the_same_command_may_continue_has_stopped(error, end):
+    assert end_of(error) == end
+
+
+@pytest.mark.parametrize(
+    "command, seconds, warning",
+    [
+        ("/nowhere/program", LIMIT_SECONDS, "No such file or directory: '/nowhere/program'"),
+        (f"{sys.executable} -c 'raise SystemExit(3)'", LIMIT_SECONDS, "it ended with exit code 3 at the event saved"),
+        ("sh -c 'exec <&-; exit 4'", LIMIT_SECONDS, "it ended with exit code 4"),  # it does not read its input
+        ("sh -c 'kill -9 $$'", LIMIT_SECONDS, "it ended with exit code -9"),
+        (ENDLESS, 0.3, "it was killed after 0 s, at the event saved"),
+    ],
+)
+def test_a_command_that_fails_is_reported_once(command, seconds, warning, patient, monkeypatch, caplog):
+    monkeypatch.setattr(notify, "_COMMAND_SECONDS", seconds)
+    with Notifier(command, "run") as notifier:
+        for step in range(3):
+            notifier("saved", step)
+    [record] = caplog.records
+    assert record.levelno == logging.WARNING
+    assert warning in record.getMessage() and record.getMessage().endswith("the run continues")
+
+
+def test_a_command_that_hangs_delays_neither_events_nor_the_end(monkeypatch, caplog):
+    monkeypatch.setattr(notify, "_CLOSING_SECONDS", 0.2)
+    with Notifier(ENDLESS, "run") as notifier:
+        for step in range(1000):  # ten times as many as wait for it
+            notifier("saved", step)
+        wait_until(lambda: notifier._running)  # what has not started is not killed
+        assert notifier._running.returncode is None, "the first command still runs, and all events are noted"
+    assert "it has not handled the last 100 events; the event saved is dropped" in caplog.text
+    notifier._thread.join(LIMIT_SECONDS)
+    assert not notifier._thread.is_alive()
+    assert notifier._running.returncode == -signal.SIGKILL, "it was not waited for, but killed, with its children"
+
+
+def test_spikes_of_every_step_are_one_event_a_minute(recorder, clock_of_notify, tmp_path):
+    with Notifier(recorder, "run") as notifier:
+        for clock_of_notify.now in (1000.0, 1030.0, 1059.0, 1060.0, 1061.0):
+            notifier("spike", int(clock_of_notify.now))
+        notifier("saved", 9)
+    assert [(event["event"], event["step"]) for _, event in events(tmp_path)] == [
+        ("spike", 1000),
+        ("spike", 1060),
+        ("saved", 9),
+    ]
+
+
+def test_a_quote_that_is_not_closed_is_bad_input():
+    with pytest.raises(UserError, match=r"^--on-event=say 'it cannot be read \(No closing quotation\); quote it as "):
+        Notifier("say 'it", "run")

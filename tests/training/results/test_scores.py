@@ -1,0 +1,235 @@
+"""Scores: the best checkpoint, seeds, GLUE, and epochs of each source."""
+
+import dataclasses
+import io
+import json
+import math
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from bertjax.config.config import Config, Task, from_dict
+from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
+from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.preparation.prepare import prepare
+from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.runtime.errors import UserError
+from bertjax.training.config import Stage
+from bertjax.training.feeds import Feeds
+from bertjax.training.optim.config import OptimizerConfig
+from bertjax.training.results import source_epochs
+from bertjax.training.results.best import average_scores, better_checkpoint
+from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
+from bertjax.training.results.seeds import over_seeds, print_seeds
+from bertjax.training.run.record import RunRecord, write_record
+from bertjax.training.run.workdir import Workdir, write_json
+from bertjax.training.stages import Timetable
+
+TASK = {"objective": {"kind": "classification", "classes": ["no", "yes"]}, "examples": {"kind": "labeled_text"}}
+
+
+def finished(folder, scores, kept, name="accuracy") -> Workdir:
+    """A run with evaluations {step: score} that has kept the checkpoints of some."""
+    for step in kept:
+        (folder / "checkpoints" / str(step)).mkdir(parents=True)
+    records = [{"step": 1, "train/classification_loss": 0.5}]
+    records += [{"step": step, f"eval/heldout/{name}": score} for step, score in scores.items()]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return Workdir.at(folder)
+
+
+@pytest.mark.parametrize(
+    "scores, kept, expected",
+    [
+        ({10: 0.77, 20: 0.75, 30: 0.72}, (10, 30), "@10 has accuracy 0.7700; the export is the last step, with 0.7200"),
+        ({10: 0.80, 20: 0.75, 30: 0.72}, (20, 30), "@20 has accuracy 0.7500"),  # that of step 10 is gone
+        ({10: 0.72, 30: 0.72}, (10, 30), ""),
+        ({10: 0.70, 30: 0.72}, (30,), ""),
+        ({}, (), ""),
+    ],
+)
+def test_the_best_kept_checkpoint(tmp_path, scores, kept, expected):
+    files, config = finished(tmp_path, scores, kept), from_dict({"tasks": {"mine": TASK}})
+    line = better_checkpoint(files, config, {"accuracy": scores.get(30, 0.5)})
+    assert line.startswith(f"{tmp_path}{expected}") if expected else line == ""
+
+
+def test_a_checkpoint_with_weights_that_were_pruned_later_is_not_the_best(tmp_path):
+    files = finished(tmp_path, {10: 0.9, 85: 0.78, 100: 0.75}, (10, 85, 100))
+    for pruning, best in (({"kind": "magnitude", "end_share": 0.8}, 85), ({}, 10)):
+        config = from_dict({"tasks": {"mine": TASK}, "pruning": pruning})
+        assert better_checkpoint(files, config, {"accuracy": 0.75}).startswith(f"{tmp_path}@{best} has accuracy")
+
+
+@pytest.mark.parametrize(
+    "last, average, is_better",
+    [
+        *[(3.0, 2.5, True), (2.5, 3.0, False), (2.5, 2.5, False)],
+        *[(math.nan, 2.5, True), (2.5, math.nan, False), (math.nan, math.nan, False), (math.inf, math.inf, False)],
+    ],
+)
+def test_the_moving_average_is_compared_with_the_last_weights(last, average, is_better):
+    config = from_dict({"tasks": {"mlm": {"objective": {"kind": "mlm"}}}})
+    figures = {"eval": {"mlm_loss": last}, "eval_ema": {"mlm_loss": average}}
+    assert average_scores(config, figures) == (f"mlm_loss {average:.4f}, and {last:.4f} in export", is_better)
+    assert average_scores(config, figures | {"eval_ema": {}}) == ("no mlm_loss", False)
+
+
+def figures(accuracy: float, majority: float = 0.6) -> dict:
+    return {"eval": {"accuracy": accuracy, "f1": accuracy / 2}, "baseline": {"majority_accuracy": majority}}
+
+
+def test_the_spread():
+    spread = over_seeds([figures(accuracy) for accuracy in (0.9, 0.6, 0.7, 0.5)])
+    accuracy = spread["metrics"]["accuracy"]
+    assert accuracy["values"] == [0.9, 0.6, 0.7, 0.5]
+    assert (
+        accuracy["mean"] == pytest.approx(0.675)
+        and accuracy["median"] == pytest.approx(0.65)
+        and accuracy["best"] == 0.9
+    )
+    assert accuracy["deviation"] == pytest.approx((0.0875 / 3) ** 0.5)
+    assert spread["failed"] == 2, "one is as good as the most frequent class, one is worse"
+
+
+def test_the_table():
+    output = io.StringIO()
+    print_seeds(over_seeds([figures(0.9), figures(0.5)]), Console(file=output, width=100))
+    text = output.getvalue()
+    assert "held out, 2 seeds" in text and "1 of 2 did not beat the most frequent class" in text
+    assert "0.7000" in text and "0.3500" in text
+
+
+def test_a_metric_that_some_seeds_lack_is_that_of_the_others():
+    """A precision is missing if nothing is predicted, and a value that is not finite is null in `summary.json`."""
+    runs = [{"accuracy": None}, {"accuracy": 0.9, "precision": 0.4}, {"accuracy": 0.7, "precision": None}]
+    spread = over_seeds([{"eval": values, "baseline": {"majority_accuracy": 0.8}} for values in runs])
+    assert spread["metrics"]["accuracy"]["values"] == [None, 0.9, 0.7] and spread["failed"] == 2
+    assert spread["metrics"]["accuracy"]["mean"] == pytest.approx(0.8)
+    precision = {"values": [None, 0.4, None], "mean": 0.4, "deviation": 0.0, "median": 0.4, "best": 0.4}
+    assert spread["metrics"]["precision"] == precision
+    nothing = over_seeds([{"eval": {"f1": None}, "baseline": {}}])
+    output = io.StringIO()
+    for each in (spread, nothing):
+        print_seeds(each, Console(file=output, width=100))
+    assert "precision (1 of 3)" in output.getvalue() and "0.4000" in output.getvalue()
+
+
+STAGES = (Stage(steps=30, seq_len=48, batch=4), Stage(steps=20, seq_len=64, batch=2))
+TASKS = {"a": Task(MaskedLM(), DocSentences(), plans=2), "b": Task(MaskedLM(), FullSentences())}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    for name, size in (("large", 400), ("small", 40)):
+        (folder / f"{name}.txt").write_text("".join(f"{name} {i} is {name}. So {i} is it.\n\n" for i in range(size)))
+    sources = {name: SourceConfig(str(folder / f"{name}.txt")) for name in ("large", "small")}
+    tokenizer, stores = TokenizerConfig(vocab_size=300), str(folder / "stores")
+    return DataConfig(sources=sources, tokenizer=tokenizer, store=stores, workers=0)
+
+
+def of(data, tasks, stages=STAGES):
+    optimizer = OptimizerConfig(warmup_steps=1)
+    config = Config(data=data, tasks=tasks, stages=stages, optimizer=optimizer)
+    weights = {name: task.weight for name, task in tasks.items()}
+    return Feeds(config, prepare(data)), Timetable(stages, weights)
+
+
+@pytest.mark.parametrize("smoothing", [1.0, 0.3])
+@pytest.mark.parametrize("tasks", [("b",), ("a", "b")])
+def test_epochs_are_those_of_the_rows_that_the_steps_draw(data, smoothing, tasks):
+    data = dataclasses.replace(data, smoothing=smoothing)
+    feeds, timetable = of(data, {name: TASKS[name] for name in tasks})
+    expected = np.zeros(2)
+    for step in range(timetable.steps):
+        spec = timetable.at(step)
+        feed = feeds.train[spec.task, spec.seq_len]
+        owners, _ = feed.turns.at(spec.first + np.arange(spec.rows))
+        for source, drawn in enumerate(np.bincount(owners, minlength=len(feed.sources))):
+            plans = feed.sources[source].plans
+            expected[source if len(feed.sources) > 1 else slice(None)] += drawn / np.mean(
+                [p.counts.rows for p in plans]
+            )
+    epochs = source_epochs.epochs_by_source(feeds, timetable)
+    assert list(epochs) == ["large", "small"] and list(epochs.values()) == pytest.approx(expected)
+
+
+def test_a_source_that_is_read_often_is_warned_about(data):
+    feeds, timetable = of(dataclasses.replace(data, smoothing=0.0), {"b": TASKS["b"]})
+    first, warning = source_epochs.lines(feeds, timetable)
+    epochs = source_epochs.epochs_by_source(feeds, timetable)
+    assert epochs["large"] < 4 < epochs["small"]
+    assert first == f"epochs of the sources: large {epochs['large']:.1f}, small {epochs['small']:.1f}"
+    assert warning.startswith(f"warning: the run reads small {epochs['small']:.1f} times") and "\n" not in warning
+
+
+def write(folder, task: str, metric: str, values: list[float]) -> None:
+    (folder / task).mkdir()
+    if len(values) > 1:
+        content, name = {"metrics": {metric: {"values": values}}}, "seeds.json"
+    else:
+        content, name = {"finished": True, "eval": {metric: values[0]}}, "summary.json"
+    (folder / task / name).write_text(json.dumps(content))
+
+
+def test_scores_that_are_not_finite_are_left_out_and_counted(tmp_path):
+    """Such as Spearman's correlation of a model that gives all pairs one score."""
+    figures = [{"eval": {"matthews": value}, "baseline": {}} for value in (0.5, math.nan, 0.3)]
+    (tmp_path / "CoLA").mkdir()
+    write_json(Workdir.at(tmp_path / "CoLA").root / "seeds.json", over_seeds(figures))
+    (tmp_path / "STS-B").mkdir()
+    write_json(Workdir.at(tmp_path / "STS-B").summary, {"finished": True, "eval": {"spearman": math.nan}})
+    scores = scores_of(GLUE, tmp_path)
+    assert scores == {"CoLA": [0.5, None, 0.3], "STS-B": [None]}
+    [(task, row)] = as_dict(GLUE, scores).items()
+    assert (task, row["mean"], row["seeds"]) == ("CoLA", pytest.approx(40.0), 2)
+    output = io.StringIO()
+    print_suite(GLUE, scores, Console(file=output, width=140))
+    assert "CoLA: 2 of 3 scores are finite" in output.getvalue()
+    assert "STS-B: 0 of 1 scores are finite" in output.getvalue()
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_run_that_is_being_extended_has_no_score(tmp_path, store, seeds):
+    """Its results are those of its earlier end."""
+    root = tmp_path / "CoLA"
+    runs = [Workdir.at(root / f"seed={seed}" if seeds > 1 else root) for seed in range(seeds)]
+    figures = {"steps": 10, "eval": {"matthews": 0.5}, "baseline": {}}
+
+    def extend(steps: int) -> None:
+        config = from_dict({"optimizer": {"warmup_steps": 1}, "stages": [{"steps": steps}]})
+        write_record(runs[-1], RunRecord(config, config, {}, store.tokenizer.vocab_size), store.tokenizer)
+
+    for run in runs:
+        run.root.mkdir(parents=True)
+        write_json(run.summary, {"finished": True, **figures})
+    if seeds > 1:
+        write_json(Workdir.at(root).root / "seeds.json", over_seeds([figures] * seeds))
+    extend(steps=10)
+    assert scores_of(GLUE, tmp_path) == {"CoLA": [0.5] * seeds}
+    extend(steps=20)
+    with pytest.raises(UserError, match="holds no finished run of a task"):
+        scores_of(GLUE, tmp_path)
+
+
+def test_the_average_is_over_all_columns(tmp_path):
+    for index, (task, (metric, _)) in enumerate(GLUE.tasks.items()):
+        write(tmp_path, task, metric, [index / 10])
+    assert as_dict(GLUE, scores_of(GLUE, tmp_path))["average"]["mean"] == pytest.approx(40.0)
+
+
+def test_the_model_of_mnli_scores_both_of_its_sets(tmp_path):
+    (tmp_path / "MNLI").mkdir()
+    metrics = {"accuracy": {"values": [0.84, 0.85]}, "mismatched/accuracy": {"values": [0.83, 0.82]}}
+    (tmp_path / "MNLI" / "seeds.json").write_text(json.dumps({"metrics": metrics}))
+    assert scores_of(GLUE, tmp_path) == {"MNLI": [0.84, 0.85], "MNLI-mm": [0.83, 0.82]}
+    write(tmp_path, "MNLI-mm", "accuracy", [0.8])
+    assert scores_of(GLUE, tmp_path)["MNLI-mm"] == [0.8], "a run of its own is preferred"
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(UserError, match="holds no finished run of a task; train with --workdir="):
+        scores_of(GLUE, tmp_path)
