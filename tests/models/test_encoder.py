@@ -19,9 +19,9 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 from tests.models import reference
+from tests.models.encoding import CORE
 
 CONFIG = batches.ENCODER
-CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks import BLOCKS
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock
-from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.encoder import Encoder
+from bertjax.models.config import Execution
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
+from tests.models.encoding import encode, params_of
 
 SETTINGS = {
     "bert": {},
@@ -37,7 +37,6 @@ ENCODERS = {name: dataclasses.replace(batches.ENCODER, **settings) for name, set
 EXECUTIONS = (Execution(unroll=True), Execution(remat="dots"), Execution(remat="full"))
 # Every execution for BERT's layer, and one for each of the others.
 EXECUTED = [*itertools.product(["bert"], EXECUTIONS), *zip(list(ENCODERS)[1:], itertools.cycle(EXECUTIONS))]
-CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 # Two examples of 5 and 6 tokens, in one row of 12 and in separate rows.
 ONE, TWO = np.arange(10, 15), np.arange(50, 56)
 TOGETHER = {
@@ -55,17 +54,6 @@ APART = {
     "summary_positions_BN": np.array([[0], [0]]),
 }
 every_block = pytest.mark.parametrize("name", ENCODERS)
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(shapes["params"])
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def encode(config: EncoderConfig, params: dict, batch: dict, **inputs):
-    return Encoder(config).apply({"params": params}, *(batch[name] for name in CORE), **inputs)
 
 
 def close(actual, expected, tolerance: float = 1e-5) -> None:

@@ -13,7 +13,6 @@ from bertjax.cli import convert
 from bertjax.config import config_file
 from bertjax.config.config import to_dict
 from bertjax.models.bert import BertBlock
-from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.fixed import FIXED_PATTERNS, fixed_maps
 from bertjax.models.visibility import Visibility
@@ -21,6 +20,7 @@ from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from tests import batches, runs
+from tests.models.encoding import params_of
 
 HEADS = len(FIXED_PATTERNS) + 1
 CONFIG = dataclasses.replace(
@@ -58,12 +58,6 @@ def row_of(pattern: str) -> np.ndarray:
         places = np.flatnonzero(EXAMPLES_BT[0] == example)
         row[np.ix_(places, places)] = map_of(pattern, len(places))
     return row
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    init = functools.partial(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(jax.eval_shape(init)["params"])
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -1,7 +1,6 @@
 """The parts of EuroBERT: grouped queries, RMS norms, SwiGLU and a decoder of its own."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ from bertjax.models import cut, kernels
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.encoder import Encoder
 from bertjax.models.flops import head_products
 from bertjax.models.heads import masked_lm_head
 from bertjax.models.model import HeadSpec
@@ -30,6 +28,7 @@ from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.make_mesh import fill_mesh
 from bertjax.training.param_paths import path_of
 from tests import batches
+from tests.models.encoding import encode, params_of
 
 # Heads 0 and 1 of queries read head 0 of keys and values, heads 2 and 3 read head 1.
 CONFIG = dataclasses.replace(
@@ -42,19 +41,6 @@ CONFIG = dataclasses.replace(
     max_positions=16,
     block=LlamaBlock(key_value_heads=2, rotary_base=100.0),
 )
-CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(shapes["params"])
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def encode(config, params, batch, masks=None, **inputs):
-    variables = {"params": params} | ({"taps": masks} if masks else {})
-    return Encoder(config).apply(variables, *(batch.get(name) for name in CORE), **inputs)
 
 
 def packed() -> dict:

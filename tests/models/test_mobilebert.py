@@ -35,12 +35,6 @@ TEACHER = PRESETS["ib_bert_large"].replace(NARROW | {"block.inner_width": 32})
 ALL = pytest.mark.parametrize("config", [MOBILE, TINY, TEACHER], ids=["mobile", "tiny", "teacher"])
 
 
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(shapes["params"])
-
-
 @functools.partial(jax.jit, static_argnames="config")
 def encode(config, params, tokens_BT, **inputs):
     return Encoder(config).apply({"params": params}, tokens_BT, **inputs)

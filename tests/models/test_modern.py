@@ -1,7 +1,6 @@
 """The parts of ModernBERT: rotary positions, local layers, gates, norms before and no biases."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
+from tests.models.encoding import encode, params_of
 
 # Layer 0 is global, 1 and 2 are local, 3 is global.
 CONFIG = dataclasses.replace(
@@ -32,18 +32,6 @@ CONFIG = dataclasses.replace(
     block=ModernBlock(window=2),
 )
 LOCAL = dataclasses.replace(CONFIG, layers=2, block=ModernBlock(window=2, global_every=2))
-CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(shapes["params"])
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def encode(config, params, batch, **taps):
-    return Encoder(config).apply({"params": params}, *(batch.get(name) for name in CORE), **taps)
 
 
 def packed() -> dict:

@@ -1,7 +1,6 @@
 """MPNet's distance biases, its streams with position compensation, and which tokens each state depends on."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +11,18 @@ from bertjax.models import cut
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock, bucket_of
 from bertjax.models.compensation import CompensatedStreams
-from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
-from tests import batches
+from tests.models.encoding import encode, params_of
 
 # Buckets widen from distance 2 on, and end at 6.
 CONFIG = dataclasses.replace(
     PRESETS["mpnet_base"], vocab_size=60, layers=3, width=16, heads=2, feedforward=24, max_positions=16,
     block=MPNetBlock(buckets=8, max_distance=6),
 )  # fmt: skip
-CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 # Two examples of 7 and 6 tokens. [MASK] is 5; the predicted tokens are 30 and more.
 MASK = 5
 BATCH = {
@@ -38,17 +35,6 @@ READ_BK = np.array([[2, 4, 5, 8, 10, 0]])  # the last place is empty
 ANSWERS_BK = np.array([[30, 31, 32, 33, 34, -1]])
 RANK_BT = np.array([[0, 0, 2, 0, 3, 1, 0, 0, 1, 0, 2, 0, 0, 0]])
 RANK_BK = RANK_BT[0, READ_BK[0]]
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(shapes["params"])
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def encode(config, params, batch, **inputs):
-    return Encoder(config).apply({"params": params}, *(batch.get(name) for name in CORE), **inputs)
 
 
 def predict(params, batch=BATCH, config=CONFIG, **others):

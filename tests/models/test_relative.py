@@ -22,6 +22,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from bertjax.training.param_paths import path_of
 from tests import batches
+from tests.models.encoding import params_of
 
 CONFIG = dataclasses.replace(
     PRESETS["xlnet_base"], vocab_size=100, layers=3, width=16, heads=2, feedforward=24, max_positions=16,
@@ -33,12 +34,6 @@ TOKENS_BT = np.arange(10, 22)[None]
 EXAMPLES_BT = np.array([[1, 0, 1, 0, 1, 0, 2, 1, 2, 1, 1, 2]])
 RANK_BT = np.array([[4, 0, 1, 0, 3, 0, 1, 2, 3, 1, 5, 2]])
 READ_BK = np.array([[0, 4, 7, 8, 10, 11]])
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    init = functools.partial(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(jax.eval_shape(init)["params"])
 
 
 @functools.partial(jax.jit, static_argnames="config")

@@ -13,10 +13,10 @@ from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.runtime.errors import UserError
 from tests import batches
+from tests.models.encoding import CORE, params_of
 
 # All widths differ, so that an array's shape identifies it.
 CONFIG = dataclasses.replace(batches.ENCODER, layers=4, width=24, heads=2, feedforward=40, max_positions=16)
-CORE = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT", "summary_positions_BN")
 SHARED = {"attention": {"attention", "attention_norm"}, "feedforward": {"intermediate", "output", "output_norm"}}
 SHARED |= {"none": set(), "all": SHARED["attention"] | SHARED["feedforward"]}
 CHOICES = [("attention", 2), ("feedforward", 1), ("all", 1), ("all", 2)]
@@ -24,12 +24,6 @@ CHOICES = [("attention", 2), ("feedforward", 1), ("all", 1), ("all", 2)]
 
 def sharing(kind: str, groups: int, **others) -> EncoderConfig:
     return dataclasses.replace(CONFIG, sharing=kind, sharing_groups=groups, **others)
-
-
-@functools.cache
-def params_of(config: EncoderConfig) -> dict:
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32))
-    return batches.filled(shapes["params"])
 
 
 def unshared(params: dict) -> dict:
