@@ -84,8 +84,6 @@ def run(
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
         if minutes is not None:
             config = time_budget.with_steps(opened, config, minutes)
-        else:
-            time_budget.check_without(opened, config, longer)
         started = start.check_start(opened, config, longer, beside)
         start.print_plan(started)
         facts = describe_labeled(started)

@@ -7,7 +7,6 @@ then compiles again, because the schedule is a part of the compiled step.
 
 import argparse
 import dataclasses
-import functools
 import math
 import re
 import time
@@ -16,8 +15,7 @@ from typing import Any, cast
 
 import jax
 
-from bertjax.config.config import Config, to_dict
-from bertjax.config.typed import differences
+from bertjax.config.config import Config
 from bertjax.data.pipeline import LocalBatches, iterate
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
@@ -133,36 +131,6 @@ def with_steps(session: Session, config: Config, minutes: float) -> Config:
         measured = processes.from_writer(lambda: _read(session, minutes), "read-minutes")
         print(f"minutes: {measured['steps']:,} steps, as measured at the first start", flush=True)
     return _with(config, measured)
-
-
-def check_without(session: Session, config: Config, longer: bool) -> None:
-    """Raise UserError if a start without --minutes resumes a run that only differs by what the flag has set."""
-    before, path = session.before, session.files.minutes
-    if before is None:
-        return
-    measured = processes.from_writer(lambda: read_json(path) if storage.exists(path) else None, "measured-minutes")
-    if not measured or len(config.stages) > 1:
-        return
-    expected, old = _with(config, measured), before.settings
-    is_same = (expected.stages, expected.optimizer) == (old.stages, old.optimizer)
-    if not is_same or (config.optimizer == old.optimizer and (longer or config.stages == old.stages)):
-        return
-    remedy = f"add --minutes={measured['minutes']:g}"
-    stage = config.stages[0]
-    if not (stage.epochs or stage.flops or stage.min_steps):
-        plain = (to_dict(each)["optimizer"] for each in (config, old))
-        changed = [line.partition(": ")[0] for line in differences(*plain)]
-        flags = ["--longer", "--config.stages.0.steps=..."]
-        flags += [f"--config.optimizer.{name}={_value(old.optimizer, name)}" for name in changed]
-        remedy += f", or for a longer run {' '.join(flags)}"
-    raise UserError(
-        f"workdir {session.files.root} holds a run that was started with --minutes={measured['minutes']:g}, which are "
-        f"{measured['steps']:,} steps; {remedy}"
-    )
-
-
-def _value(settings: Any, name: str) -> Any:
-    return functools.reduce(getattr, name.split("."), settings)
 
 
 def _read(session: Session, minutes: float) -> dict[str, Any]:

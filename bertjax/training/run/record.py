@@ -248,6 +248,8 @@ def _is_whole_export(folder: epath.Path, steps: int) -> bool:
 
 
 def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserError:
+    if storage.exists(workdir.minutes):
+        remedy += f" (it was started with --minutes={read_json(workdir.minutes, 'minutes')['minutes']:g})"
     return UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
 
 
