@@ -16,7 +16,7 @@ ALLOWED = {
     "nano": "",
     "runtime": "",  # errors, storage, locks, platform: imports nothing of the rest
     "config": "",  # a new module there needs an entry of its own
-    "config.user_code": "",
+    "config.user_code": "runtime",
     "config.registry": "runtime config.user_code",
     "config.typed": "runtime config.registry",
     "data": "runtime config.registry",  # knows no model

@@ -1,8 +1,12 @@
-"""Locate an exception in a user's own files, such as a custom objective."""
+"""Locate an exception in a user's own files, such as a custom objective, and report it in one line."""
 
+import contextlib
 import sysconfig
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+
+from bertjax.runtime.errors import UserError, reason
 
 _PATHS = sysconfig.get_paths()
 # Code that is not the user's: bertjax, the standard library and installed packages.
@@ -29,3 +33,28 @@ def _is_users(filename: str) -> bool:
     path = Path(filename)
     # Frames such as `<string>` have no file that a user could open.
     return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _OTHERS)
+
+
+@contextlib.contextmanager
+def user_errors(setting: str, remedy: str = "correct it", is_theirs: bool = False) -> Iterator[None]:
+    """Turn an exception from the user's code into an error of one line, with the file and line.
+
+    Args:
+      setting: the setting that names the code.
+      remedy: what the user can do.
+      is_theirs: whether an exception without a line of the user's code has its cause there all the same. Otherwise it
+        is a defect of bertjax, which needs its traceback.
+
+    Raises:
+      UserError: the code has raised any exception.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        line = line_of(error)
+        if not line and not is_theirs:
+            raise
+        where = f"{line}: " if line else ""
+        raise UserError(f"{setting} fails: {where}{type(error).__name__}: {reason(error)}; {remedy}") from error

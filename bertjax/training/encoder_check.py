@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bertjax.config.user_code import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
-from bertjax.training.objective_check import user_errors
 from bertjax.training.param_paths import paths_of
 
 _ROWS, _TOKENS, _QUERIES = 2, 8, 3

@@ -1,15 +1,14 @@
 """Trace a user's objective on abstract shapes, so that its errors show before a corpus is prepared."""
 
-import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import jax
 
 from bertjax.config.config import Task
-from bertjax.config.user_code import line_of
+from bertjax.config.user_code import line_of, user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
@@ -140,19 +139,6 @@ def _warn_of_flops(setting: str, objective: Objective) -> None:
             setting,
             inherited,
         )
-
-
-@contextlib.contextmanager
-def user_errors(setting: str) -> Iterator[None]:
-    """Turn an exception from the user's code into a one-line error with the file and line."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # the user's code may raise anything
-        if not (line := line_of(error)):  # no user code on the stack: a bug of bertjax, which needs its traceback
-            raise
-        raise UserError(f"{setting} fails: {line}: {type(error).__name__}: {reason(error)}; correct it") from error
 
 
 def _listed(values: Iterable[str]) -> str:

@@ -120,10 +120,6 @@ class Block(Kind, abc.ABC):
         """Return what a layer is because of its place, an adjective; layers of other kinds cannot take its place."""
         return ""
 
-    def width_parts(self, config: Any) -> int:
-        """Return the number of equal parts of the width that a narrower encoder can have some of: by default heads."""
-        return config.heads
-
     def scaled(self, share: float) -> "Block":
         """Return the block of an encoder that has a share of the width."""
         return self

@@ -68,9 +68,6 @@ class LSTMBlock(Block):
     def tensor_widths(self, config):
         return config.width, config.width // 2
 
-    def width_parts(self, config):
-        return config.width // 2
-
     def texts(self, examples_BT, segments_BT):
         if self.pairs == JOINT:
             return examples_BT

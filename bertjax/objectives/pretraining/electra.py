@@ -8,7 +8,6 @@ the word embeddings and without the discriminator's gradient (`bertjax.models.di
 The discriminator is the exported encoder. The generator is saved with the heads; only further pretraining needs it.
 """
 
-import contextlib
 import dataclasses
 from typing import Any, ClassVar
 
@@ -123,20 +122,12 @@ class Electra(MaskedLM):
             )
         try:
             scaled = _scaled(config, self.generator_share)
+            scaled = scaled.replace({"layers": max(1, round(config.layers * self.generator_depth))})
         except UserError as error:
             problem, _, _ = str(error).partition(";")  # its remedy changes the encoder
             raise UserError(
-                f"objective.generator_share={self.generator_share} scales the encoder to a generator that cannot exist "
-                f"({problem}); set objective.generator_share={_possible_share(config, self.generator_share):g}"
-            ) from error
-        layers = max(1, round(config.layers * self.generator_depth))
-        try:
-            scaled = scaled.replace({"layers": layers})
-        except UserError as error:
-            problem, _, _ = str(error).partition(";")
-            raise UserError(
-                f"objective.generator_depth={self.generator_depth:g} gives a generator that cannot exist ({problem}); "
-                f"set objective.generator_depth={_possible_depth(scaled, layers):g}"
+                f"objective.generator_share={self.generator_share} with generator_depth={self.generator_depth} scales "
+                f"the encoder to a generator that cannot exist ({problem}); choose others, 1 always exists"
             ) from error
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
@@ -210,26 +201,6 @@ def _scaled(config: EncoderConfig, share: float) -> EncoderConfig:
     """Return the encoder with a share of its widths and heads, reading the embeddings of the whole one."""
     sizes = {field: max(1, round(getattr(config, field) * share)) for field in ("width", "feedforward", "heads")}
     return config.replace(sizes | {"block": config.block.scaled(share), "embeddings.width": config.embedded_width})
-
-
-def _possible_share(config: EncoderConfig, share: float) -> float:
-    """Return the share of an existing generator that is nearest to `share`; 1 always exists."""
-    # With a share of the heads, each keeps its width.
-    parts = config.block.width_parts(config)
-    for possible in sorted((float(f"{part / parts:g}") for part in range(1, parts)), key=lambda x: abs(x - share)):
-        with contextlib.suppress(UserError):
-            _scaled(config, possible)
-            return possible
-    return 1.0
-
-
-def _possible_depth(config: EncoderConfig, layers: int) -> float:
-    """Return the share of layers of an existing generator that is nearest to `layers`; 1 always exists."""
-    for possible in sorted(range(1, config.layers), key=lambda x: abs(x - layers)):
-        with contextlib.suppress(UserError):
-            config.replace({"layers": possible})
-            return possible / config.layers
-    return 1.0
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:

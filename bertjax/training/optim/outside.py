@@ -7,12 +7,11 @@ in their path: `encoder/layers/3/attention/query/kernel`. Its state is stored st
 parameters, and is sharded and grown like them.
 """
 
-import contextlib
 import difflib
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ import optax
 from flax.traverse_util import unflatten_dict
 
 from bertjax.config.registry import module_of
-from bertjax.config.user_code import line_of
+from bertjax.config.user_code import user_errors
 from bertjax.runtime.errors import UserError, reason
 from bertjax.training.optim.by_path import IS_STACKED, leaves_of
 from bertjax.training.param_paths import map_with_path
@@ -61,24 +60,14 @@ def outside_optimizer(kind: str, arguments: Mapping[str, Any]) -> optax.Gradient
 
 def _explained(choice: str, optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
     """Turn what a user's code raises, or returns in another structure, into one line."""
-
-    @contextlib.contextmanager
-    def explaining() -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # the user's code may raise anything
-            line = line_of(error)
-            raise UserError(
-                f"{choice} fails: {line + ': ' if line else ''}{type(error).__name__}: {reason(error)}; init(params) "
-                "returns a state, and update(updates, state, params) returns updates and a state"
-            ) from error
+    remedy = "init(params) returns a state, and update(updates, state, params) returns updates and a state"
 
     def init(params: Any) -> Any:
-        with explaining():
+        with user_errors(choice, remedy, is_theirs=True):
             return optimizer.init(params)
 
     def update(updates: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        with explaining():
+        with user_errors(choice, remedy, is_theirs=True):
             new_updates, new_state = optimizer.update(updates, state, params)
             _check_alike("the updates", updates, new_updates)
             _check_alike("the state", state, new_state)
