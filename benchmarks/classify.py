@@ -37,7 +37,7 @@ from benchmarks.train_step import machine, threads
 from bertjax.analysis.labeled_files import COLUMNS
 from bertjax.cli import convert
 from bertjax.data.labeled.base import Record
-from bertjax.data.labeled.subset import limited
+from bertjax.data.labeled.split import limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.objectives.finetuning import tagging

@@ -34,7 +34,7 @@ from benchmarks.resumable import Line, finished
 from benchmarks.train_step import machine
 from bertjax.analysis.labeled_files import COLUMNS
 from bertjax.config.export import WEIGHTS
-from bertjax.data.labeled.subset import limited
+from bertjax.data.labeled.split import limited
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError

@@ -9,8 +9,8 @@ import numpy as np
 from bertjax.analysis import drawing
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.data.filters.scripts import kind_of
-from bertjax.data.inspect import characters, damage, lengths, vocabulary
-from bertjax.data.inspect.report import name_of, warnings
+from bertjax.data.inspect import characters, damage, vocabulary
+from bertjax.data.inspect.report import histogram, name_of, warnings
 from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD
 from bertjax.data.preparation import dropped
 from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
@@ -102,7 +102,7 @@ def _lengths(store: TokenStore) -> Section:
         figure, panels = drawing.panels(2, width=3.6)
         for axes, what in zip(panels, ("document", "sentence"), strict=True):
             for color, (name, split) in zip(drawing.COLORS, splits.items()):
-                edges, counts = lengths.histogram(split, what)
+                edges, counts = histogram(split, what)
                 axes.stairs(counts, edges, label=name, color=color)
             axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
             axes.set_xscale("log", base=2)
@@ -122,7 +122,7 @@ def _lengths(store: TokenStore) -> Section:
 
 def _median(split: Split, what: str) -> float:
     """Return the upper edge of the histogram bin that contains the median length."""
-    edges, counts = lengths.histogram(split, what)
+    edges, counts = histogram(split, what)
     return float(edges[1:][np.searchsorted(np.cumsum(counts), counts.sum() / 2)])
 
 

@@ -1,8 +1,11 @@
 """Tokenizer settings, as a frozen dataclass that validates itself."""
 
 import dataclasses
+import unicodedata
+from typing import Any, cast
 
-from bertjax.runtime.errors import UserError
+from bertjax.runtime import untrusted
+from bertjax.runtime.errors import UserError, reason
 from bertjax.runtime.setting import check, setting
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
@@ -61,3 +64,20 @@ class TokenizerConfig:
             if not self.model and self.kind not in kinds and value != field.default:
                 remedy = f"remove it, or choose one of {', '.join(kinds)}"
                 raise UserError(f"data.tokenizer.{field.name}={value} has no effect with kind={self.kind}; {remedy}")
+
+
+def kept_characters(config: TokenizerConfig) -> str:
+    """Return the distinct characters in `keep` and in the file `keep_file`, normalized, sorted by code point.
+
+    Raises:
+      UserError: the file is unreadable.
+    """
+    text = config.keep
+    if config.keep_file:
+        try:
+            text += untrusted.read_text(config.keep_file).removeprefix("\ufeff")
+        except (OSError, ValueError) as error:
+            refused = f"data.tokenizer.keep_file={config.keep_file!r}"
+            raise UserError(f"{refused} is not a readable UTF-8 text ({reason(error)}); name another") from None
+    normalized = unicodedata.normalize(cast(Any, config.normalizer.upper()), text)
+    return "".join(sorted(character for character in set(normalized) if not character.isspace()))

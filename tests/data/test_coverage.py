@@ -9,7 +9,7 @@ from bertjax.config.config import from_dict
 from bertjax.data import coverage
 from bertjax.data.config import DataConfig
 from bertjax.data.coverage import check_documents, check_labels, label_shares, unread_share
-from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.runs import DocSentences
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.formats.sentence_pairs import SentenceOrder
 from bertjax.data.plan import Spec, open_or_make

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import Frame, kept_of_pair, special_tokens, truncate
-from bertjax.data.labeled.windows import most_context, windows
+from bertjax.data.framing import Frame, kept_of_pair, most_context, special_tokens, truncate, windows
 from bertjax.runtime.errors import UserError
 
 CLS, SEP = -1, -2

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.masking import MASKINGS, NgramMasking, SpanMasking, WordMasking, gather_masked, mask
-from bertjax.data.masking.kinds import SPAN_SHARES
-from bertjax.data.masking.phrases import BoundPhraseMasking
+from bertjax.data.masking.kinds import SPAN_SHARES, BoundPhraseMasking
 from bertjax.data.masking.units import UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
 from tests.ragged import CLS, MASK, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random

@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.data import plan as plan_module
 from bertjax.data.formats.base import Block, TextFormat
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import FullSentences
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore

@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from bertjax.data import plan as plans
 from bertjax.data import remote, sources
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import FullSentences
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import spec_of

@@ -14,7 +14,7 @@ import bertjax
 from bertjax.config import private_paths
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.task import Task
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import FullSentences
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.masking import MASKINGS
 from bertjax.models.blocks import BLOCKS

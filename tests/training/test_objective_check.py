@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.config import from_dict
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import FullSentences
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective

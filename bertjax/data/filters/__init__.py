@@ -12,8 +12,8 @@ FILTERS = Union(
     default="length",
     kinds={
         "length": "bertjax.data.filters.length:Length",
-        "gopher_quality": "bertjax.data.filters.gopher_quality:GopherQuality",
-        "gopher_repetition": "bertjax.data.filters.gopher_repetition:GopherRepetition",
+        "gopher_quality": "bertjax.data.filters.gopher:GopherQuality",
+        "gopher_repetition": "bertjax.data.filters.gopher:GopherRepetition",
         "c4": "bertjax.data.filters.c4:C4",
         "scripts": "bertjax.data.filters.scripts:Scripts",
         "personal": "bertjax.data.filters.personal:Personal",

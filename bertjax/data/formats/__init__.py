@@ -9,8 +9,8 @@ from bertjax.data.formats.base import ExampleFormat
 KINDS = {
     "segment_pairs": "bertjax.data.formats.segments:SegmentPairs",
     "sentence_pairs": "bertjax.data.formats.sentence_pairs:SentencePairs",
-    "full_sentences": "bertjax.data.formats.full_sentences:FullSentences",
-    "doc_sentences": "bertjax.data.formats.doc_sentences:DocSentences",
+    "full_sentences": "bertjax.data.formats.runs:FullSentences",
+    "doc_sentences": "bertjax.data.formats.runs:DocSentences",
     "sentence_order": "bertjax.data.formats.sentence_pairs:SentenceOrder",
     "sentence_structure": "bertjax.data.formats.sentence_pairs:SentenceStructure",
     "sentence_distance": "bertjax.data.formats.sentence_pairs:SentenceDistance",
@@ -23,9 +23,9 @@ LABELED_KINDS = {
     "tagged": "bertjax.data.labeled.tagged:Tagged",
     "questions": "bertjax.data.labeled.questions:Questions",
     "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",
-    "repeated_text": "bertjax.data.labeled.repeated:RepeatedText",
+    "repeated_text": "bertjax.data.labeled.siamese:RepeatedText",
     "choices": "bertjax.data.labeled.choices:Choices",
-    "race": "bertjax.data.labeled.race:Race",
+    "race": "bertjax.data.labeled.choices:Race",
 }
 
 FORMATS = Union("examples", ExampleFormat, default="segment_pairs", kinds=KINDS | LABELED_KINDS)

@@ -1,7 +1,11 @@
-"""Base classes for example formats, which turn data into examples; token stores are processed block by block."""
+"""Base classes for example formats, which turn data into examples, and for the examples that a plan stores.
+
+Token stores are processed block by block.
+"""
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -9,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.config.registry import Kind
-from bertjax.data.examples import Examples
+from bertjax.data.examples import Examples, Ragged, Vocabulary
 from bertjax.data.framing import special_tokens
-from bertjax.data.store import Split, TokenStore
+from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.runtime.setting import check, setting
 
 # Sentences per block, approximately. Bounds memory for any split size.
@@ -133,3 +137,75 @@ def walk(following: np.ndarray, start: int = 0) -> np.ndarray:
         visited.append(index)
         index = steps[index]
     return np.array(visited, np.int64)
+
+
+_LENGTHS_AT_ONCE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredExamples:
+    """`Examples` in a plan. Subclasses define `_lengths_of` and `take`.
+
+    Attributes:
+      store: token store.
+      split: `train` or `heldout`.
+      ranges: .npy file with the ranges from the format's blocks.
+      vocabulary: the store's vocabulary.
+    """
+
+    store: TokenStore
+    split: str
+    ranges: Path
+    vocabulary: Vocabulary
+
+    def __getstate__(self) -> dict:
+        """Pickle only the fields: a receiving process opens the memory maps itself."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
+    def _ranges(self) -> np.ndarray:
+        return at_random(np.load(self.ranges, mmap_mode="r"))
+
+    @functools.cached_property
+    def _source(self) -> Split:
+        return self.store.split(self.split)
+
+    @functools.cached_property
+    def _tokens(self) -> np.ndarray:
+        return at_random(self._source.tokens)
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def lengths(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return the lengths of examples `start` to `stop` (default: the end), [CLS] and [SEP] included; int32."""
+        ranges = np.load(self.ranges, mmap_mode="r")[start:stop]  # in order, see `at_random`
+        lengths = np.empty(len(ranges), np.int32)
+        for first in range(0, len(ranges), _LENGTHS_AT_ONCE):
+            lengths[first : first + _LENGTHS_AT_ONCE] = self._lengths_of(
+                np.asarray(ranges[first : first + _LENGTHS_AT_ONCE])
+            )
+        return lengths
+
+    def _lengths_of(self, ranges: np.ndarray) -> np.ndarray:
+        """Return the example lengths for these ranges; int64 [M]."""
+        raise TypeError(f"{type(self).__name__} has no _lengths_of()")
+
+    def _assemble(self, indices, frame, sources, segments, labels) -> Ragged:
+        """Assemble examples with text from the store.
+
+        Args:
+          indices: int64 [M], example numbers.
+          frame: layout with the part lengths.
+          sources: int64, where to read the text in the store's tokens, part by part.
+          segments: int32 [n].
+          labels: as in `Ragged`.
+        """
+        return Ragged.framed(frame, self._tokens[sources], self.vocabulary, segments, labels, indices)
+
+
+def concatenated(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+    """Concatenate start, ..., stop - 1 over all ranges; int64."""
+    lengths = stops - starts
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)

@@ -10,9 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, TextFormat, document_runs, walk
+from bertjax.data.formats.base import Block, StoredExamples, TextFormat, concatenated, document_runs, walk
 from bertjax.data.formats.partners import TRIMS, Chunks, Range, Share, apart, in_another, in_the_same, partners, trimmed
-from bertjax.data.formats.stored import StoredExamples, concatenated
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore, at_random

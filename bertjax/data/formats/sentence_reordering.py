@@ -14,10 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, TextFormat
-from bertjax.data.formats.doc_sentences import DocSentences
+from bertjax.data.formats.base import Block, StoredExamples, TextFormat, concatenated
 from bertjax.data.formats.partners import below
-from bertjax.data.formats.stored import StoredExamples, concatenated
+from bertjax.data.formats.runs import DocSentences
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform
 from bertjax.data.store import Split, TokenStore

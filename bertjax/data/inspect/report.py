@@ -1,19 +1,23 @@
-"""Token store report for the terminal: contents, costs and warnings."""
+"""Token store report for the terminal: contents, costs and warnings; and length histograms as a picture."""
 
 from pathlib import Path
 
 import numpy as np
 
-from bertjax.data.inspect import cleaning, damage, lengths, vocabulary
+from bertjax.data.inspect import cleaning, damage, vocabulary
 from bertjax.data.inspect.characters import load as load_characters
 from bertjax.data.preparation import ledger
-from bertjax.data.store import SPLITS, TokenStore
+from bertjax.data.store import SPLITS, Split, TokenStore
 from bertjax.data.tokenizer_config import ONLY_FOR
 
 MOST_UNK = 0.01
 # The report warns above these shares of characters that the tokenizer removes, and of documents that one filter drops.
 MOST_REMOVED = 0.001
 MOST_DROPPED = 0.1
+# Histograms of document and sentence lengths, in the folder of the store.
+LENGTHS = "lengths.png"
+COUNTED_AT_ONCE = 1 << 20
+BINS_AN_OCTAVE = 4
 
 _COLUMNS = ("documents", "sentences", "tokens", "tokens/word", "[UNK]")
 _HEADER = "{:16}{:>12}{:>12}{:>15}{:>13}{:>9}"
@@ -43,7 +47,7 @@ def report(store: TokenStore) -> str:
     lines += _pieces(store, counts_V)
     text = sum(counts["bytes"] for counts in manifest["splits"].values())
     size = sum(file["bytes"] for file in manifest["files"].values())
-    lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {lengths.NAME} there")
+    lines.append(f"{size / 1e6:,.1f} MB, {size / text:.2f} times the text, in {store.path}; see {LENGTHS} there")
     return "\n".join(lines + warnings(store, counts_V))
 
 
@@ -96,3 +100,47 @@ def warnings(store: TokenStore, counts_V: np.ndarray) -> list[str]:
                 share = counts["unk"] / counts["tokens"]
                 lines.append(f"warning: {share:.1%} of the tokens of {where} are [UNK]; {remedy}")
     return lines + lost + vocabulary.warnings(store, counts_V) + damage.warnings(store)
+
+
+def draw_lengths(splits: dict[str, Split], folder: Path) -> None:
+    """Plot length histograms in tokens, with logarithmic bins, into `folder`."""
+    # `Figure` instead of pyplot: it needs no display, and keeps no figure open.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4))
+    for axes, what in zip(figure.subplots(1, 2), ("document", "sentence"), strict=True):
+        for name, split in splits.items():
+            edges, counts = histogram(split, what)
+            axes.stairs(counts, edges, label=name, fill=name == "train", alpha=0.7)
+        axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.minorticks_off()  # drawing one tick takes as long as a whole histogram
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.savefig(folder / LENGTHS, dpi=120)
+
+
+def histogram(split: Split, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return a length histogram in tokens, computed in constant memory.
+
+    Args:
+      what: `document` or `sentence`.
+
+    Returns:
+      Bin edges, four bins per octave, float64 [bins+1], and counts, int64 [bins].
+    """
+    octaves = 1 + max(1, len(split.tokens)).bit_length()
+    # Shifted by half a bin, so the lengths 1, 2, 4, ... are in the middle of a bin and not on its edge.
+    edges = 2 ** (np.arange(octaves * BINS_AN_OCTAVE + 1) / BINS_AN_OCTAVE - 0.5 / BINS_AN_OCTAVE)
+    counts = np.zeros(len(edges) - 1, np.int64)
+    starts = split.documents if what == "document" else split.sentences
+    for first in range(0, len(starts) - 1, COUNTED_AT_ONCE):
+        bounds = np.asarray(starts[first : first + COUNTED_AT_ONCE + 1])
+        if what == "document":
+            # Document offsets count sentences; these tell at which token each sentence starts.
+            bounds = split.sentences[bounds]
+        counts += np.histogram(np.diff(bounds), edges)[0]
+    used = np.flatnonzero(counts)
+    first, stop = used[0], used[-1] + 1
+    return edges[first : stop + 1], counts[first:stop]

@@ -8,8 +8,8 @@ import numpy as np
 
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START
+from bertjax.data.tokenizer.unigram import ByteFallbackTokenizer
 
 # Gowda & May 2020 (arXiv 2004.02334), section 6: 95% of the types should occur at least 100 times.
 FREQUENT = 100

@@ -72,7 +72,7 @@ class LabeledFormat(ExampleFormat):
         (`bertjax.data.labeled.split`), if the format can be divided.
       further_heldout: {name: file}, more files to score; their metrics are `eval/<name>/<metric>`. Only `heldout`
         selects the best checkpoint.
-      limit: number of training records to use, a stratified random sample (`bertjax.data.labeled.subset`); 0 for all.
+      limit: number of training records to use, a stratified random sample (`bertjax.data.labeled.split`); 0 for all.
       limit_seed: seed for that sample and for a held-out share. It is independent of the run's seed, so all seeds train
         on the same records.
       on_bad_record: `stop` or `skip` (and count) records that lack a column, have an empty text or do not fit the

@@ -8,10 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
-from bertjax.data.framing import special_tokens
+from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import json_objects, squad
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError

@@ -12,8 +12,7 @@ import numpy as np
 
 from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.split import divide, folds, text_key
-from bertjax.data.labeled.subset import limited
+from bertjax.data.labeled.split import divide, folds, limited, text_key
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits

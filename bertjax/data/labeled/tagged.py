@@ -10,11 +10,10 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import special_tokens
+from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.labeled.columns import ColumnFile
-from bertjax.data.labeled.windows import most_context, windows
 from bertjax.data.sources.base import OnBad
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer

@@ -5,8 +5,7 @@ Everything here is a pure function of (seed, example id, epoch).
 
 from bertjax.config.registry import Union
 from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
-from bertjax.data.masking.kinds import NgramMasking, SpanMasking, WordMasking
-from bertjax.data.masking.phrases import PhraseMasking
+from bertjax.data.masking.kinds import NgramMasking, PhraseMasking, SpanMasking, WordMasking
 from bertjax.data.masking.tokens import TokenMasking, UniformMasking
 
 __all__ = [
@@ -29,7 +28,7 @@ KINDS = {
     "words": "bertjax.data.masking.kinds:WordMasking",
     "ngrams": "bertjax.data.masking.kinds:NgramMasking",
     "spans": "bertjax.data.masking.kinds:SpanMasking",
-    "phrases": "bertjax.data.masking.phrases:PhraseMasking",
+    "phrases": "bertjax.data.masking.kinds:PhraseMasking",
     "uniform": "bertjax.data.masking.tokens:UniformMasking",
 }
 MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS)

@@ -12,8 +12,7 @@ from typing import Any
 
 from bertjax.data import remote, store
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
-from bertjax.data.inspect import lengths
-from bertjax.data.inspect.report import report
+from bertjax.data.inspect.report import draw_lengths, report
 from bertjax.data.preparation import building
 from bertjax.data.preparation.building import Runner, TooFew
 from bertjax.data.preparation.local import Local
@@ -178,7 +177,7 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
             shutil.rmtree(partial)
             folder = building.build(config, spec, partial, runner)
         built = TokenStore.open(folder)
-        lengths.draw({name: built.split(name) for name in store.SPLITS}, folder)
+        draw_lengths({name: built.split(name) for name in store.SPLITS}, folder)
         return folder
     except (RunFailed, Unavailable):
         raise

@@ -12,8 +12,7 @@ from etils import epath
 from bertjax.data import remote, sources, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation.sample import is_stated
-from bertjax.data.tokenizer.kept import kept_characters
-from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.data.tokenizer_config import TokenizerConfig, kept_characters
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, shorten
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import base, sentencepiece, tokenizer_json
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
-from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.sentencepiece import SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.data.tokenizer.unigram import UnigramTokenizer
+from bertjax.data.tokenizer.unigram import ByteFallbackTokenizer, UnigramTokenizer
 from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.runtime.errors import UserError
 

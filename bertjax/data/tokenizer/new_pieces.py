@@ -13,9 +13,9 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import mixed
 from bertjax.data.tokenizer.base import Tokenizer
-from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
+from bertjax.data.tokenizer.unigram import ByteFallbackTokenizer
 from bertjax.runtime.errors import UserError, shorten
 
 # Rarer words give too little evidence to train an embedding.

@@ -15,8 +15,7 @@ import numpy as np
 from bertjax.data.text import unicode
 from bertjax.data.tokenizer import alignment
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
-from bertjax.data.tokenizer.kept import kept_characters
-from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.data.tokenizer_config import TokenizerConfig, kept_characters
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, reason
 

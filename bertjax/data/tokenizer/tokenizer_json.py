@@ -4,9 +4,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertjax.data.tokenizer.byte_fallback import ByteFallbackTokenizer
 from bertjax.data.tokenizer.tokenizers_library import MASKS, HuggingFaceTokenizer, checked
-from bertjax.data.tokenizer.unigram import UnigramTokenizer
+from bertjax.data.tokenizer.unigram import ByteFallbackTokenizer, UnigramTokenizer
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError
 

@@ -1,6 +1,6 @@
 """WordPiece and byte-level BPE, run by the Hugging Face `tokenizers` library from a `tokenizer.json` description.
 
-`bertjax.data.tokenizer.unigram` and `byte_fallback` have two more kinds.
+`bertjax.data.tokenizer.unigram` has two more kinds.
 """
 
 import contextlib

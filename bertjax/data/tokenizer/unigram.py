@@ -1,4 +1,6 @@
-"""Unigram tokenizers in a `tokenizer.json`, as published for ALBERT, XLNet, XLM-R and CamemBERT.
+"""Tokenizers with SentencePiece's sign for a space in a `tokenizer.json`: Unigram, and BPE that falls back to bytes.
+
+Unigram was published for ALBERT, XLNet, XLM-R and CamemBERT.
 
 Their vocabularies were trained with SentencePiece (Kudo 2018, arXiv 1804.10959), but ids follow the tokenizers library,
 which first splits at spaces and adds its own steps, such as removing accents. `bertjax.data.tokenizer.sentencepiece`
@@ -16,7 +18,26 @@ from bertjax.data.tokenizer.tokenizers_library import EQUIVALENTS, HuggingFaceTo
 from bertjax.runtime.errors import quoted
 
 
-class UnigramTokenizer(HuggingFaceTokenizer):
+class _SpaceSigns(HuggingFaceTokenizer):
+    """Base class: a space is the sign `▁` at the start of a piece."""
+
+    @functools.cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Ids for the 256 byte pieces; fewer if the vocabulary lacks some, and none without byte fallback."""
+        pieces = (f"<0x{byte:02X}>" for byte in range(256) if self.description["model"].get("byte_fallback"))
+        return frozenset(self._ids[piece] for piece in pieces if piece in self._ids)
+
+    @functools.cached_property
+    def continuation_ids(self) -> frozenset[int]:
+        """Ids for pieces that continue a word, as in `SentencePieceTokenizer`."""
+        continuing = frozenset(i for piece, i in self._ids.items() if not starts_word(piece))
+        return continuing - self.special_ids - self._whole_words
+
+    def piece(self, token_id: int) -> str:
+        return self._processor.id_to_token(int(token_id)) or ""
+
+
+class UnigramTokenizer(_SpaceSigns):
     """A Unigram tokenizer: the segmentation with the highest total score.
 
     The library's vocabulary contains the special symbols, so it would match them when a text spells them out. Here such
@@ -45,21 +66,6 @@ class UnigramTokenizer(HuggingFaceTokenizer):
             raise ValueError(f"its kind is {quoted(model['type'])}, and its file is that of Unigram")
 
     @functools.cached_property
-    def byte_ids(self) -> frozenset[int]:
-        """Ids for the 256 byte pieces; empty without byte fallback."""
-        pieces = (f"<0x{byte:02X}>" for byte in range(256) if self.description["model"].get("byte_fallback"))
-        return frozenset(self._ids[piece] for piece in pieces if piece in self._ids)
-
-    @functools.cached_property
-    def continuation_ids(self) -> frozenset[int]:
-        """Ids for pieces that continue a word, as in `SentencePieceTokenizer`."""
-        return (
-            frozenset(i for piece, i in self._ids.items() if not starts_word(piece))
-            - self.special_ids
-            - self._whole_words
-        )
-
-    @functools.cached_property
     def _missing_space(self) -> str:
         """A space, unless the tokenizer puts one before each text by itself, as all published ones do."""
         return "" if "".join(self.words("a")).startswith(WORD_START) else " "
@@ -77,5 +83,30 @@ class UnigramTokenizer(HuggingFaceTokenizer):
         continued = first[first.index(letter) + 1 :]
         return [token_id for word in (continued, *others) if word for token_id in self.parts(word)]
 
-    def piece(self, token_id: int) -> str:
-        return self._processor.id_to_token(int(token_id)) or ""
+
+class ByteFallbackTokenizer(_SpaceSigns):
+    """A BPE tokenizer whose characters without a piece become byte pieces, such as `<0xEA>`: Gemma 2's and mmBERT's.
+
+    No space is put before a text. So a word at the start of a text has other pieces than elsewhere, as in byte-level
+    BPE.
+    """
+
+    MODEL_FILE = "byte_fallback.json"
+    is_byte_level = False
+
+    def _check_model(self, model: dict[str, Any]) -> None:
+        if model["type"] != "BPE" or not model.get("byte_fallback"):
+            raise ValueError(f"its kind is {quoted(model['type'])}, and its file is that of BPE with byte fallback")
+        if (unknown := model.get("unk_token")) not in model["vocab"]:
+            raise ValueError(f"its unk_token={quoted(unknown)} is not a piece of its vocabulary")
+        if "".join(self.words("a")).startswith(WORD_START):
+            raise ValueError("it puts a space before each text, as Llama's does, and bertjax reads such BPE without it")
+
+    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
+        return self.encode([f" {text}" if text else "" for text in texts])
+
+    def _encode_continued(self, text: str) -> list[int]:
+        return self.encode([text])[0]
+
+    def _text(self, ids: list[int]) -> str:
+        return super()._text(ids).removeprefix(" ")

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from bertjax.data.tokenizer import tokenizer_json, tokenizers_library
 from bertjax.data.tokenizer.base import SPECIALS
-from bertjax.data.tokenizer.kept import kept_characters
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.data.tokenizer_config import TokenizerConfig, kept_characters
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError
 

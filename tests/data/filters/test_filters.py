@@ -7,8 +7,7 @@ import pytest
 from bertjax.data.filters import FILTERS
 from bertjax.data.filters.c4 import C4
 from bertjax.data.filters.decontamination import Decontamination
-from bertjax.data.filters.gopher_quality import GopherQuality
-from bertjax.data.filters.gopher_repetition import GopherRepetition
+from bertjax.data.filters.gopher import GopherQuality, GopherRepetition
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.filters.scripts import Scripts

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.examples import Vocabulary
-from bertjax.data.formats.doc_sentences import DocSentences
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import DocSentences, FullSentences
 from bertjax.data.formats.token_document import TokenDocument
 from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, made, split_of

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
-from bertjax.data.inspect import characters, lengths, vocabulary
+from bertjax.data.inspect import characters, vocabulary
+from bertjax.data.inspect import report as report_module
 from bertjax.data.inspect.characters import Characters, characters_of
 from bertjax.data.inspect.damage import _found
 from bertjax.data.inspect.report import report
@@ -200,14 +201,14 @@ def sentences_of_english():
 
 
 def test_histogram_counts_every_length_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(lengths, "COUNTED_AT_ONCE", 3)
+    monkeypatch.setattr(report_module, "COUNTED_AT_ONCE", 3)
     sentences = np.array([1, 1, 2, 3, 4, 100, 1000])
     writer = SplitWriter(tmp_path, "train")
     writer.append(np.zeros(sentences.sum(), np.uint16), sentences, np.array([2, 4, 1]))
     writer.close()
     split = Split(tmp_path, "train", "<u2")
     for what, expected in (("sentence", sentences), ("document", [2, 109, 1000])):
-        edges, numbers = lengths.histogram(split, what)
+        edges, numbers = report_module.histogram(split, what)
         assert numbers.sum() == len(expected) and numbers[0] and numbers[-1]
         np.testing.assert_array_equal(numbers, np.histogram(expected, edges)[0])
 

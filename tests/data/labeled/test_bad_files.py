@@ -7,12 +7,10 @@ import math
 import pytest
 
 from bertjax.config.config import from_dict
-from bertjax.data.labeled.choices import Choices
+from bertjax.data.labeled.choices import Choices, Race
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.questions import Questions
-from bertjax.data.labeled.race import Race
-from bertjax.data.labeled.repeated import RepeatedText
-from bertjax.data.labeled.siamese import SiamesePairs
+from bertjax.data.labeled.siamese import RepeatedText, SiamesePairs
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime import command_line

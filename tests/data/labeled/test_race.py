@@ -3,7 +3,7 @@
 import json
 
 from bertjax.data.labeled.base import WHERE
-from bertjax.data.labeled.race import Race
+from bertjax.data.labeled.choices import Race
 
 EXAM = {
     "id": "high1.txt",

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.config import Task
-from bertjax.data.labeled.repeated import RepeatedText
-from bertjax.data.labeled.siamese import SiamesePairs
+from bertjax.data.labeled.siamese import RepeatedText, SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.plan import Spec
 from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive, EmbeddingRegression

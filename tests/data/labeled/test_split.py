@@ -8,8 +8,7 @@ import pytest
 
 from bertjax.data.labeled.choices import Choices
 from bertjax.data.labeled.label_sets import LabelSets
-from bertjax.data.labeled.split import divide, folds
-from bertjax.data.labeled.subset import limited
+from bertjax.data.labeled.split import divide, folds, limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText, conflicts_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from bertjax.data.config import NearDuplicates
 from bertjax.data.filters.base import Filter
-from bertjax.data.filters.gopher_quality import GopherQuality
+from bertjax.data.filters.gopher import GopherQuality
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.inspect import cleaning

@@ -12,7 +12,7 @@ import pytest
 from bertjax.data import sources
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
-from bertjax.data.preparation import encoding, shards
+from bertjax.data.preparation import shards, steps
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.steps import digest, is_in_share, split_of
 from bertjax.data.store import PARTS, SPLITS, TokenStore
@@ -181,7 +181,7 @@ def test_memory_does_not_grow_with_the_corpus(config, tmp_path):
 
 def test_a_document_much_longer_than_a_shard_is_kept_whole(config, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
-    monkeypatch.setattr(encoding, "BATCH_CHARACTERS", 1_000)
+    monkeypatch.setattr(steps, "BATCH_CHARACTERS", 1_000)
     text = (tmp_path / "corpus.txt").read_text()
     long = text.replace("\n\n", "\n")
     (tmp_path / "corpus.txt").write_text(f"{text}{long}\n{text[:600]}\n\n")

@@ -13,7 +13,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
 from bertjax.data.masking import mask
-from bertjax.data.masking.phrases import BoundPhraseMasking
+from bertjax.data.masking.kinds import BoundPhraseMasking
 from bertjax.data.masking.units import words_of
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import Split, TokenStore

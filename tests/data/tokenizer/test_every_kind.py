@@ -22,8 +22,7 @@ from bertjax.data.inspect.characters import characters_of
 from bertjax.data.text import unicode
 from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import SPECIALS
-from bertjax.data.tokenizer.kept import kept_characters
-from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig, kept_characters
 from bertjax.runtime.errors import UserError
 from tests.data import scripts
 

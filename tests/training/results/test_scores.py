@@ -11,8 +11,7 @@ from rich.console import Console
 
 from bertjax.config.config import Config, Task, from_dict
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
-from bertjax.data.formats.doc_sentences import DocSentences
-from bertjax.data.formats.full_sentences import FullSentences
+from bertjax.data.formats.runs import DocSentences, FullSentences
 from bertjax.data.preparation.prepare import prepare
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
