@@ -43,7 +43,7 @@ def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
     Raises:
       UserError: the file cannot be read, no sentence is left, or no word has the feature.
     """
-    records = _records(path, on_bad, lambda lines: _tagged(lines, path, field))
+    records = _records(path, on_bad, lambda words, where: {"tags": [_tag(values, field) for values in words]})
     if all(tag == ABSENT for record in records for tag in record["tags"]):
         raise UserError(f"{path} has no word with examples.conllu={field}; choose upos, xpos or another feature")
     return records
@@ -55,11 +55,7 @@ def read_words(path: str) -> list[Record]:
     Raises:
       UserError: the file cannot be read, or a sentence is bad.
     """
-    return _records(path, stop, lambda lines: _only_words(lines, path))
-
-
-def _only_words(lines: list[tuple[int, bytes]], path: str) -> Record:
-    return {"words": [values["form"] for values in _words(lines, path)], WHERE: f"{path}:{lines[0][0]}"}
+    return _records(path, stop, lambda words, where: {})
 
 
 def read_trees(path: str) -> list[Record]:
@@ -73,7 +69,7 @@ def read_trees(path: str) -> list[Record]:
     Raises:
       UserError: the file cannot be read, has no sentence, or a sentence is bad, e.g. its heads do not form a tree.
     """
-    return _records(path, stop, lambda lines: _tree(lines, path))
+    return _records(path, stop, _tree)
 
 
 def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
@@ -106,26 +102,21 @@ def _with_entry(entries: str, name: str, value: str) -> str:
     return "|".join(sorted(entries, key=str.casefold)) or ABSENT
 
 
-def _records(path: str, on_bad: OnBad, make: Callable[[list[tuple[int, bytes]]], Record]) -> list[Record]:
+def _records(path: str, on_bad: OnBad, make: Callable[[list[dict[str, Any]], str], Record]) -> list[Record]:
+    """Return {`words`} per sentence, with what `make` adds from the columns of its words and their location."""
     records = []
     for lines in _sentences(path):
+        where = f"{path}:{lines[0][0]}"
         try:
-            record = make(lines)
+            words = [values for number, line in lines if (values := _word(line, f"{path}:{number}"))]
+            if words:  # else there are only comments
+                record = {"words": [values["form"] for values in words]} | make(words, where)
+                records.append(record | {WHERE: where})
         except UserError as error:
             on_bad(error)
-        else:
-            if record["words"]:
-                records.append(record)
     if not records:
         raise UserError(f"{path} has no sentences that can be used; give a file in the format of CoNLL-U")
     return records
-
-
-def _tagged(lines: list[tuple[int, bytes]], path: str, field: str) -> Record:
-    """Return a sentence as a record; `words` is empty if there are only comments."""
-    pairs = [(values["form"], _tag(values, field)) for values in _words(lines, path)]
-    words, tags = ([pair[i] for pair in pairs] for i in range(2))
-    return {"words": words, "tags": tags, WHERE: f"{path}:{lines[0][0]}"}
 
 
 def _tag(values: dict[str, Any], field: str) -> str:
@@ -133,13 +124,11 @@ def _tag(values: dict[str, Any], field: str) -> str:
     return tag or ABSENT
 
 
-def _tree(lines: list[tuple[int, bytes]], path: str) -> Record:
-    where, words = f"{path}:{lines[0][0]}", list(_words(lines, path))
+def _tree(words: list[dict[str, Any]], where: str) -> Record:
     heads = [int(values["head"]) if values["head"].isdecimal() else -1 for values in words]
-    if words and not _is_tree(heads):
+    if not _is_tree(heads):
         raise UserError(f"{where} starts a sentence whose heads are no tree with one root; correct the column head")
-    columns = {name: [values[column] for values in words] for name, column in (("words", "form"), ("tags", "upos"))}
-    return columns | {"heads": heads, WHERE: where}
+    return {"tags": [values["upos"] for values in words], "heads": heads}
 
 
 def _is_tree(heads: list[int]) -> bool:
@@ -151,13 +140,6 @@ def _is_tree(heads: list[int]) -> bool:
     while below := {word for word, head in enumerate(heads, 1) if head in reached} - reached:
         reached |= below
     return len(reached) == len(heads) + 1
-
-
-def _words(lines: list[tuple[int, bytes]], path: str) -> Iterator[dict[str, Any]]:
-    """Yield each word's columns by name, with `feats` as {name: value}."""
-    for number, line in lines:
-        if values := _word(line, f"{path}:{number}"):
-            yield values
 
 
 def _word(line: bytes, where: str) -> dict[str, Any] | None:

@@ -94,16 +94,9 @@ def preview(path: str, quoted: bool = False) -> tuple[list[str], list[Record]]:
     if json_objects.holds_objects(path):
         objects = list(json_objects.read(path, (), on_bad=lambda error: None))
         return list(dict.fromkeys(name for row in objects for name in row if name != WHERE)), objects
-    number, line = json_objects.first_line(path)
-    first, kind = decoded(line, f"{path}:{number}"), json_objects.kind_of(path)
-    own, declared = DELIMITERS.get(kind, ","), _SPREADSHEET.fullmatch(first)
-    # A line with too many fields is an error that names it, which needs a delimiter all the same.
-    delimiter = (
-        declared[1] if declared else _regular_delimiter(path, 1, own) or max((own, *_DELIMITERS), key=first.count)
-    )
-    is_quoted = quoted or kind == ".csv" or delimiter != "\t"
-    lines = [row for _, row in (_quoted if is_quoted else _unquoted)(path, delimiter) if any(map(str.strip, row))]
-    header, *rows = lines[bool(declared) :] or [[]]
+    kind = json_objects.kind_of(path)
+    rows, _, _ = _opened(path, (), kind, quoted or kind == ".csv")
+    header, *rows = [row for _, row in rows if any(map(str.strip, row))] or [[]]
     names = [name.strip() for name in header]
     return names, [dict(zip(names, row)) for row in rows if len(row) == len(names)]
 
@@ -134,12 +127,9 @@ def read_lines(path: str, column: str) -> list[Record]:
 
 def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
     """Yield rows from a .csv or .tsv file; rows with another number of fields than the header are bad."""
-    delimiter, has_quoted_names = _delimiter(path, columns, kind)
-    quoted = quoted or has_quoted_names or delimiter != "\t"
-    if not (rows := list((_quoted if quoted else _unquoted)(path, delimiter))):
+    rows, delimiter, quoted = _opened(path, columns, kind, quoted)
+    if not rows:
         return
-    if _SPREADSHEET.fullmatch(delimiter.join(rows[0][1])):
-        rows = rows[1:] or [(1, [])]
     if _are_numbers(columns):
         _check_no_header(rows[0], columns, path)
         [(width, _)] = Counter(len(row) for _, row in rows).most_common(1)
@@ -176,38 +166,60 @@ def _note(line: str) -> None:
     say(line, file=sys.stderr)
 
 
+def _opened(
+    path: str, columns: Sequence[str], kind: str, quoted: bool
+) -> tuple[list[tuple[int, list[str]]], str, bool]:
+    """Read a .csv or .tsv file: rows with line numbers, the delimiter, and whether quotes were parsed."""
+    delimiter, has_quoted_names = _delimiter(path, columns, kind)
+    quoted = quoted or has_quoted_names or delimiter != "\t"
+    rows = list((_quoted if quoted else _unquoted)(path, delimiter))
+    is_declared = rows and _SPREADSHEET.fullmatch(delimiter.join(rows[0][1]))
+    return rows[1:] if is_declared else rows, delimiter, quoted
+
+
 def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]:
     """Return the delimiter and whether the column names are quoted.
 
-    The suffix decides, unless only another delimiter gives the required columns.
+    A first line such as `sep=;` decides, then the required columns, then the number of fields of the first lines. The
+    delimiter of the suffix comes before others.
+
+    Args:
+      columns: required columns; empty if none is known.
     """
     number, line = json_objects.first_line(path)
-    first, own = decoded(line, f"{path}:{number}"), DELIMITERS[kind]
+    first, own = decoded(line, f"{path}:{number}"), DELIMITERS.get(kind, ",")
     if spreadsheet := _SPREADSHEET.fullmatch(first):
         return spreadsheet[1], False
-    if _are_numbers(columns):
-        regular = _regular_delimiter(path, max(map(int, columns)), own)
-        if regular and regular != own:
-            _note(f"{path}: its fields are separated by {regular!r}, and are read so")
-        if regular or own in first:
-            return regular or own, False
-    # The suffix's delimiter comes first, so that a header with several marks is read as its name says.
-    for delimiter in (own, *(mark for mark in _DELIMITERS if mark != own)):
+    has_names = bool(columns) and not _are_numbers(columns)
+    for delimiter in _marks(own) if has_names else ():
         names = first.split(delimiter)
         try:
             unquoted = next(csv.reader([first], delimiter=delimiter), [])
         except csv.Error:
             continue
         for header in (names, unquoted):
-            has_all = len(header) > max(map(int, columns)) if _are_numbers(columns) else set(columns) <= set(header)
-            if has_all and delimiter != own:
-                _note(f"{path}: its fields are separated by {delimiter!r}, and are read so")
-            if has_all:
+            if set(columns) <= set(header):
+                _note_delimiter(path, delimiter, own)
                 return delimiter, header is unquoted and unquoted != names
-    if own in first or _are_numbers(columns):
+    if has_names and own in first:
         return own, False
     # Columns may have other names: then the error lists them, and not one name with all of them.
-    return _regular_delimiter(path, 1, own) or max((own, *_DELIMITERS), key=first.count), False
+    last = max(map(int, columns)) if columns and not has_names else 1
+    delimiter = _regular_delimiter(path, last, own) or (
+        own if columns and own in first else max(_marks(own), key=first.count)
+    )
+    if columns and not has_names:
+        _note_delimiter(path, delimiter, own)
+    return delimiter, False
+
+
+def _marks(own: str) -> tuple[str, ...]:
+    return own, *(mark for mark in _DELIMITERS if mark != own)
+
+
+def _note_delimiter(path: str, delimiter: str, own: str) -> None:
+    if delimiter != own:
+        _note(f"{path}: its fields are separated by {delimiter!r}, and are read so")
 
 
 def _regular_delimiter(path: str, last: int, own: str) -> str:
@@ -221,7 +233,7 @@ def _regular_delimiter(path: str, last: int, own: str) -> str:
     numbered = ((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
     lines = [decoded(line, f"{path}:{number}") for number, line in itertools.islice(numbered, _SAMPLED)]
     lines = lines[1:] if lines and _SPREADSHEET.fullmatch(lines[0]) else lines
-    for delimiter in (own, *(mark for mark in _DELIMITERS if mark != own)):
+    for delimiter in _marks(own):
         try:
             widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
         except csv.Error:

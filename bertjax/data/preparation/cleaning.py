@@ -49,33 +49,6 @@ class Verdict(NamedTuple):
     changes: dict[str, int]
 
 
-@dataclasses.dataclass(frozen=True)
-class Cleaner:
-    """Applies filters and computes MinHash signatures.
-
-    Attributes:
-      filters: filters by name, applied in this order.
-      near_duplicates: settings for the signatures.
-    """
-
-    filters: Mapping[str, Filter]
-    near_duplicates: NearDuplicates
-
-    def __call__(self, batch: Sequence[Entry]) -> tuple[list[Verdict], np.ndarray | None]:
-        """Return a verdict per document, and all buckets, uint64 [D, buckets].
-
-        Raises:
-          UserError: a filter failed.
-        """
-        verdicts = [
-            judge(entry.document, self.filters) if entry.is_filtered else Verdict(entry.document.text, "", "", {})
-            for entry in batch
-        ]
-        if not self.near_duplicates.drop:
-            return verdicts, None
-        return verdicts, near_duplicates.buckets([verdict.text for verdict in verdicts], self.near_duplicates)
-
-
 def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
     """Apply filters to one document, until one drops it.
 
@@ -107,11 +80,29 @@ def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
 
 
 def cleaned(
-    entries: Iterable[Entry], cleaner: Cleaner, dropped: Dropped, ledger: Ledger, source_names: Sequence[str]
+    entries: Iterable[Entry],
+    filters: Mapping[str, Filter],
+    near: NearDuplicates,
+    dropped: Dropped,
+    ledger: Ledger,
+    source_names: Sequence[str],
 ) -> Iterator[Entry]:
-    """Yield the documents that filters keep, rewritten and with their buckets. The others are recorded in `dropped`."""
+    """Yield the documents that filters keep, rewritten and with their buckets. The others are recorded in `dropped`.
+
+    Args:
+      filters: filters by name, applied in this order.
+      near: settings for the buckets.
+
+    Raises:
+      UserError: a filter failed.
+    """
     for batch in _batches(entries):
-        verdicts, buckets_DB = cleaner(batch)
+        verdicts = [
+            judge(entry.document, filters) if entry.is_filtered else Verdict(entry.document.text, "", "", {})
+            for entry in batch
+        ]
+        # MinHash is fast on many texts at once, so also on those that a filter drops.
+        buckets_DB = near_duplicates.buckets([verdict.text for verdict in verdicts], near) if near.drop else None
         for d, (entry, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             source = source_names[entry.key.source]
             dropped.count_changes(source, verdict.changes)

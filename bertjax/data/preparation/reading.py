@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
-from bertjax.data.preparation.cleaning import Cleaner, Entry, cleaned
+from bertjax.data.preparation.cleaning import Entry, cleaned
 from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.duplicates import Duplicates, are_among
 from bertjax.data.preparation.ledger import Ledger, Numbers
@@ -130,7 +130,7 @@ def write(
     ):
         if dropped:
             names = [source.name for source in all_sources]
-            entries = cleaned(entries, Cleaner(config.filters, near), dropped, ledger, names)
+            entries = cleaned(entries, config.filters, near, dropped, ledger, names)
         documents = _grouped(entries, all_sources, config)
         documents = _sampled(documents, sample, is_train)
         documents = _recorded(documents, records, near_records)

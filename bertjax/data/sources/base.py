@@ -28,7 +28,7 @@ _MARKS = {
 }
 
 # Other formats by magic bytes, with the suffix under which bertjax reads them, or None.
-_ARCHIVES = {
+ARCHIVES = {
     b"\x1f\x8b": ("gz", ".gz"),
     b"\x28\xb5\x2f\xfd": ("zst", ".zst"),
     b"\xfd7zXZ\x00": ("xz", ".xz"),
@@ -177,7 +177,7 @@ def check_encoding(head: bytes, where: str) -> None:
                 f"read; convert it: iconv -f {name} -t UTF-8 OLD > NEW"
             )
     if len(head) > 1 and head.count(0) > MOST_ZEROS * len(head):
-        if head.startswith((*_OFFICE, *_ARCHIVES)):  # the header of an archive may be full of zeros, too
+        if head.startswith((*_OFFICE, *ARCHIVES)):  # the header of an archive may be full of zeros, too
             raise Damaged(f"{where} is not UTF-8: {_conversion(head)}")
         width = 32 if head.count(0) > 0.6 * len(head) else 16
         name = f"UTF-{width}{'BE' if head[:1] == bytes(1) else 'LE'}"
@@ -235,7 +235,7 @@ def _conversion(content: bytes) -> str:
     for mark, name in _MARKS.items():
         if content.startswith(mark):
             return f"it starts like {name}; convert the file: iconv -f {name} -t UTF-8 OLD > NEW"
-    for mark, (name, suffix) in _ARCHIVES.items():
+    for mark, (name, suffix) in ARCHIVES.items():
         if content.startswith(mark):
             remedy = f"end its name with {suffix}" if suffix else "extract it"
             return f"it starts like a file in the {name} format; {remedy}"

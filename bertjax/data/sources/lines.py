@@ -12,6 +12,7 @@ from etils import epath
 
 from bertjax.data.sources.access import MIB, extra, open_file
 from bertjax.data.sources.base import (
+    ARCHIVES,
     Document,
     OnBad,
     OnRead,
@@ -31,8 +32,6 @@ COMPRESSIONS = (".gz", ".zst", ".xz")
 LONGEST_BYTES = 1 << 30
 # Bytes kept from a longer line, to identify it.
 KEPT_BYTES = 1 << 10
-# Magic bytes by archive suffix.
-_STARTS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd", ".xz": b"\xfd7zXZ\x00", ".bz2": b"BZh"}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -181,11 +180,11 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
     # The magic bytes tell a wrong suffix from damage.
     with path.open("rb") as file:
         head = file.read(8)
-    starts = _STARTS.get(path.suffix.lower(), b"")
-    if starts and head and not head.startswith(starts):
-        other = next((name for name, mark in _STARTS.items() if head.startswith(mark)), "")
-        looks = f"it starts like a {other} file" if other else "its first bytes are not those of the format"
-        remedy = f"end its name with {other}" if other else f"if it is plain text, remove {path.suffix} from its name"
+    name, suffix = next((names for mark, names in ARCHIVES.items() if head.startswith(mark)), ("", None))
+    if head and path.suffix.lower() in COMPRESSIONS and suffix != path.suffix.lower():
+        looks = f"it starts like a file in the {name} format" if name else "its first bytes are not those of the format"
+        remedy = f"end its name with {suffix}" if suffix else "extract it"
+        remedy = remedy if name else f"if it is plain text, remove {path.suffix} from its name"
     elif isinstance(error, EOFError) or "truncated" in reason.lower() or "ended before" in reason.lower():
         looks, remedy = f"it is cut short: {reason}", "fetch it again"
     else:

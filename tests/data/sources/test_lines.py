@@ -156,7 +156,7 @@ def test_what_is_wrong_with_an_archive_is_told_apart(tmp_path, suffix):
         (b"" if suffix == ".xz" else whole[:10], "is cut short, damaged or not in the"),
         (flipped, "(it is damaged: "),
         (b"Plain text.\n" * 100, f"if it is plain text, remove {suffix} from its name"),
-        (COMPRESS[other](b"One.\n"), f"(it starts like a {other} file); end its name with {other}"),
+        (COMPRESS[other](b"One.\n"), f"(it starts like a file in the {other[1:]} format); end its name with {other}"),
     ):
         path.write_bytes(content)
         if suffix == ".zst" and content is flipped:
