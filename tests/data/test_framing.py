@@ -92,20 +92,6 @@ def test_an_example_needs_room_for_its_special_tokens(second, least):
         truncate([[1, 2]], second, least - 1)
 
 
-@pytest.mark.parametrize(
-    "length, room, stride, expected",
-    [
-        (5, 5, 2, [[0, 5]]),
-        (6, 5, 2, [[0, 5], [2, 6]]),
-        (10, 4, 2, [[0, 4], [2, 6], [4, 8], [6, 10]]),
-        (10, 4, 9, [[0, 4], [4, 8], [8, 10]]),  # a stride longer than a window would lose tokens
-        (1, 1, 1, [[0, 1]]),
-    ],
-)
-def test_windows_as_literals(length, room, stride, expected):
-    assert windows(length, room, stride).tolist() == expected
-
-
 @settings(deadline=None)
 @given(length=st.integers(1, 80), room=st.integers(1, 60), stride=st.integers(1, 60))
 def test_every_token_is_in_a_window_and_belongs_to_one(length, room, stride):

@@ -1,6 +1,7 @@
 """Masking of single tokens: statistics, determinism, and independence from packing."""
 
 import hashlib
+import pickle
 
 import numpy as np
 import pytest
@@ -9,9 +10,21 @@ from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.masking import KINDS, MASKINGS, TokenMasking, gather_masked, mask
+from bertjax.data.masking import (
+    KINDS,
+    MASKINGS,
+    NgramMasking,
+    SpanMasking,
+    TokenMasking,
+    WordMasking,
+    gather_masked,
+    mask,
+)
+from bertjax.data.masking.kinds import SPAN_SHARES, BoundPhraseMasking
+from bertjax.data.masking.units import UnitMasking, words_of
+from bertjax.data.text.lexicon import Lexicon
 from bertjax.runtime.errors import UserError
-from tests.ragged import CLS, MASK, PAD, SEP, VOCABULARY, first_epoch, one_a_row
+from tests.ragged import CLS, MASK, PAD, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random
 from tests.ragged import random as examples
 
 
@@ -84,17 +97,6 @@ def test_masked_positions_are_gathered_from_packed_rows():
     np.testing.assert_array_equal(capped["dropped_B"], [1, 0])
 
 
-@given(st.integers(5, 600), st.floats(0.01, 0.99))
-@settings(max_examples=200, deadline=None)
-def test_a_row_of_one_example_always_fits_the_capacity(seq_len, rate):
-    masking = TokenMasking(rate=rate)
-    places = masking.capacity(seq_len, 1)
-    assert places % 8 == 0 and rate * seq_len <= places < rate * seq_len + 8
-    ragged = examples(np.array([seq_len]), np.array([0]))
-    placed = one_a_row(ragged)
-    assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
-
-
 @pytest.mark.parametrize(
     "kind, bad",
     [("tokens", {"rate": 0.0}), ("tokens", {"rate": 1.0}), ("tokens", {"mask": 0.8, "random": 0.3})]
@@ -134,12 +136,240 @@ def test_packed_examples_fit_the_capacity(row_examples, rate, seed):
     assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
 
 
-def test_the_capacity_of_one_example_a_row_is_its_rate_rounded_up_to_eight():
-    assert all(TokenMasking().capacity(n, 1) == -(-0.15 * n // 8) * 8 for n in (8, 96, 128, 160, 256, 512))
-
-
 def test_an_unknown_kind_is_refused():
     assert MASKINGS.class_of(None) is TokenMasking
     assert {kind: MASKINGS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
     with pytest.raises(UserError, match="masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans"):
         MASKINGS.class_of("word")
+
+
+NO_PHRASES = Lexicon({}, "")
+
+
+def make(kind: str, **choices) -> UnitMasking:
+    if kind == "phrases":
+        return BoundPhraseMasking(**choices, phrases=NO_PHRASES)
+    if kind == "ngrams of 5":
+        return NgramMasking(**choices, longest=5)
+    return MASKINGS.class_of(kind)(**choices)
+
+
+UNITS = ("words", "ngrams", "ngrams of 5", "spans", "phrases")
+each_kind = pytest.mark.parametrize("kind", UNITS)
+any_kind = st.sampled_from(UNITS)
+
+
+@pytest.fixture(scope="module")
+def long_million() -> PlacedExamples:
+    """Long examples whose share is not rounded: 0.15 * 500 is an integer."""
+    return one_a_row(random(np.full(2_000, 502), np.arange(2_000)))
+
+
+def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:
+    expected = counts.sum() * shares
+    return ((counts - expected) ** 2 / expected).sum()
+
+
+def limit(degrees: int) -> float:
+    """Five standard deviations above the mean of the chi-square distribution."""
+    return degrees + 5 * np.sqrt(2 * degrees)
+
+
+def unit_of_tokens(masking: UnitMasking, placed: PlacedExamples, draw: Draw) -> np.ndarray:
+    """The unit of every token, -1 for special tokens; int64 [n]."""
+    words = words_of(placed)
+    starts = words.starts[masking.units(words, placed, draw)]
+    units = np.searchsorted(starts, np.arange(len(placed.ragged.tokens)), side="right") - 1
+    return np.where(placed.ragged.special, -1, units)
+
+
+@pytest.mark.parametrize(
+    "kind, rate, share_masked, share_random",
+    [*((kind, 0.15, 0.8, 0.1) for kind in UNITS), ("spans", 0.4, 0.5, 0.5), ("words", 0.05, 0.0, 0.3)],
+)
+def test_the_rate_and_the_replacement_of_chosen_tokens(kind, rate, share_masked, share_random, long_million):
+    masking = make(kind, rate=rate, mask=share_masked, random=share_random)
+    masked = mask(long_million, first_epoch(long_million.ragged), masking)
+    ordinary = ~long_million.ragged.special
+    assert ordinary.sum() == 1_000_000 and not masked.chosen[~ordinary].any()
+    assert masked.chosen.sum() / 1_000_000 == pytest.approx(rate, rel=0.01)
+    np.testing.assert_array_equal(masked.tokens[~masked.chosen], long_million.ragged.tokens[~masked.chosen])
+    originals, seen = long_million.ragged.tokens[masked.chosen], masked.tokens[masked.chosen]
+    assert not VOCABULARY.is_special[seen[seen != MASK]].any()
+    assert (seen == MASK).mean() == pytest.approx(share_masked, abs=0.015)
+    assert (seen == originals).mean() == pytest.approx(1 - share_masked - share_random, abs=0.015)
+
+
+@each_kind
+def test_units_are_chosen_whole_and_replaced_together_or_token_by_token(kind, long_million):
+    masking, draw = make(kind), first_epoch(long_million.ragged)
+    masked = mask(long_million, draw, masking)
+    units = unit_of_tokens(masking, long_million, draw)
+    sizes = np.bincount(units[units >= 0])
+    chosen = np.bincount(units[masked.chosen], minlength=len(sizes))
+    assert set(np.unique(chosen / sizes)) == {0.0, 1.0}
+    hidden = np.bincount(units[masked.chosen & (masked.tokens == MASK)], minlength=len(sizes))
+    pairs = (chosen == 2) & (sizes == 2)
+    both, one = (hidden[pairs] == 2).mean(), (hidden[pairs] == 1).mean()
+    expected = (0.8, 0.0) if masking.one_decision else (0.64, 0.32)
+    assert both == pytest.approx(expected[0], abs=0.02) and one == pytest.approx(expected[1], abs=0.02)
+
+
+@each_kind
+def test_units_are_whole_words_within_a_segment(kind):
+    """A [SEP], an [UNK] and the edge of a segment end a unit; the start of a word ends the word before it."""
+    rng = np.random.default_rng(0)
+    texts, segments = [], []
+    for _ in range(400):
+        a, b, c = (rng.integers(7, 507, rng.integers(1, 30)) for _ in range(3))
+        texts.append(np.concatenate([[CLS], a, [UNK], b, [SEP], b, c, [SEP]]))
+        segments.append(np.repeat([0, 1, 2], [len(a) + len(b) + 3, len(b), len(c) + 1]))
+    ragged = of(texts, np.arange(400), segments)
+    placed, masking = one_a_row(ragged), make(kind)
+    units = unit_of_tokens(masking, placed, first_epoch(ragged))
+    inner = np.flatnonzero((units[1:] == units[:-1]) & (units[1:] >= 0)) + 1
+    assert len(inner) > 1000
+    assert not ragged.special[inner - 1].any() and (ragged.segments[inner] == ragged.segments[inner - 1]).all()
+    starts = np.flatnonzero((units[1:] != units[:-1]) & (units[1:] >= 0)) + 1
+    after_edge = ragged.special[starts - 1] | (ragged.segments[starts] != ragged.segments[starts - 1])
+    assert (after_edge | ~VOCABULARY.continues_word[ragged.tokens[starts]]).all()
+
+
+def test_words_equal_those_of_a_plain_loop():
+    ragged = random(np.arange(3, 40), np.arange(37))
+    expected, word = [], -1
+    for token, special, before in zip(ragged.tokens, ragged.special, [True, *ragged.special[:-1]], strict=True):
+        word += bool(not special and (before or not VOCABULARY.continues_word[token]))
+        expected.append(-1 if special else word)
+    units = unit_of_tokens(WordMasking(), one_a_row(ragged), first_epoch(ragged))
+    np.testing.assert_array_equal(units, expected)
+
+
+@pytest.mark.parametrize(
+    "masking, shares",
+    [
+        (NgramMasking(), np.array([6, 3, 2]) / 11),
+        (NgramMasking(longest=5), np.array([60, 30, 20, 15, 12]) / 137),
+        (SpanMasking(), SPAN_SHARES),
+    ],
+)
+def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, long_million):
+    """The lengths of all units and of the chosen units follow it, since the choice must not depend on the length."""
+    draw = first_epoch(long_million.ragged)
+    words = words_of(long_million)
+    first = masking.units(words, long_million, draw)
+    lengths = np.diff(first, append=len(words.starts))
+    has_room = words.room[first] >= len(shares)
+    chosen = mask(long_million, draw, masking).chosen[words.starts[first]]
+    for which in (has_room, has_room & chosen):
+        counts = np.bincount(lengths[which], minlength=len(shares) + 1)[1:]
+        assert len(counts) == len(shares) and counts.min() > 100
+        assert chi_square(counts, shares) < limit(len(shares) - 1)
+    assert (lengths <= words.room[first]).all()
+
+
+def test_the_distribution_of_spans_equals_that_of_the_paper():
+    assert len(SPAN_SHARES) == 10 and SPAN_SHARES.sum() == pytest.approx(1)
+    np.testing.assert_allclose(SPAN_SHARES[1:] / SPAN_SHARES[:-1], 0.8)
+    assert (SPAN_SHARES * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)
+
+
+@each_kind
+def test_no_token_is_more_likely_than_another(kind):
+    """Also in short examples of one long and several short words, for which other rules favor the short ones."""
+    text = np.array([CLS, 10, 310, 311, 312, 313, 314, 11, 12, 13, 14, SEP])
+    ragged = of([text] * 20_000, np.arange(20_000))
+    chosen = mask(one_a_row(ragged), first_epoch(ragged), make(kind, rate=0.3)).chosen.reshape(20_000, -1)
+    assert not chosen[:, [0, -1]].any()
+    deviation = np.sqrt(0.3 * 0.7 / 20_000)
+    assert np.abs(chosen[:, 1:-1].mean(axis=0) - 0.3).max() < 5 * deviation
+
+
+@given(any_kind, st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
+@settings(max_examples=80, deadline=None)
+def test_an_example_misses_its_share_by_less_than_its_longest_unit(kind, lengths, rate):
+    ragged = random(np.array(lengths), np.arange(len(lengths)))
+    placed, masking, draw = one_a_row(ragged), make(kind, rate=rate), first_epoch(ragged)
+    chosen = mask(placed, draw, masking).chosen
+    maskable = np.array(lengths) - 2
+    share = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
+    units = unit_of_tokens(masking, placed, draw)
+    sizes = np.bincount(units[units >= 0], minlength=1)
+    for m, given_up in enumerate(np.bincount(ragged.token_examples, chosen)):
+        own = np.unique(units[(ragged.token_examples == m) & (units >= 0)])
+        assert abs(given_up - share[m]) <= max(sizes[own], default=0)
+
+
+@given(st.sampled_from(("tokens", *UNITS)), st.permutations(range(12)), st.integers(1, 3), st.integers(1, 12))
+@settings(max_examples=80, deadline=None)
+def test_rows_and_the_other_examples_do_not_change_a_mask(kind, order, slots, count):
+    ids, lengths = np.arange(12) * 7, np.arange(12) + 5
+    ragged = random(lengths, ids)
+    reference = mask(one_a_row(ragged), first_epoch(ragged), make(kind))
+    expected = dict(zip(ids.tolist(), np.split(reference.tokens, ragged.offsets[1:-1]), strict=True))
+    order = order[:count]
+    packed = random(lengths[order], ids[order])
+    rows_BN = np.full((len(order), slots), -1)
+    rows_BN.ravel()[: len(order)] = np.arange(len(order))
+    masked = mask(place(packed, rows_BN, 60, VOCABULARY), first_epoch(packed), make(kind))
+    for id, tokens in zip(packed.ids.tolist(), np.split(masked.tokens, packed.offsets[1:-1]), strict=True):
+        np.testing.assert_array_equal(tokens, expected[id])
+
+
+@pytest.mark.parametrize("kind", ["tokens", *UNITS])
+def test_masks_depend_on_the_seed_and_repeat_after_d_epochs_and_only_then(kind):
+    """In workers too, which receive a pickled masking."""
+    placed, masking = one_a_row(random(np.full(50, 40), np.arange(50))), make(kind, static=3)
+    again = pickle.loads(pickle.dumps(masking))
+    masks = [mask(placed, Draw(0, np.full(50, epoch)), masking).tokens for epoch in range(7)]
+    for epoch, tokens in enumerate(masks):
+        assert [bool((tokens == other).all()) for other in masks] == [epoch % 3 == e % 3 for e in range(7)]
+        np.testing.assert_array_equal(mask(placed, Draw(0, np.full(50, epoch)), again).tokens, tokens)
+    a, b = (mask(placed, first_epoch(placed.ragged, seed), masking).chosen for seed in (0, 1))
+    assert (a != b).mean() > 0.2
+
+
+@each_kind
+@pytest.mark.parametrize(
+    "text, most",
+    [
+        ([CLS, SEP], 0),
+        ([CLS, 10, SEP], 1),
+        ([CLS, 400, SEP], 1),
+        ([CLS, UNK, UNK, SEP], 0),
+        ([CLS, 10, *[310] * 97, SEP], 98),
+        ([CLS, *[310] * 98, SEP], 98),
+    ],
+    ids=["empty", "one token", "one continuation", "all special", "a giant word", "no word starts"],
+)
+def test_unusual_examples_separately_and_in_a_batch(kind, text, most):
+    odd, plain = np.array(text), np.array([CLS, 10, 11, 12, 13, SEP])
+    for texts in ([odd], [plain, odd, plain]):
+        ragged = of(texts, np.arange(len(texts)))
+        placed = one_a_row(ragged)
+        for epoch in range(20):
+            masked = mask(placed, Draw(0, np.full(len(texts), epoch)), make(kind))
+            counts = np.bincount(ragged.token_examples, masked.chosen)
+            assert counts[min(1, len(texts) - 1)] in {0, most} if most != 1 else 1
+            assert not masked.chosen[ragged.special].any()
+
+
+def test_a_word_longer_than_the_share_is_chosen_as_often_as_any_token():
+    ragged = of([np.array([CLS, 10, *[310] * 97, SEP])] * 4000, np.arange(4000))
+    counts = np.bincount(ragged.token_examples, mask(one_a_row(ragged), first_epoch(ragged), WordMasking()).chosen)
+    assert (counts == 98).mean() == pytest.approx(15 / 98, abs=5 * np.sqrt(0.15 * 0.85 / 4000))
+
+
+@pytest.mark.parametrize(
+    "kind, seq_len, row_examples",
+    [("words", 128, 1), ("ngrams", 128, 4), ("ngrams of 5", 512, 1), ("spans", 512, 8), ("phrases", 128, 4)],
+)
+def test_the_capacity_drops_less_than_half_a_percent(kind, seq_len, row_examples):
+    masking, rows = make(kind), 200_000 // seq_len
+    places = masking.capacity(seq_len, row_examples)
+    assert places % 8 == 0 and 0.15 * seq_len <= places < 0.15 * seq_len + 10 * np.sqrt(row_examples) + 8
+    count = rows * row_examples
+    ragged = random(np.full(count, seq_len // row_examples), np.arange(count))
+    placed = place(ragged, np.arange(count).reshape(rows, row_examples), seq_len, VOCABULARY)
+    chosen = mask(placed, first_epoch(ragged), masking).chosen
+    assert gather_masked(placed, chosen, places)["dropped_B"].sum() < 0.005 * chosen.sum()

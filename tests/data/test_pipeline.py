@@ -233,12 +233,3 @@ def test_weighted_sources_take_turns_and_their_examples_differ(store):
     assert len(np.unique(ids[ids >= first])) == (ids >= first).sum() > 100
     alone = dataclasses.replace(feed, sources=(one,), turns=Turns((1.0,))).batch(np.arange(300))
     np.testing.assert_array_equal(ids_BN[ids_BN[:, 0] < first][:, : one.plans[0].counts.slots], alone["example_ids_BN"])
-
-
-def test_an_epoch_of_several_plans_runs_through_each(store):
-    plans = tuple(make_feed(store, number=number).plans[0] for number in (0, 1))
-    feed = Feed((Epochs(plans, "rows", 0, True),), Turns((1.0,)), features, Vocabulary.of(store.tokenizer), T)
-    rows = [plan.counts.rows for plan in plans]
-    ids_BN = feed.batch(np.arange(sum(rows)))["example_ids_BN"]
-    np.testing.assert_array_equal(np.sort(ids_BN[ids_BN >= 0]), np.arange(sum(plan.counts.examples for plan in plans)))
-    assert ids_BN[: rows[0]].max() < plans[0].counts.examples <= ids_BN[rows[0] :, 0].min()

@@ -1,7 +1,6 @@
 """Plans: fingerprints, damaged files, concurrent processes, and counts."""
 
 import dataclasses
-import pickle
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -203,16 +202,6 @@ def test_plans_of_one_run_differ_unless_they_are_not_random(own_store):
     assert not np.array_equal(np.load(first.examples.ranges)[:50], np.load(second.examples.ranges)[:50])
     specs = [Spec("train", FullSentences(), seq_len=32, seed=seed, number=number) for seed, number in ((0, 0), (1, 2))]
     assert len({open_or_make(own_store, spec).path for spec in specs}) == 1
-
-
-def test_a_pickled_plan_is_opened_by_path(own_store):
-    plan = open_or_make(own_store, TRAIN)
-    plan.rows_RN, plan.examples.lengths()  # maps that are open stay behind
-    pickled = pickle.dumps(plan)
-    assert len(pickled) < 20_000
-    copied = pickle.loads(pickled)
-    np.testing.assert_array_equal(copied.rows_RN, plan.rows_RN)
-    np.testing.assert_array_equal(copied.examples.lengths(), plan.examples.lengths())
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads the advice on memory maps from /proc")

@@ -77,13 +77,6 @@ def test_one_position_of_an_enormous_range():
     assert len(set(places.tolist())) == 3 and places.max() < size
 
 
-def test_permuted_mixes_epochs_in_one_call():
-    epochs, positions = np.repeat([4, 5], 7), np.tile(np.arange(7), 2)
-    together = permuted(9, "rows", epochs, positions, 7)
-    apart = [permuted(9, "rows", epoch, np.arange(7), 7) for epoch in (4, 5)]
-    np.testing.assert_array_equal(together, np.concatenate(apart))
-
-
 @pytest.mark.parametrize("size", [3, 5, 12, 40])
 def test_every_order_of_two_neighbors_is_equally_likely(size):
     epochs = 20_000

@@ -107,7 +107,6 @@ BAD_INPUTS = {
     ],
     "labeled files": [
         "tests/data/labeled/test_bad_files.py::test_a_bad_file",
-        "tests/data/labeled/test_conllu.py::test_bad_files_are_refused",
     ],
     "configurations": [
         "tests/config/test_bad_config.py::test_a_bad_setting",

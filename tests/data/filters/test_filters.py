@@ -132,21 +132,6 @@ def test_sentences_of_every_script_stay(name):
         assert reason(GopherQuality(fewest_stop_words=0, shortest_mean_word=2), pages[0]) is None
 
 
-def test_a_real_text_without_spaces_is_not_taken_for_repetition():
-    """The first articles of the Universal Declaration of Human Rights in Thai, which repeat their formulas."""
-    text = (
-        "มนุษย์ทั้งหลายเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ ต่างมีเหตุผลและมโนธรรม "
-        "และควรปฏิบัติต่อกันด้วยเจตนารมณ์แห่งภราดรภาพ\n"
-        "ทุกคนย่อมมีสิทธิและอิสรภาพบรรดาที่กำหนดไว้ในปฏิญญานี้ โดยปราศจากความแตกต่างไม่ว่าชนิดใด ๆ "
-        "ดังเช่น เชื้อชาติ ผิว เพศ ภาษา ศาสนา ความคิดเห็นทางการเมืองหรือทางอื่น\n"
-        "ทุกคนมีสิทธิในการดำเนินชีวิต ในเสรีภาพและในความมั่นคงแห่งร่างกาย\n"
-        "บุคคลใด ๆ จะถูกยึดเป็นทาส หรือต้องภาระจำยอมไม่ได้ ความเป็นทาสและการค้าทาสเป็นห้ามขาดทุกรูป\n"
-        "ทุกคนมีสิทธิที่จะได้รับการยอมรับว่าเป็นบุคคลในกฎหมาย ไม่ว่า ณ ที่ใด ๆ"
-    )
-    assert reason(GopherRepetition(), text) is None
-    assert "-gram" in reason(GopherRepetition(), text + "ทุกคนมีสิทธิในการดำเนินชีวิต" * 8)
-
-
 def test_a_quoted_mark_does_not_change_the_script_of_a_text():
     """Tibetan's syllables count as words; four characters of Thai do, and two of Chinese."""
     texts = "研究人员" * 20, "การวิจัย" * 20, "a word " * 20

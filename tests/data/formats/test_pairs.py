@@ -1,5 +1,6 @@
 """Examples of pairs: labels and their shares, coverage of the corpus, and partners of random pairs."""
 
+import hashlib
 import pickle
 from types import SimpleNamespace
 
@@ -149,20 +150,6 @@ def test_a_sentence_as_long_as_a_row_still_has_its_neighbor():
     assert np.bincount(structure[:, 4]) / len(structure) == pytest.approx([1 / 3] * 3, abs=0.05)
 
 
-def test_segments_fill_rows():
-    """The share of pairs with a full row as target, with sentences so short that all nearly reach it."""
-    split = split_of([[2] * 50_000] * 4)
-    for examples in (SentenceOrder(), SentenceStructure(), SegmentPairs()):
-        lengths = made(examples, split, 128).ranges[:, :4] @ [-1, 1, -1, 1] + 3
-        assert np.mean(lengths >= 126) == pytest.approx(0.9, abs=0.02)
-
-
-def test_documents_of_one_sentence_have_pairs_of_two_documents():
-    for examples_class in (SegmentPairs, SentencePairs, SentenceStructure):
-        assert len(made(examples_class(), split_of([[5], [6], [7]]), 64).ranges) == 3
-    assert len(made(SentenceOrder(), split_of([[5, 5]]), 64).ranges) == 1
-
-
 @pytest.fixture(scope="module", params=FORMATS)
 def examples(request, store, tmp_path_factory) -> PairExamples:
     path = tmp_path_factory.mktemp("plan") / "ranges.npy"
@@ -230,3 +217,67 @@ def test_one_long_line_costs_as_much_as_its_tokens(monkeypatch, examples):
     drawn.clear()
     made(examples, split_of([*sizes[:150], [20, 200_000, 20], *sizes[150:]]), 128)
     assert sum(drawn) <= without + 10 * 200_000 / 32
+
+
+A_START, A_STOP, B_START, B_STOP, IS_RANDOM = range(5)
+
+
+def segment_ranges(*args) -> np.ndarray:
+    return splits.made(*args).ranges
+
+
+def test_trimming_at_random_ends_leaves_b_in_the_text_after_a(large):
+    """Without trimming A and B are adjacent; a trim of r tokens separates them by at most r."""
+    ranges = segment_ranges(SegmentPairs(trim="random_end"), large, 128, 0)
+    follows = ranges[ranges[:, IS_RANDOM] == 0]
+    gap = follows[:, B_START] - follows[:, A_STOP]
+    assert (gap >= 0).all() and (gap > 0).any()
+    untrimmed = follows[:, B_STOP] - follows[:, A_START] < 125
+    assert (gap[untrimmed] == 0).all()
+
+
+def test_both_trims_keep_the_same_lengths_and_coins_are_fair(large):
+    outer, ends = (segment_ranges(SegmentPairs(trim=trim), large, 128, 0) for trim in ("outer_ends", "random_end"))
+    for start, stop in ((A_START, A_STOP), (B_START, B_STOP)):
+        np.testing.assert_array_equal(outer[:, stop] - outer[:, start], ends[:, stop] - ends[:, start])
+    cut = np.random.default_rng(0).integers(100, 200, 2_000)
+    split = split_of([[100, length] for length in cut])
+    trimmed = segment_ranges(SegmentPairs(short_seq_prob=0, random_next=0), split, 128, 0)
+    assert len(trimmed) == 2_000
+    b_front = trimmed[:, B_START] - split.sentences[1::2]
+    share = b_front.sum() / (cut - (trimmed[:, B_STOP] - trimmed[:, B_START])).sum()
+    assert share == pytest.approx(0.5, abs=0.01)
+    assert b_front.std() > 3  # coins of their own, not one for the whole trim nor an even split
+
+
+def test_the_partner_is_any_other_document():
+    ranges = segment_ranges(SegmentPairs(random_next=1.0), split_of([[30] * 600] * 4), 64, 3)
+    length = 30 * 600
+    pairs = np.zeros((4, 4))
+    np.add.at(pairs, (ranges[:, A_START] // length, ranges[:, B_START] // length), 1)
+    np.testing.assert_array_equal(pairs.diagonal(), 0)
+    assert (pairs[~np.eye(4, dtype=bool)] > pairs.sum() / 12 * 0.7).all()
+
+
+def test_golden_plan():
+    split = split_of([[5, 9, 2, 7], [4, 4, 8], [6, 3]])
+    assert segment_ranges(SegmentPairs(), split, 16, 42).tolist() == [
+        [0, 5, 23, 31, 1],
+        [8, 15, 16, 22, 0],
+        [23, 27, 28, 37, 0],
+        [39, 45, 16, 23, 1],
+        [45, 48, 14, 23, 1],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choices", "seq_len", "seed", "digest"),
+    [
+        ({}, 128, 0, "55e0817e746772d7"),
+        ({"trim": "outer_ends", "short_seq_prob": 0.3, "random_next": 0.4}, 512, 3, "0af887a3f1c1ebd2"),
+    ],
+)
+def test_golden_ranges(large, choices, seq_len, seed, digest):
+    """A run that resumes after an update must see the same pairs."""
+    ranges = segment_ranges(SegmentPairs(**choices), large, seq_len, seed)
+    assert hashlib.sha256(ranges.tobytes()).hexdigest()[:16] == digest

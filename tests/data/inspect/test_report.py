@@ -14,7 +14,7 @@ from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.inspect import characters, vocabulary
 from bertjax.data.inspect import report as report_module
-from bertjax.data.inspect.characters import Characters, characters_of
+from bertjax.data.inspect.characters import characters_of
 from bertjax.data.inspect.damage import _found
 from bertjax.data.inspect.report import report
 from bertjax.data.inspect.vocabulary import suggested_types
@@ -61,12 +61,6 @@ def reported(tmp_path):
         return report(TokenStore.open(tmp_path))
 
     return report_of
-
-
-def test_the_report_counts_what_a_store_has(reported):
-    text = reported({"corpus": counts()})
-    assert "longest documents: file:7 99" in text and "duplicates dropped: 2 documents\n" in text
-    assert "1.30" in text and "warning" not in text
 
 
 def test_a_tokenizer_that_does_not_fit_gets_a_warning(reported):
@@ -132,19 +126,6 @@ def test_the_flag_that_keeps_characters_is_named_where_it_has_an_effect(prepared
     tokenizer.train(documents[:-1], TokenizerConfig(kind="char", vocab_size=400)).save(tmp_path)
     text = prepared(documents, model=str(tmp_path))
     assert "become bytes" in text and "tokenizer.keep" not in text
-
-
-def test_sizes_that_are_advised_can_be_had(prepared, tmp_path):
-    text = prepared(scripts.made("hebrew", 80), kind="unigram", vocab_size=700)
-    assert "large for this corpus" in text and "characters, bytes and special symbols alone take" in text
-    assert "data.tokenizer.vocab_size=" not in text
-    documents = scripts.made("hebrew", 400)
-    text = prepared(documents, kind="unigram", vocab_size=780)
-    assert "large for this corpus" in text and "with --config.data.tokenizer.vocab_size=" in text
-    lines = [line for document in documents for line in document.splitlines()]
-    tokenizer.train(lines, TokenizerConfig(vocab_size=780)).save(tmp_path)
-    text = prepared(documents, model=str(tmp_path))  # whose size no setting changes
-    assert "with --config.data.tokenizer.model= --config.data.tokenizer.vocab_size=" in text
 
 
 def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
@@ -219,13 +200,6 @@ def test_characters_are_counted_in_the_order_in_which_they_are_seen(sentences, b
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(characters, "_BLOCK", block)
         assert characters._counts(sentences).most_common() == expected.most_common()
-
-
-def test_no_flag_without_a_value_is_suggested():
-    """Characters that a terminal cannot show are not copied from it."""
-    found = Characters(10, 4, {"\u200b": 3, "\u0001": 2}, "[UNK]", {}, 0.0, 0.0, 0)
-    lines = "\n".join(found.lines(can_keep=True))
-    assert "keep=" not in lines and "to keep all: --config.data.tokenizer.character_coverage=1" in lines
 
 
 FRENCH = "Les élèves étaient déjà très fatigués après l'été; où êtes-vous allés, à Noël? « Là-bas », répondit-il. " * 5

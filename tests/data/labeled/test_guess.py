@@ -86,12 +86,6 @@ def test_objects_and_given_columns(tmp_path):
     assert located(tmp_path, "messages.jsonl", content, text="kind", label="id").text == "kind", "nothing to find"
 
 
-def test_columns_with_the_usual_names_win(tmp_path):
-    rows = [f"{text},{text} again,{label},{label}" for text, label in messages()]
-    examples = located(tmp_path, "messages.csv", "\n".join(["title,text,label,other", *rows]))
-    assert (examples.text, examples.label) == ("text", "label")
-
-
 @pytest.mark.parametrize(
     "header, row, complaint",
     [

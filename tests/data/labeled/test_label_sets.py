@@ -97,11 +97,6 @@ def test_another_separator_is_mentioned(tmp_path, capsys, labels, warned):
     assert warned in output and bool(output) == bool(warned)
 
 
-def test_a_column_of_names_replaces_columns_of_classes():
-    changed = LabelSets(text="text", label_columns=CLASSES).with_columns({"label": "names", "text": "body"})
-    assert (changed.text, changed.label, changed.label_columns) == ("body", "names", ())
-
-
 def test_the_objective_fits_the_labels(spelling):
     with pytest.raises(UserError, match=r"h.csv:2 has the label 'x', which the training file lacks \(a, b, c\)"):
         LabelSets(text="text").encode([{"text": "abc", "label": ["x"], WHERE: "h.csv:2"}], spelling, 16, CLASSES)

@@ -117,13 +117,6 @@ def test_windows_contain_the_answer_or_point_to_cls(spelling, before, answer, af
     assert all(count == (not character.isspace()) for count, character in zip(counted, context) if character.isascii())
 
 
-def test_questions_without_known_answers_can_be_predicted(spelling):
-    record = question("of bo", "bo")
-    del record["answers"]
-    labels = Questions(max_question=4).encode([record], spelling, 32, (ANSWER,)).ragged.labels
-    assert labels["start"].tolist() == labels["end"].tolist() == [-1]
-
-
 def test_a_question_without_an_answer_points_to_cls(spelling):
     examples = Questions(max_question=4).encode([question("of bo")], spelling, 32, BOTH)
     assert examples.ragged.labels["start"].tolist() == examples.ragged.labels["end"].tolist() == [0]

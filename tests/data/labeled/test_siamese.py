@@ -6,7 +6,6 @@ import pytest
 from bertjax.config.config import Task
 from bertjax.data.labeled.siamese import RepeatedText, SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
-from bertjax.data.plan import Spec
 from bertjax.objectives.finetuning.embeddings import EmbeddingContrastive, EmbeddingRegression
 from bertjax.runtime.errors import UserError
 from tests import labeled_files
@@ -37,21 +36,6 @@ def test_a_record_is_two_examples(files, store):
     assert ragged.labels["side"].tolist() == [0, 1] * len(records)
     np.testing.assert_allclose(ragged.labels["pair_label"], np.repeat([record["score"] for record in records], 2))
     assert examples.record_of.tolist() == np.repeat(np.arange(len(records)), 2).tolist()
-
-
-def test_a_pair_never_straddles_rows(files, store):
-    labeled = source(files, store)
-    plan = labeled.plan(Spec("train", labeled.format, T, seed=0, row_examples=5), ())
-    pairs = plan.rows_RN.reshape(len(plan.rows_RN), -1, 2)
-    assert pairs.shape[1] == 2, "two pairs at most are five examples at most"
-    assert sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(2 * len(labeled.train)))
-    firsts = pairs[..., 0][pairs[..., 0] >= 0]
-    assert (firsts % 2 == 0).all() and (pairs[..., 1][pairs[..., 0] >= 0] == firsts + 1).all()
-    assert (pairs[..., 1][pairs[..., 0] < 0] == -1).all()
-    lengths = plan.examples.lengths()
-    assert max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= T
-    examples = labeled.examples("train", 16, ())
-    assert examples.lengths().max() == 8 and examples.notes["cut to 8 tokens"] > 0
 
 
 def test_pairs_need_no_label(files, store):

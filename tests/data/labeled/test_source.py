@@ -37,13 +37,6 @@ def test_labels_are_numbers_of_the_classes_of_the_training_file(files, store):
     assert counts.tolist() == [sum(r["label"] == name for r in labeled.train) for name in labeled.classes]
 
 
-def test_numbers_stay_numbers(files, store):
-    labeled = source(files, store, label="score", pair="other")
-    ragged = labeled.examples("train", T, ()).ragged
-    np.testing.assert_allclose(ragged.labels["label"], [record["score"] for record in labeled.train])
-    assert ragged.segments.max() == 1
-
-
 def test_whole_numbers_are_one_class_with_and_without_a_point(store, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps({"sentence": "abc", "label": label}) + "\n" for label in (1, 0, 1.0, 2.5)))
@@ -94,17 +87,6 @@ def test_runs_and_epochs_differ_in_the_examples_that_share_a_row(files, store):
         np.testing.assert_array_equal(
             np.where(placed_RN < 0, 0, lengths[placed_RN]), np.where(plan.rows_RN < 0, 0, lengths[plan.rows_RN])
         )
-
-
-def test_a_row_of_an_epoch_needs_no_other_row(files, store):
-    """A run that resumes in the middle of an epoch reads what a run that never stopped reads."""
-    labeled = source(files, store)
-    spec = Spec("train", labeled.format, T, seed=3)
-    whole, resumed = (labeled.plan(spec, labeled.classes) for _ in range(2))
-    rows, epochs = np.arange(5).repeat(4), np.tile([0, 5, 1, 9], 5)
-    together = whole.rows(rows, epochs)
-    for row, epoch, expected_N in zip(rows[::-1], epochs[::-1], together[::-1]):
-        np.testing.assert_array_equal(resumed.rows(np.array([row]), np.array([epoch]))[0], expected_N)
 
 
 def test_heldout_rows_are_the_same_for_all_seeds(files, store):

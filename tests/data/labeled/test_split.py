@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bertjax.data.labeled.choices import Choices
+from bertjax.data.labeled import labels
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.split import divide, folds, limited
 from bertjax.data.labeled.tagged import Tagged
@@ -67,26 +67,11 @@ def test_folds_divide_classes_and_keep_equal_texts_together(count):
     assert all([record for record in rows if record in part] == part for part in parts), "in the order of the file"
 
 
-def test_folds_depend_on_texts_and_seed_alone():
-    def texts(rows: list[dict], seed: int) -> list[list[str]]:
-        parts = folds(rows, LabeledText(text="text", folds=4, limit_seed=seed), has_classes=True)
-        return [sorted(record["text"] for record in part) for part in parts]
-
-    rows = records()
-    shuffled = random.Random(1).sample(rows, len(rows))
-    assert texts(rows, 0) == texts(shuffled, 0) != texts(rows, 1)
-
-
 def test_a_text_without_and_with_a_class_is_a_conflict():
     rows = [("one", []), ("One ", ["a"]), ("two", []), ("two", []), ("three", ["b", "a"]), ("three", ["a"])]
     records = [{"text": text, "label": label} for text, label in rows] + [{"text": "two"}]
     found = conflicts_of(records, LabelSets(text="text"))
     assert found == [("one", ["no class", "a"]), ("three", ["a, b", "a"])]
-
-
-def test_equal_texts_are_on_one_side():
-    parts = [{" ".join(record["text"].casefold().split()) for record in part} for part in divided(0.3)]
-    assert not parts[0] & parts[1] and min(map(len, parts)) > 10
 
 
 def test_the_split_depends_on_texts_and_seed_alone():
@@ -105,11 +90,6 @@ def test_a_record_with_several_labels_counts_for_its_rarest():
     rows = [{"text": f"text {number}", "label": ["a", "b"] if number % 10 == 0 else ["a"]} for number in range(50)]
     _, heldout = divide(rows, LabelSets(text="text", heldout=0.2), has_classes=True)
     assert Counter(len(record["label"]) for record in heldout) == {1: 9, 2: 1}
-
-
-def test_numbers_are_one_class():
-    rows = [{"text": f"text {number}", "label": str(number / 7)} for number in range(50)]
-    assert len(divide(rows, LabeledText(text="text", heldout=0.2), has_classes=False)[1]) == 10
 
 
 # Sorted by class, as many files are: the first 100 records would have one class only.
@@ -139,14 +119,6 @@ def test_it_is_random_and_the_same_each_time():
     assert take(0) == take(1000) == take(2000) == SORTED
 
 
-def test_right_choices_keep_their_shares():
-    """The number of the right choice is the class of a record."""
-    numbers = [number for number, count in enumerate(COUNTS.values()) for _ in range(count)]
-    records = [{"context": "a", "choices": list("abcd"), "label": str(number)} for number in numbers]
-    counts = Counter(record["label"] for record in limited(records, Choices(limit=100)))
-    assert all(abs(counts[str(number)] - count / 10) <= 1 for number, count in enumerate(COUNTS.values()))
-
-
 def test_a_limit_below_the_number_of_classes():
     assert len(take(2)) == 2
 
@@ -156,3 +128,45 @@ def test_every_tag_is_kept():
     records[150] = {"words": ["a", "b"], "tags": ["O", "B-PER"]}
     taken = limited(records, Tagged(limit=5))
     assert len(taken) == 5 and records[150] in taken
+
+
+def test_names_and_their_order():
+    for label, name in (
+        (1.0, "1"),
+        ("1.00", "1"),
+        (2.5, "2.5"),
+        ("2.50", "2.50"),
+        ("007.0", "007.0"),
+        (True, "True"),
+        ("\ufeffpos\u200b", "pos"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("a  b", "a  b"),
+    ):
+        assert labels.class_of(label) == name
+    for names in (("-1", "0", "9", "10"), ("1", "1.5", "10"), ("10", "9", "x"), ("B", "a", "b"), ()):
+        assert labels.ordered(reversed(names)) == names
+
+
+def test_missing_labels_and_counted_names():
+    """Beside names that count from 0, -1 is no label."""
+    assert all(map(labels.is_missing, ("-", " ", None, float("nan")))) and not labels.is_missing(0)
+    assert labels.are_counted(["0", "1", "2"]) and labels.are_counted(["LABEL_1", "LABEL_0"])
+    assert not any(map(labels.are_counted, (["0"], ["1", "2"], ["0", "1", "x"])))
+
+
+@pytest.mark.parametrize(
+    "names, classes, expected",
+    [
+        ("a b", "b a", {"a": "a", "b": "b"}),
+        ("a b", "a c", {"a": "a"}),
+        ("entailment neutral", "NEUTRAL Entailment", {"entailment": "Entailment", "neutral": "NEUTRAL"}),
+        ("0 1 2", "LABEL_2 LABEL_0 LABEL_1", {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}),
+        ("LABEL_0 LABEL_1", "1 0", {"LABEL_0": "0", "LABEL_1": "1"}),
+        ("XLABEL_2", "X2", {}),
+        ("pos Pos", "POS neg", {}),
+        ("pos neg", "Pos POS neg", {"neg": "neg"}),
+        ("pos Pos", "Pos pos", {"pos": "pos", "Pos": "Pos"}),
+    ],
+)
+def test_names_that_mean_one_class(names, classes, expected):
+    assert labels.matched(names.split(), classes.split()) == expected

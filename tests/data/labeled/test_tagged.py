@@ -1,6 +1,8 @@
 """Words with tags: columns, pieces, windows, and errors in files."""
 
 import gzip
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,11 +56,6 @@ def test_lines_of_comments_are_left_out(tmp_path):
         (["Oslo", "#"], ["B-LOC", "O"]),
         (["x"], ["O"]),
     ]
-
-
-def test_with_tabs_a_word_may_have_a_space_and_line_ends_may_be_crlf(tmp_path):
-    path = write(tmp_path, "\ufeffnew york\tB-LOC\r\n\r\n \tO\r\n")
-    assert [record["words"] for record in Tagged().read(path)] == [["new york"], [" "]]
 
 
 def test_the_first_piece_of_a_word_has_its_tag(spelling):
@@ -158,12 +155,6 @@ def test_what_has_a_tag_in_the_training_file_has_one_in_a_text(words, units, spl
     assert format.resolved([{"words": ["other"]}]) == format, "a setting stays"
 
 
-def test_a_text_of_a_model_that_does_not_say_what_has_a_tag(spelling):
-    assert Tagged().words_in("ab c\u6771\u4eac \u0e01.") == ["ab", "c", "\u6771", "\u4eac", "\u0e01", "."]
-    with pytest.raises(UserError, match="this record has no words; leave it out"):
-        Tagged().encode([{"text": " "}], spelling, 16, CLASSES)
-
-
 def read_to_predict(tmp_path, text, name="a.txt", **choices):
     records = Tagged(**choices).read_unlabeled(write(tmp_path, text, name), CLASSES)
     return None if records is None else [record["words"] for record in records]
@@ -203,12 +194,6 @@ def test_tables_of_texts_are_no_words(tmp_path):
     ):
         assert read_to_predict(tmp_path, text, name) is None
         assert Tagged().with_answers(write(tmp_path, text, name), iter(()), CLASSES) is None
-
-
-def test_conllu_to_predict(tmp_path):
-    lines = ["1-2\tannli" + "\t_" * 8, "1\tann" + "\t_" * 8, "2\tli" + "\t_" * 8]
-    assert read_to_predict(tmp_path, "\n".join(lines) + "\n", "a.conllu") == [["ann", "li"]]
-    assert read_to_predict(tmp_path, "\n".join(lines) + "\n") == [["ann", "li"]]
 
 
 @pytest.mark.parametrize(
@@ -274,3 +259,56 @@ def test_answers_in_conllu(tmp_path, setting, classes, place, expected):
     for row, value in zip((2, 3), expected):
         changed[row][place] = value
     assert lines == ["\t".join(row) for row in changed[: len(lines)]] and len(lines) == 4
+
+
+REAL = Path(__file__).parents[3].parent / "shared" / "data" / "tasks" / "ud"
+
+# A comment, a multiword token, an empty node, and a word with a space, which the format allows.
+SENTENCES = """\
+# sent_id = 1
+# text = I don't.
+1	I	I	PRON	PRP	Case=Nom|Number=Sing	3	nsubj	_	_
+2-3	don't	_	_	_	_	_	_	_	SpaceAfter=No
+2	do	do	AUX	VBP	Mood=Ind	0	root	_	_
+3	n't	not	PART	RB	_	2	advmod	_	_
+3.1	know	know	VERB	VB	VerbForm=Inf	_	_	2:ccomp	_
+4	.	.	PUNCT	_	_	2	punct	_	_
+
+# newdoc
+1	New  York	New York	PROPN	NNP	Number=Sing	0	root	_	_
+"""
+
+
+@pytest.mark.parametrize(
+    "field, tags",
+    [
+        ("upos", [["PRON", "AUX", "PART", "PUNCT"], ["PROPN"]]),
+        ("xpos", [["PRP", "VBP", "RB", "_"], ["NNP"]]),
+        ("feats.Case", [["Nom", "_", "_", "_"], ["_"]]),
+    ],
+)
+def test_words_and_tags(tmp_path, field, tags):
+    path = str(tmp_path / "train.conllu.gz")
+    Path(path).write_bytes(gzip.compress(SENTENCES.encode()))
+    records = Tagged(conllu=field).read(path)
+    assert [record["words"] for record in records] == [["I", "do", "n't", "."], ["New  York"]]
+    assert [record["tags"] for record in records] == tags
+    assert [record[WHERE] for record in records] == [f"{path}:1", f"{path}:10"]
+
+
+@pytest.mark.parametrize("name", ["en_ewt.dev", "en_ewt.train", "ko_gsd.dev", "ko_gsd.train"])
+def test_real_treebanks(name):
+    """The words and tags of a treebank, against a plain reading of its lines."""
+    path = REAL / f"{name}.conllu.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not here")
+    lines = [line.split("\t") for line in gzip.decompress(path.read_bytes()).decode().split("\n")]
+    words = [columns for columns in lines if columns[0].isdecimal()]
+    records = Tagged().read(str(path))
+    assert sum(columns[0] == "1" for columns in words) == len(records)
+    assert [word for record in records for word in record["words"]] == [columns[1] for columns in words]
+    assert [tag for record in records for tag in record["tags"]] == [columns[3] for columns in words]
+    feature = "Case" if name.startswith("en") else "NumType"
+    values = [re.search(rf"(?:^|\|){feature}=([^|]*)", columns[5]) for columns in words]
+    tags = [tag for record in Tagged(conllu=f"feats.{feature}").read(str(path)) for tag in record["tags"]]
+    assert any(values) and tags == [value[1] if value else "_" for value in values]

@@ -103,13 +103,6 @@ def texts_of(store):
     return texts
 
 
-def test_the_order_of_documents_does_not_choose_what_stays(cleaned, tmp_path):
-    first = texts_of(prepare(cleaned))
-    lines = (tmp_path / "web.jsonl").read_text().split("\n")
-    (tmp_path / "web.jsonl").write_text("\n".join(reversed(lines)))
-    assert texts_of(prepare(cleaned)) == first
-
-
 def test_held_out_files_are_not_filtered_and_their_near_duplicates_leave_training(cleaned, tmp_path):
     texts = [document.text for document in documents(cleaned.corpus, "text")]
     (tmp_path / "heldout.txt").write_text("Too short.\n\n" + texts[0].replace(".", "!", 1) + "\n\n" + texts[1] + "\n")
@@ -163,12 +156,6 @@ def test_a_filter_that_fails_is_named_with_the_document(config, tmp_path, monkey
     named = rf"the filter data.filters.own \({OwnRule.kind}\) failed on document [ab].txt:1: {complaint}; correct"
     assert re.match(named, str(caught.value))
     assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
-
-
-def test_reasons_that_name_documents_are_refused(tmp_path):
-    with dropped.Dropped(tmp_path) as file, pytest.raises(UserError, match="gave more than 100 different reasons"):
-        for number in range(101):
-            file.add("source", f"part:{number}", "own", f"document {number}", "text")
 
 
 def test_a_document_of_which_nothing_is_left_is_dropped():

@@ -38,13 +38,6 @@ def test_digests_that_share_a_half_are_different(tmp_path):
     assert Duplicates(tmp_path / "duplicates").contain(keys).tolist() == [False, False, False, True]
 
 
-def test_no_documents(tmp_path):
-    (tmp_path / "documents").touch()
-    assert find(tmp_path / "documents", tmp_path / "duplicates", 2) == ((0, 0), (0, 0))
-    assert Key(0, 0, 1) not in Duplicates(tmp_path / "duplicates")
-    assert Duplicates(tmp_path / "duplicates").contain([]).tolist() == []
-
-
 BUCKETS = 3
 TRAIN, HELDOUT = 0, 1
 
@@ -113,15 +106,6 @@ def test_the_order_of_documents_has_no_effect(tmp_path):
         assert as_dict(again) == as_dict(first) and again.largest == first.largest
 
 
-def test_no_training_document_stays_in_a_cluster_with_a_held_out_one(tmp_path):
-    entries = documents(300, 60)
-    dropped = as_dict(found(tmp_path, entries))
-    stays = [entry for entry in entries if entry[0] not in dropped]
-    for held in (entry for entry in entries if entry[2] == HELDOUT):
-        assert held in stays
-        assert not any((held[4] == other[4]).any() for other in stays if other[2] == TRAIN)
-
-
 def test_exact_duplicates_are_left_to_their_own_step(tmp_path):
     (_, digest, group, text, row), *_ = documents(1, 10)
     entries = [(Key(0, 0, number), digest, group, text, row) for number in (1, 2, 3)]
@@ -151,14 +135,6 @@ def test_memory_is_what_the_docstring_says(tmp_path, monkeypatch, share, most):
     tracemalloc.stop()
     assert clusters.number > 100
     assert peak < most * count + 3_000_000, peak / count
-
-
-def test_a_file_of_duplicates_can_be_extended(tmp_path):
-    keys = [Key(0, 0, number) for number in (1, 256, 512)]
-    (tmp_path / "d").write_bytes(keys[1].packed())
-    duplicates.add(tmp_path / "d", np.array([keys[2].packed(), keys[0].packed()], duplicates.PACKED_KEY))
-    assert Duplicates(tmp_path / "d").contain([*keys, Key(0, 0, 2)]).tolist() == [True, True, True, False]
-    assert [Key.unpacked(packed) for packed in Duplicates(tmp_path / "d").packed()] == keys
 
 
 SETTINGS = NearDuplicates(drop=True)

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.cli import prepare as command
 from bertjax.data import tokenizer
-from bertjax.data.config import SPLITTERS, DataConfig, SourceConfig
+from bertjax.data.config import SPLITTERS
 from bertjax.data.preparation import local, shards, steps
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
@@ -20,7 +20,7 @@ from bertjax.data.preparation.steps import Key, ShardDocument
 from bertjax.data.sources import documents
 from bertjax.runtime.command_line import exit_code_of
 from bertjax.runtime.errors import RunFailed, UserError
-from tests.data.preparation.corpora import content, write_corpus
+from tests.data.preparation.corpora import content
 from tests.data.preparation.test_parts import CLEANING, mixed
 
 
@@ -68,20 +68,6 @@ def test_only_new_text_is_encoded(config, tmp_path, encoded, kept, capsys):
     assert 0 < again < 0.6 * whole
     message = f"kept shards: {whole - again} of {whole} were in {kept.kept}, and {again} were encoded\n"
     assert message in capsys.readouterr().out
-
-
-def test_a_source_that_grows_leaves_the_shards_of_the_others(config, tmp_path, encoded, kept):
-    names = "first", "last"
-    for seed, name in enumerate(names):
-        write_corpus(tmp_path / f"{name}.txt", documents=60, seed=seed)
-    sources = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in names}
-    config = DataConfig(sources=sources, store=config.store, tokenizer=config.tokenizer, workers=0)
-    config = grown(config, prepare(config, kept))
-    count = len(encoded)
-    with open(tmp_path / "first.txt", "a") as file:
-        file.write("A short document.\n")
-    prepare(config, kept)
-    assert len(encoded) - count == 1 < count / 4
 
 
 def test_the_version_names_the_way_text_is_encoded():

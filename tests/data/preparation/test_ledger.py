@@ -111,13 +111,6 @@ def test_another_spelling_of_a_document_is_a_copy(config, tmp_path):
     assert len(train) + len(heldout) == 200 and not set(train) & set(heldout)
 
 
-def test_the_split_does_not_depend_on_the_kind_of_white_space():
-    for name in ("windows", "no-break spaces", "composed", "separators"):
-        for text in ("One caf\u00e9.\nTwo.", "Three.\n\nFour."):
-            assert content(SPELLINGS[name](text)) == content(text)
-    assert content("One. Two.").words == content("One.\nTwo.").words != content("One.Two.").words
-
-
 def test_the_held_out_documents_of_the_embedded_corpus_are_those_of_published_results():
     documents = [document.text for document in sources.documents("embedded:en", "text")]
     expected = [hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16] for text in documents]

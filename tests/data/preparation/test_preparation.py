@@ -1,9 +1,7 @@
 """Preparation: deterministic, atomic, content-addressed, in constant memory, with clear errors for bad input."""
 
 import dataclasses
-import errno
 import json
-import os
 import sys
 
 import numpy as np
@@ -14,11 +12,11 @@ from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.preparation import shards, steps
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
+from bertjax.data.preparation.spec import find, path_of, spec_of
 from bertjax.data.preparation.steps import digest, is_in_share, split_of
 from bertjax.data.store import PARTS, SPLITS, TokenStore
 from bertjax.data.text.sentences import split
-from bertjax.runtime import storage
-from bertjax.runtime.errors import RunFailed, Unavailable, UserError
+from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import in_a_process, store_path, write_corpus
 
 
@@ -199,13 +197,6 @@ def error_of(config):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("documents", [1, 3])
-def test_fewer_than_two_documents_in_a_split(config, tmp_path, documents):
-    write_corpus(tmp_path / "corpus.txt", documents)
-    assert "but two of each are needed: add documents" in error_of(config)
-    assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
-
-
 @pytest.mark.parametrize(
     "settings, message",
     [
@@ -225,19 +216,6 @@ def test_what_cannot_become_a_store_leaves_none(config, tmp_path, monkeypatch, s
     assert not list(tmp_path.glob("stores/*/manifest.json"))
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"), [(errno.ENOSPC, RunFailed), (errno.ESTALE, Unavailable), (errno.EROFS, UserError)]
-)
-def test_a_disk_that_fails_ends_a_preparation_with_the_code_of_its_kind(config, monkeypatch, number, kind):
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(storage, "publish", fail)
-    with pytest.raises(UserError, match=f"^cannot write the token store .*: {os.strerror(number)}; ") as raised:
-        prepare(config)
-    assert type(raised.value) is kind
-
-
 def test_a_damaged_store_is_not_repaired_silently(config):
     path = prepare(config).path
     (path / "train.tokens.bin").write_bytes(b"")
@@ -255,3 +233,49 @@ def test_open_or_prepare(config, tmp_path):
     assert "--config.data.tokenizer.vocab_size=400" in command and command[0] == "--config=FILE" and len(command) == 6
     made = open_or_prepare(config, may_prepare=True)
     assert open_or_prepare(config, may_prepare=False).fingerprint == made.fingerprint
+
+
+def test_a_store_is_found_by_its_fingerprint_without_the_corpus(config, tmp_path):
+    made, other = prepare(config), prepare(dataclasses.replace(config, splitter="line"))
+    (tmp_path / "corpus.txt").unlink()
+    assert other.path.parent == made.path.parent
+    for store in (made, other):
+        assert find(config, store.fingerprint) == store.path
+        assert find(dataclasses.replace(config, store=str(store.path)), store.fingerprint) == store.path
+    assert find(config, "0" * 64) is None
+    assert find(dataclasses.replace(config, store=str(tmp_path / "none")), made.fingerprint) is None
+    (made.path / "manifest.json").write_text("{")
+    assert find(config, made.fingerprint) is None
+
+
+def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):
+    made = prepare(config)
+    (tmp_path / "corpus.txt").unlink()
+    alone = dataclasses.replace(config, store=str(made.path))
+    capsys.readouterr()
+    assert open_or_prepare(alone, may_prepare=False).fingerprint == made.fingerprint
+    assert capsys.readouterr().out == (
+        f"data.store={made.path} is one token store; corpus {str(tmp_path / 'corpus.txt')!r} is not read\n"
+    )
+    assert path_of(alone, spec_of(alone)) == made.path and prepare(alone).path == made.path
+
+
+@pytest.mark.parametrize(
+    "setting, value, complaint",
+    [
+        ("splitter", "line", "data.splitter='punctuation', and the configuration has 'line'"),
+        ("share", 0.5, "data.share=1.0, and the configuration has 0.5"),
+        ("on_bad_document", "skip", "data.on_bad_document='stop'"),
+        ("heldout_share", 0.2, "data.heldout_share=0.05"),
+        ("heldout", "other.txt", "data.heldout=False"),
+        ("tokenizer", TokenizerConfig(vocab_size=300), "data.tokenizer.vocab_size=400"),
+        ("sources", {"a": SourceConfig("a.txt"), "b": SourceConfig("b.txt")}, "data.sources={'corpus': 'text'}"),
+    ],
+)
+def test_one_store_must_have_the_settings_of_the_configuration(config, setting, value, complaint):
+    made = prepare(config)
+    corpus = "embedded:en" if setting == "sources" else config.corpus
+    config = dataclasses.replace(config, **{"corpus": corpus, "store": str(made.path), setting: value})
+    with pytest.raises(UserError) as caught:
+        open_or_prepare(config, may_prepare=True)
+    assert "is one token store, which was made with " in str(caught.value) and complaint in str(caught.value)

@@ -53,18 +53,6 @@ def test_a_folder_of_save_to_disk(tmp_path):
     assert sorted(texts(f"hf:{tmp_path / 'shuffled'}", "body")) == sorted(data["body"][:])
 
 
-def test_the_fingerprint_does_not_depend_on_the_cache(folder, tmp_path, monkeypatch):
-    def fingerprint(cache):
-        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / cache)
-        (part,) = sources.parts(f"hf:{folder}", "body")
-        return part.fingerprint()
-
-    first = fingerprint("one")
-    assert fingerprint("two") == first
-    (folder / "train.jsonl").write_text('{"id": 0, "body": "other"}\n')
-    assert fingerprint("three") != first
-
-
 def test_a_missing_data_set_is_named(folder, tmp_path):
     assert "cannot be loaded: Couldn't find any data file at" in error_of(f"hf:{tmp_path / 'none'}")
     assert "cannot be loaded: Couldn't reach 'nobody/nothing'" in error_of("hf:nobody/nothing")

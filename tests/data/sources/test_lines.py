@@ -76,12 +76,6 @@ def test_members_of_an_archive_follow_each_other(tmp_path, suffix):
     assert texts(tmp_path) == ["One.\nTwo.", "Three."]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
-def test_a_file_without_a_document_is_empty(write, content):
-    path = write(".txt", content)
-    assert f"{path} is empty" in error_of(path)
-
-
 def test_not_utf8_names_line_and_byte(write):
     path = write(".txt", "One.\n\né.\nab".encode() + b"\xff\n\nTwo.")
     assert f"{path}:3 is not UTF-8: its byte 6 is 0xff" in error_of(path)

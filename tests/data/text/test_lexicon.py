@@ -218,12 +218,6 @@ def split(tmp_path) -> Split:
     return write(tmp_path, tokens, 20)
 
 
-def test_phrases_are_found_whole_and_chance_pairs_are_not(split):
-    """The frequent phrase has a word of two tokens and a word of one; the rare one is below MIN_COUNT."""
-    mined = lexicon.collocations(split, VOCABULARY)
-    assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]
-
-
 def test_the_score_by_hand(tmp_path, monkeypatch):
     """`a b` 8 times, `a` 10 times, `b` 9 times among 1000 words: 1000 * (8 - 5) / (10 * 9) = 33.3."""
     tokens = np.arange(1000) % 100 + 150

@@ -87,12 +87,6 @@ def test_words_and_stretches_by_hand():
     np.testing.assert_array_equal(words.room, [2, 1, 3, 2, 1, 1])
 
 
-def test_a_text_without_words():
-    words = words_of([SEP, SEP])
-    assert not len(words.starts) and not len(words.stretch_starts) and not len(words.room)
-    assert [len(hashes) for hashes in words.hashes(np.array([SEP, SEP]), VOCABULARY.size, 3)] == [0, 0, 0]
-
-
 @given(st.lists(st.sampled_from([10, 11, CONTINUES, CONTINUES + 1, SEP]), min_size=1, max_size=60), st.integers(1, 5))
 @settings(max_examples=200, deadline=None)
 def test_runs_have_equal_hashes_exactly_if_their_words_are_equal(tokens, longest):

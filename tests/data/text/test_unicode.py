@@ -59,10 +59,6 @@ def test_parts_of_characters():
     )
 
 
-def test_lower_case_is_that_of_scripts_with_capitals():
-    assert all(map(unicode.is_lower, "aéдαա")) and not any(map(unicode.is_lower, "Aა漢הअ1"))
-
-
 @pytest.mark.parametrize("characters", [unicode.UNSPACED_CHARACTERS, sentences.OTHER_STOPS], ids=["unspaced", "stops"])
 def test_a_table_finds_the_characters_of_a_regular_expression(characters):
     beyond = "".join(map(chr, range(0x40000, 0x110000)))

@@ -166,20 +166,6 @@ def test_training_does_not_depend_on_the_threads(tmp_path, sentences, trained):
         assert done.stdout.split() == [trained[kind].fingerprint for kind in KINDS]
 
 
-@pytest.mark.parametrize("kind", ["unigram", "wordpiece"])
-def test_loading_imports_one_library(tmp_path, trained, kind):
-    trained[kind].save(tmp_path)
-    script = (
-        "import sys; from pathlib import Path; from bertjax.data import tokenizer\n"
-        "print(sorted({'sentencepiece', 'tokenizers'} & set(sys.modules)))\n"
-        f"print(tokenizer.load(Path({str(tmp_path)!r})).vocab_size)\n"
-        "print(sorted({'sentencepiece', 'tokenizers'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    library = "sentencepiece" if kind in SENTENCEPIECE_KINDS else "tokenizers"
-    assert done.stdout.splitlines() == ["[]", "800", f"['{library}']"]
-
-
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
 def test_too_small_a_corpus_names_the_possible_size(sentences, kind, capfd):
     with pytest.raises(UserError, match=r"vocab_size=8000 is too large.* ask for at most (\d+)") as caught:

@@ -2,13 +2,16 @@
 
 import collections
 import itertools
+import json
 
+import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import new_pieces, wordpiece
+from bertjax.data.tokenizer import new_pieces, tokenizer_json, trimming, wordpiece
 from bertjax.runtime.errors import UserError
+from tests.data.tokenizer.conftest import KINDS
 from tests.interop import models
 
 SYMBOLS = ["[PAD]", "[UNK]", "[SEP]", "[CLS]", "[MASK]"]
@@ -92,12 +95,6 @@ def test_mining_takes_what_saves_the_most_tokens(tmp_path):
         new_pieces.mine(counts, tokens, 5)
 
 
-def test_words_are_counted_as_the_tokenizer_reads_them(tmp_path):
-    tokens = with_pieces(tmp_path, "a", "##b")
-    assert new_pieces.count_words(["Ab, ab\nAB-a"], tokens) == {"ab": 3, "a": 1, ",": 1, "-": 1}
-    assert new_pieces.tokens(collections.Counter(ab=3, a=1), tokens) == 7
-
-
 @pytest.mark.parametrize("kind, named", [("unigram", "SentencePiece"), ("byte_bpe", "byte-level BPE")])
 def test_other_tokenizers_are_refused(kind, named):
     text = ["the cat sat on the mat and the dog ran off with a hat"] * 20
@@ -118,3 +115,54 @@ def test_files_of_pieces(tmp_path):
     for name in (path, tmp_path / "none.txt", tmp_path):
         with pytest.raises(UserError, match="cannot be read .*; name a UTF-8 text file"):
             new_pieces.read(name)
+
+
+@pytest.fixture(params=[*KINDS, "unigram_json"])
+def tokens(request, trained, sentences):
+    """A tokenizer of each kind; Unigram also in a `tokenizer.json`, with ids that are not in the order of ours."""
+    if request.param != "unigram_json":
+        return trained[request.param]
+    pieces = sorted({word[:n] for text in sentences for word in text.split() for n in (1, 2, 3, 5)})
+    characters = sorted({character for text in sentences for character in text})
+    scored = [[piece, -float(len(piece) % 4) - 1] for piece in sorted({*pieces, *characters, "\u2581"})]
+    vocab = [["[CLS]", 0.0], *scored[:40], ["<unk>", 0.0], ["[PAD]", 0.0], *scored[40:], ["[SEP]", 0.0]]
+    model = {"type": "Unigram", "unk_id": 41, "vocab": vocab, "byte_fallback": False}
+    symbols = {"[CLS]": 0, "<unk>": 41, "[PAD]": 42, "[SEP]": len(vocab) - 1, "[MASK]": len(vocab)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    added = [{"id": i, "content": content} | flags for content, i in symbols.items()]
+    metaspace = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    description = {"version": "1.0", "added_tokens": added, "normalizer": None, "pre_tokenizer": metaspace}
+    description |= {"post_processor": None, "decoder": metaspace, "model": model}
+    return tokenizer_json.from_json(json.dumps(description).encode(), "made")
+
+
+def test_the_texts_of_the_corpus_have_the_same_pieces(tokens, sentences, tmp_path):
+    corpus = sentences[:3]
+    before = tokens.encode(corpus)
+    trimmed, kept = trimming.trim(tokens, {i for ids in before for i in ids})
+    assert np.all(np.diff(kept) > 0) and trimmed.vocab_size == len(kept) <= tokens.vocab_size
+    assert [[int(kept[i]) for i in ids] for ids in trimmed.encode(corpus)] == before
+    assert {int(kept[i]) for i in trimmed.special_ids} == tokens.special_ids
+    assert {int(kept[i]) for i in trimmed.byte_ids} == tokens.byte_ids
+    for name in ("pad_id", "unk_id", "sep_id", "cls_id", "mask_id"):
+        assert kept[getattr(trimmed, name)] == getattr(tokens, name)
+    assert [trimmed.piece(i) for i in range(len(kept))] == [tokens.piece(i) for i in kept]
+    trimmed.save(tmp_path)
+    assert tokenizer.load(tmp_path) == trimmed
+
+
+def test_unused_pieces_go_and_single_characters_stay(tokens, sentences):
+    trimmed, kept = trimming.trim(tokens, ())
+    dropped = {tokens.piece(i) for i in range(tokens.vocab_size)} - {tokens.piece(i) for i in kept}
+    bare = [piece.removeprefix("##").removeprefix("\u2581") for piece in dropped]
+    assert min(map(len, bare), default=2) > 1
+    every = sorted({character for text in sentences for character in text})
+    unknown = [[version.unk_id in ids for ids in version.encode(every)] for version in (tokens, trimmed)]
+    assert unknown[0] == unknown[1]
+
+
+def test_what_is_trimmed_twice_is_trimmed_once(tokens, sentences):
+    used = {i for ids in tokens.encode(sentences[:3]) for i in ids}
+    trimmed, kept = trimming.trim(tokens, used)
+    again, same = trimming.trim(trimmed, {i for ids in trimmed.encode(sentences[:3]) for i in ids})
+    assert again == trimmed and np.array_equal(same, np.arange(len(kept)))

@@ -1,15 +1,21 @@
 """A tokenizer.json from elsewhere: round trips, symbols, and errors."""
 
+import io
 import json
 import pickle
+import re
 import sys
 
 import pytest
+import sentencepiece
 import tokenizers
 
 from bertjax.data import tokenizer
 from bertjax.data.inspect.characters import characters_of
+from bertjax.data.sources import documents
+from bertjax.data.tokenizer import SPECIALS
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
+from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.runtime.errors import UserError
 
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
@@ -57,13 +63,6 @@ def test_nothing_is_cut_padded_or_parsed(tmp_path, roberta):
     [ids] = tokens.encode([TEXT])
     assert len(ids) > 8 and not tokens.special_ids & set(ids) and tokens.decode(ids) == TEXT
     assert pickle.loads(pickle.dumps(tokens)).encode([TEXT]) == [ids]
-
-
-def test_a_saved_one_loads_again(tmp_path, roberta):
-    tokens = tokenizer.from_model(written(tmp_path / "tokenizer.json", roberta.to_str()))
-    (tmp_path / "saved").mkdir()
-    tokens.save(tmp_path / "saved")
-    assert tokenizer.load(tmp_path / "saved") == tokens
 
 
 @pytest.mark.parametrize(
@@ -148,3 +147,138 @@ def test_english_words_of_new_byte_level_bpe_are_those_of_gpt2(trained, sentence
 )
 def test_words_of_new_byte_level_bpe_keep_their_marks(trained, text, words):
     assert len(trained["byte_bpe"].words(text)) == words
+
+
+def existing_model(path, sentences, **options):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences), model_writer=model, vocab_size=300, minloglevel=3, **options
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
+def test_spelling_of_a_special_symbol_is_ordinary_text_without_bytes(sentences, kind):
+    corpus = [*sentences, *(" ".join(SPECIALS) for _ in range(300))]
+    tokens = tokenizer.train(corpus, TokenizerConfig(kind=kind, vocab_size=500, byte_fallback=False))
+    assert tokens.byte_ids == frozenset()
+    for ids in tokens.encode([*SPECIALS, "<0x41>"]):
+        assert not (tokens.special_ids - {tokens.unk_id}) & set(ids)
+
+
+def test_existing_model_keeps_its_ids(tmp_path, sentences):
+    options = {"pad_id": 3, "pad_piece": "[PAD]", "control_symbols": ["[MASK]", "[CLS]", "[SEP]"]}
+    tokens = tokenizer.from_model(existing_model(tmp_path / "m.model", sentences, **options))
+    assert (tokens.unk_id, tokens.pad_id, tokens.mask_id, tokens.cls_id, tokens.sep_id) == (0, 3, 4, 5, 6)
+    assert tokens.decode(tokens.encode(["a word"])[0]) == "a word"
+    path = existing_model(tmp_path / "m.model", sentences, control_symbols=["[CLS]"], user_defined_symbols=["[MASK]"])
+    with pytest.raises(UserError, match=r"has no control symbols \[PAD\], \[SEP\], \[MASK\];"):
+        tokenizer.from_model(path)
+
+
+# What a token is if it is a word by itself, written for the text and not for the pieces.
+PUNCTUATION = re.compile(r"(?!['\u2019]\Z)(?:[^\w\s]|_)+")
+
+
+@pytest.mark.parametrize("corpus, kind", [("embedded:en", "unigram"), ("embedded:ko", "bpe")])
+def test_words_start_after_a_space_and_at_punctuation(corpus, kind):
+    texts = [line for document in list(documents(corpus, "text"))[::20] for line in document.text.splitlines() if line]
+    tokens = tokenizer.train(texts, TokenizerConfig(kind=kind, vocab_size=2400))
+    count, punctuation, apostrophes = 0, 0, 0
+    for text, (ids, spans) in zip(texts, tokens.encode_with_offsets(texts)):
+        after_space = False
+        for token, (start, stop) in zip(ids, spans.tolist()):
+            is_space, is_punctuation = start == stop, PUNCTUATION.fullmatch(text, start, stop) is not None
+            opens = is_space or (not after_space and (start == 0 or text[start - 1].isspace()))
+            is_chinese = "\u4e00" <= text[start : start + 1] <= "\u9fff"  # Hanja of the Korean text
+            if token not in tokens.byte_ids:  # which cannot be told from the text
+                expected = opens or is_punctuation or is_chinese
+                assert (token not in tokens.continuation_ids) == expected, (text, start, stop)
+                apostrophes += not opens and text[start:stop] in ("'", "\u2019")
+            count, punctuation, after_space = count + 1, punctuation + (is_punctuation and not opens), is_space
+    # Without this rule they were all parts of the words before them.
+    assert 0.03 < punctuation / count < 0.2 and apostrophes
+
+
+VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the un ##aff ##able \uc81c1 ##\uc870 ( ) cafe caf\u00e9 \u4eba".split()
+
+
+SIZE = {"vocab_size": 800}
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
+    return path
+
+
+def pieces(tokens, text):
+    [ids] = tokens.encode([text])
+    return [tokens.piece(i) for i in ids]
+
+
+def test_vocab_keeps_its_ids(vocab):
+    tokens = tokenizer.from_model(vocab)
+    assert [tokens.piece(i) for i in range(tokens.vocab_size)] == VOCAB
+    assert (tokens.pad_id, tokens.unk_id, tokens.cls_id, tokens.sep_id, tokens.mask_id) == (0, 1, 2, 3, 4)
+    assert tokens.special_ids == frozenset(range(5))
+    assert tokens.continuation_ids == {VOCAB.index(piece) for piece in ("##aff", "##able", "##\uc870")}
+    assert tokens.decode(tokens.encode(["the unaffable"])[0]) == "the unaffable"
+
+
+def test_a_repeated_piece_shifts_no_id(vocab):
+    vocab.write_text("\n".join([*VOCAB, "the", "a"]), encoding="utf-8")
+    tokens = tokenizer.from_model(vocab)
+    assert tokens.vocab_size == len(VOCAB) + 2
+    assert tokens.encode(["the a"]) == [[len(VOCAB), len(VOCAB) + 1]]
+
+
+def test_ideographs_take_one_piece_each():
+    """Spaces are put around them, so a piece inside a word would never be used."""
+    text = ["".join(chr(0x4E00 + (7 * i * i + j) % 60) for j in range(20)) + " abc가나" for i in range(40)]
+    tokens = tokenizer.train(text, TokenizerConfig(kind="wordpiece", vocab_size=80))
+    pieces = {tokens.piece(i) for i in range(tokens.vocab_size)}
+    assert {"\u4e00", "##b", "##나"} <= pieces and not {f"##{chr(0x4E00 + i)}" for i in range(60)} & pieces
+    assert not any(tokens.unk_id in ids for ids in tokens.encode(text))
+
+
+@pytest.mark.parametrize("lowercase, expected", [(False, ["[UNK]", "caf\u00e9"]), (True, ["the", "cafe"])])
+def test_lower_case_and_accents(vocab, lowercase, expected):
+    tokens = tokenizer.from_model(vocab, lowercase)
+    assert pieces(tokens, "The cafe\u0301") == expected
+    assert tokens.fingerprint != tokenizer.from_model(vocab, not lowercase).fingerprint
+
+
+def test_a_word_that_does_not_fit_is_unknown(vocab):
+    tokens = tokenizer.from_model(vocab)
+    assert pieces(tokens, "the theun " + "un" + "aff" * 40) == ["the", "[UNK]", "[UNK]"]
+
+
+def test_trained_lower_case_leaves_hangul_whole(korean):
+    cased, uncased = (
+        tokenizer.train([*korean, "The THE the"] * 2, TokenizerConfig(kind="wordpiece", vocab_size=1200, lowercase=low))
+        for low in (False, True)
+    )
+    assert uncased.encode(["THE The"]) == uncased.encode(["the the"])
+    assert cased.encode(["THE The"]) != cased.encode(["the the"])
+    text = " ".join(word for word in " ".join(korean).split()[:100] if word.isalpha())
+    assert any("\uac00" <= character <= "\ud7a3" for character in text)
+    assert uncased.decode(uncased.encode([text])[0]) == text.lower()
+
+
+def test_covered_characters_spell_any_word(sentences):
+    most = tokenizer.train([*sentences, "\u6f22"], TokenizerConfig(kind="wordpiece", character_coverage=0.999, **SIZE))
+    assert pieces(most, "\u6f22") == ["[UNK]"], "coverage leaves rare characters out"
+    tokens = tokenizer.train(sentences, TokenizerConfig(kind="wordpiece", character_coverage=1.0, **SIZE))
+    letters = {character for sentence in sentences for character in sentence if character.isalpha()}
+    for word in ("".join(sorted(letters)), "".join(sorted(letters, reverse=True))):
+        for part in (word[i : i + 50] for i in range(0, len(word), 50)):
+            [ids] = tokens.encode([part])
+            assert tokens.unk_id not in ids and tokens.decode(ids) == part
+
+
+def test_lower_case_belongs_to_a_vocab(tmp_path):
+    with pytest.raises(UserError, match="lowercase=True has no effect with data.tokenizer.model=.*has its own"):
+        tokenizer.from_model(tmp_path / "m.model", lowercase=True)
