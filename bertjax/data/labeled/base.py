@@ -15,7 +15,7 @@ from bertjax.data.config import ON_BAD
 from bertjax.data.examples import Ragged
 from bertjax.data.formats.base import ExampleFormat
 from bertjax.data.labeled import remedies
-from bertjax.data.sources.base import BadRecords, OnBad
+from bertjax.data.sources.base import BadRecords, OnBad, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, printable
 
@@ -199,6 +199,9 @@ class LabeledFormat(ExampleFormat):
           UserError: the file cannot be read, a record is bad (the message names the line), or a column has the name of
             an answer.
         """
+        if not path:
+            share = ", or hold out a share of the first: examples.heldout=0.2" if self.is_divisible else ""
+            raise UserError(f"examples.train or examples.heldout is empty; name a file or folder for each{share}")
         bad = BadRecords(self.on_bad_record, "records", remedies.setting(", or set examples.on_bad_record=skip"))
         records = self.parse(path, functools.partial(bad.add, path))
         if taken := sorted((ANSWERS | (_OF_FOLDS if self.folds else set())) & records[0].keys()):
@@ -286,14 +289,12 @@ def checked(records: Sequence[Record], check: Callable[[Record], None], path: st
     Raises:
       UserError: no record is left.
     """
-    good = []
-    for record in records:
-        try:
-            check(record)
-        except UserError as error:
-            on_bad(error)
-        else:
-            good.append(record)
+
+    def pass_on(record: Record) -> Record:
+        check(record)
+        return record
+
+    good = list(read_each(records, pass_on, on_bad))
     if not good:
         raise UserError(f"{path} has no record that can be used; correct the file")
     return good

@@ -13,7 +13,7 @@ from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate, whole_lengths
 from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
-from bertjax.data.sources.base import OnBad, check_surrogates, json_of
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of, read_each
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
@@ -177,8 +177,6 @@ class Race(ChoiceFormat):
     label: ClassVar[str] = "answer"
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        if not path:
-            raise UserError("examples.train or examples.heldout is empty; name a folder such as RACE/train for each")
         folder = epath.Path(path).expanduser()
         files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
         records = [record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad)]
@@ -202,13 +200,7 @@ def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
         on_bad(error)
         return
     # Question n, its options and its answer have the same place in the three lists.
-    for number, entry in enumerate(zip(*lists)):
-        try:
-            record = _question(article, number, *entry, str(file))
-        except UserError as error:
-            on_bad(error)
-        else:
-            yield record
+    yield from read_each(enumerate(zip(*lists)), lambda item: _question(article, item[0], *item[1], str(file)), on_bad)
 
 
 def _question(article: str, number: int, question: Any, options: Any, answer: Any, file: str) -> Record:

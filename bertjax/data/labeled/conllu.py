@@ -7,7 +7,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, decoded, stop
+from bertjax.data.sources.base import OnBad, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError
 
@@ -104,16 +104,14 @@ def _with_entry(entries: str, name: str, value: str) -> str:
 
 def _records(path: str, on_bad: OnBad, make: Callable[[list[dict[str, Any]], str], Record]) -> list[Record]:
     """Return {`words`} per sentence, with what `make` adds from the columns of its words and their location."""
-    records = []
-    for lines in _sentences(path):
+
+    def record_of(lines: list[tuple[int, bytes]]) -> Record:
         where = f"{path}:{lines[0][0]}"
-        try:
-            words = [values for number, line in lines if (values := _word(line, f"{path}:{number}"))]
-            if words:  # else there are only comments
-                record = {"words": [values["form"] for values in words]} | make(words, where)
-                records.append(record | {WHERE: where})
-        except UserError as error:
-            on_bad(error)
+        words = [values for number, line in lines if (values := _word(line, f"{path}:{number}"))]
+        made = make(words, where) if words else {}  # without words there are only comments
+        return {"words": [values["form"] for values in words]} | made | {WHERE: where}
+
+    records = [record for record in read_each(_sentences(path), record_of, on_bad) if record["words"]]
     if not records:
         raise UserError(f"{path} has no sentences that can be used; give a file in the format of CoNLL-U")
     return records

@@ -10,7 +10,7 @@ from etils import epath
 
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, object_of, text_of
+from bertjax.data.sources.base import OnBad, check_surrogates, object_of, read_each, text_of
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.runtime.errors import Damaged, UserError, shorten
 from bertjax.runtime.storage import reason_of
@@ -68,14 +68,8 @@ def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
 
 
 def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
-    for number, line in numbered_lines(epath.Path(path)):
-        if line.strip():
-            try:
-                record = _object(line, f"{path}:{number}", columns)
-            except UserError as error:
-                on_bad(error)
-            else:
-                yield record
+    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
+    return read_each(lines, lambda item: _object(item[1], item[0], columns), on_bad)
 
 
 def _has_more_lines(path: str) -> bool:
@@ -118,16 +112,14 @@ def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Ite
         raise UserError(
             f"{path} is not an array of objects: it is {start!r}; write [{{{_first(columns)!r}: ...}}, ...]"
         )
-    for number, value in enumerate(values, start=1):
-        where = f"{path}: object {number}"
-        try:
-            if not isinstance(value, dict):
-                raise UserError(f"{where} is {str(value)[:40]!r}; write {{{_first(columns)!r}: ...}}")
-            record = _checked(value, where, columns)
-        except UserError as error:
-            on_bad(error)
-        else:
-            yield record
+
+    def record_of(numbered: tuple[int, Any]) -> Record:
+        where, value = f"{path}: object {numbered[0]}", numbered[1]
+        if not isinstance(value, dict):
+            raise UserError(f"{where} is {str(value)[:40]!r}; write {{{_first(columns)!r}: ...}}")
+        return _checked(value, where, columns)
+
+    return read_each(enumerate(values, start=1), record_of, on_bad)
 
 
 def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:

@@ -12,7 +12,7 @@ from bertjax.data.framing import truncate, whole_lengths
 from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.data.sources.base import OnBad, decoded
+from bertjax.data.sources.base import OnBad, decoded, read_each
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
@@ -117,15 +117,9 @@ class RepeatedText(SiamesePairs):
 
 def _lines(path: str, field: str, on_bad: OnBad) -> list[Record]:
     """Return one record per non-blank line."""
-    records = []
-    for number, line in numbered_lines(epath.Path(path)):
-        try:
-            text = decoded(line, f"{path}:{number}").strip()
-        except UserError as error:
-            on_bad(error)
-            continue
-        if text:
-            records.append({field: text, WHERE: f"{path}:{number}"})
+    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)))
+    texts = read_each(lines, lambda item: {field: decoded(item[1], item[0]).strip(), WHERE: item[0]}, on_bad)
+    records = [record for record in texts if record[field]]
     if not records:
         raise UserError(f"{path} has no lines of text; give a file with at least one")
     return records

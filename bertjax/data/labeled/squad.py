@@ -7,7 +7,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError
 
@@ -28,24 +28,18 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
       UserError: the file cannot be read, is not in SQuAD's format, or no question is left; the message names the line
         or the position in the JSON structure.
     """
-    if not path:
-        raise UserError("examples.train or examples.heldout is empty; name a SQuAD .json file for each")
-    lines = list(numbered_lines(epath.Path(path)))
-    if _is_flat_line(next((line for _, line in lines if line.strip()), b"")):
-        records = []
-        for number, line in lines:
-            if line.strip():
-                where = f"{path}:{number}"
-                _add_flat(records, lambda line=line, where=where: object_of(line, where, "question"), where, on_bad)
+    lines = [(f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path))]
+    filled = [(where, line) for where, line in lines if line.strip()]
+    if filled and _is_flat_line(filled[0][1]):
+        records = list(read_each(filled, _flat, on_bad))
     else:
         whole = json_of(b"\n".join(line for _, line in lines), path)
         flat = whole if isinstance(whole, list) else whole.get("data") if isinstance(whole, dict) else None
         if isinstance(flat, list) and flat and _is_flat(flat[0]):
-            records = []
-            for number, entry in enumerate(flat):
-                _add_flat(records, lambda entry=entry: entry, f"{path}:[{number}]", on_bad)
+            places = [(f"{path}:[{number}]", entry) for number, entry in enumerate(flat)]
+            records = list(read_each(places, _flat, on_bad))
         else:
-            records = list(_questions(whole, f"{path}:", on_bad))
+            records = list(_questions(whole, f"{path}:", on_bad, _question))
     if not records:
         raise UserError(f"{path} has no questions; give a file with at least one")
     return records
@@ -88,18 +82,19 @@ def _is_flat(entry: Any) -> bool:
     return isinstance(entry, dict) and {"question", "context"} <= entry.keys()
 
 
-def _add_flat(records: list[Record], entry_of: Callable[[], Any], where: str, on_bad: OnBad) -> None:
-    """Append a flat entry's question to `records`, or call `on_bad`."""
-    try:
-        entry = entry_of()
-        context = _text(entry, "context", where)
-        answers = _nested_answers(entry.get("answers"), where)
-        impossible = not answers or entry.get("is_impossible") is True
-        record = _question(entry | {"answers": answers, "is_impossible": impossible}, context, where)
-    except UserError as error:
-        on_bad(error)
-    else:
-        records.append(record)
+def _flat(item: tuple[str, Any]) -> Record:
+    """Return the question of a flat entry, or of a line with one.
+
+    Args:
+      item: the location, and the entry or line.
+    """
+    where, entry = item
+    if isinstance(entry, bytes):
+        entry = object_of(entry, where, "question")
+    context = _text(entry, "context", where)
+    answers = _nested_answers(entry.get("answers"), where)
+    impossible = not answers or entry.get("is_impossible") is True
+    return _question(entry | {"answers": answers, "is_impossible": impossible}, context, where)
 
 
 def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
@@ -115,9 +110,7 @@ def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
     return [{"text": text, "answer_start": start} for text, start in zip(*columns)]
 
 
-def _questions(
-    whole: Any, where: str, on_bad: OnBad, make: Callable[[Any, str, str], Record] | None = None
-) -> Iterator[Record]:
+def _questions(whole: Any, where: str, on_bad: OnBad, make: Callable[[Any, str, str], Record]) -> Iterator[Record]:
     for article, article_place in _members(whole, "data", where):
         if isinstance(article, dict) and "qas" in article and "paragraphs" not in article:  # as in KorQuAD 2
             article, article_place = {"paragraphs": [article]}, f"{article_place}:"
@@ -127,13 +120,8 @@ def _questions(
             except UserError as error:
                 on_bad(error)
                 continue
-            for question, place in _members(paragraph, "qas", paragraph_place):
-                try:
-                    record = (make or _question)(question, context, place)
-                except UserError as error:
-                    on_bad(error)
-                else:
-                    yield record
+            members = _members(paragraph, "qas", paragraph_place)
+            yield from read_each(members, lambda item, context=context: make(item[0], context, item[1]), on_bad)
 
 
 def _question(question: Any, context: str, where: str) -> Record:

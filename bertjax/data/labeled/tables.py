@@ -59,11 +59,6 @@ def read(
     Raises:
       UserError: the file or a column is missing, or no row is left.
     """
-    if not path:
-        raise UserError(
-            "examples.train or examples.heldout is empty; name a .tsv, .csv or .jsonl file for each, or hold out a "
-            "share of the first: examples.heldout=0.2"
-        )
     kind = json_objects.kind_of(path)
     if json_objects.holds_objects(path):
         rows = json_objects.read(path, columns, on_bad)

@@ -14,7 +14,7 @@ from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.labeled.columns import ColumnFile
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import OnBad, read_each
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, say, shorten
@@ -96,8 +96,6 @@ class Tagged(LabeledFormat):
         return checked(self._parse(path, on_bad), _check_tags, path, on_bad)
 
     def _parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        if not path:
-            raise UserError("examples.train or examples.heldout is empty; name a file of words and tags for each")
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
             self._check_no_effect(path, ("word", "tag", "comment", "tag_field"), f"{path}, a file of CoNLL-U")
@@ -110,12 +108,7 @@ class Tagged(LabeledFormat):
         if not file.sentences:
             raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
         self._check_columns(file)
-        records = []
-        for sentence in file.sentences:
-            try:
-                records.append(self._record(sentence, file))
-            except UserError as error:
-                on_bad(error)
+        records = list(read_each(file.sentences, lambda sentence: self._record(sentence, file), on_bad))
         if not records:
             raise UserError(
                 f"{path} has no sentences that can be used; give a file with a word and its tag in each line"

@@ -2,7 +2,7 @@
 
 from bertjax.data.labeled import json_objects, labels
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, read_each, stop
 from bertjax.runtime.errors import UserError, shorten
 
 # Accepted names for the field with the words.
@@ -20,22 +20,21 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
     Raises:
       UserError: the file cannot be read, several fields could hold the tags, or no sentence is left.
     """
-    records = []
-    for entry, word_field, field in _entries(path, tag_field, on_bad):
-        try:
-            words, tags = _words(entry, word_field), entry.get(field)
-            if not isinstance(tags, list) or len(tags) != len(words):
-                count = f"{len(tags)} tags" if isinstance(tags, list) else "no list"
-                raise UserError(
-                    f"{entry[WHERE]} has {count} in {field!r} and {len(words)} words in {word_field!r}; correct it"
-                )
-            if bad := [tag for tag in tags if type(tag) not in (str, int) or not str(tag).strip()]:
-                raise UserError(f"{entry[WHERE]} has the tag {str(bad[0])[:40]!r}; write texts or numbers")
-            check_surrogates("".join(map(str, tags)), f"{entry[WHERE]}: {field}")
-        except UserError as error:
-            on_bad(error)
-        else:
-            records.append({"words": words, "tags": [labels.class_of(tag) for tag in tags], WHERE: entry[WHERE]})
+
+    def record_of(item: tuple[Record, str, str]) -> Record:
+        entry, word_field, field = item
+        words, tags = _words(entry, word_field), entry.get(field)
+        if not isinstance(tags, list) or len(tags) != len(words):
+            count = f"{len(tags)} tags" if isinstance(tags, list) else "no list"
+            raise UserError(
+                f"{entry[WHERE]} has {count} in {field!r} and {len(words)} words in {word_field!r}; correct it"
+            )
+        if bad := [tag for tag in tags if type(tag) not in (str, int) or not str(tag).strip()]:
+            raise UserError(f"{entry[WHERE]} has the tag {str(bad[0])[:40]!r}; write texts or numbers")
+        check_surrogates("".join(map(str, tags)), f"{entry[WHERE]}: {field}")
+        return {"words": words, "tags": [labels.class_of(tag) for tag in tags], WHERE: entry[WHERE]}
+
+    records = list(read_each(_entries(path, tag_field, on_bad), record_of, on_bad))
     if not records:
         raise UserError(f"{path} has no sentences that can be used; give a file with a tag for each word")
     return records

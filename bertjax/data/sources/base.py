@@ -5,8 +5,8 @@ import hashlib
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, Protocol, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from etils import epath
 from tqdm import tqdm
@@ -42,6 +42,8 @@ MOST_ZEROS = 0.25
 GROUP_FIELD = "data.sources.NAME.group_field"
 
 OnRead = Callable[[int], object]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 OnBad = Callable[[UserError], object]
 
 
@@ -87,6 +89,17 @@ class Format(Protocol):
 def stop(error: UserError) -> NoReturn:
     """Raise the error; the default `on_bad`."""
     raise error
+
+
+def read_each(items: Iterable[Item], read: Callable[[Item], Result], on_bad: OnBad) -> Iterator[Result]:
+    """Yield `read(item)` for each item; an item whose reading raises UserError is left out if `on_bad` returns."""
+    for item in items:
+        try:
+            result = read(item)
+        except UserError as error:
+            on_bad(error)
+        else:
+            yield result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -297,7 +297,7 @@ def test_bad_records_are_skipped_and_counted(start, name, content, skipped, tota
         (lambda: Race().with_columns({"label": "x"}), "--label=x has no effect on a model of examples.kind=race"),
         (lambda: LabeledText().read(""), "examples.train or examples.heldout is empty; name"),
         (lambda: Questions().read(""), "examples.train or examples.heldout is empty; name"),
-        (lambda: Race().read(""), "is empty; name a folder such as RACE/train"),
+        (lambda: Race().read(""), "examples.train or examples.heldout is empty; name"),
         (lambda: Tagged().read(""), "examples.train or examples.heldout is empty; name"),
     ],
 )
