@@ -50,20 +50,9 @@ def test_two_examples_in_a_row(ragged):
     )
 
 
-def test_padding_has_the_pad_id_of_the_vocabulary(ragged):
-    placed = place(ragged, np.array([[0], [1], [2]]), 8, Vocabulary(20, 9, CLS, SEP, MASK, (CLS, SEP, MASK, 9)))
-    np.testing.assert_array_equal(core(placed)["tokens_BT"][0], [CLS, 10, SEP, 11, SEP, 9, 9, 9])
-
-
 def test_a_row_that_is_too_short_is_an_error(ragged):
     with pytest.raises(ValueError, match="have 11 tokens and the row has 10"):
         place(ragged, np.array([[0, 1], [2, -1]]), 10, VOCABULARY)
-
-
-def test_values_keep_their_dtype(ragged):
-    placed = place(ragged, np.array([[0], [1], [2]]), 6, VOCABULARY)
-    assert placed.tokens_to_rows(ragged.special).dtype == bool
-    assert placed.examples_to_rows(np.ones(3, np.float32)).dtype == np.float32
 
 
 @pytest.mark.parametrize("first", [0, 2**31 - 2, 2**31, 2**32 - 1, 5 * 10**12])

@@ -73,18 +73,6 @@ def test_special_tokens_segments_and_labels(store):
     assert single.token_labels["place"].tolist() == [-1, 7, -1, -1, 8, 9, -1]
 
 
-def test_take_gives_the_examples_in_the_order_of_the_indices(store):
-    vocabulary, labels = Vocabulary.of(store.tokenizer), {"label": np.arange(3)}
-    ragged = add_special_tokens([[20], [21, 22], [23]], None, vocabulary, labels)
-    ragged.token_labels["place"] = np.arange(len(ragged.tokens))
-    taken = ragged.take(np.array([2, 0]))
-    assert taken.ids.tolist() == [2, 0] and taken.labels["label"].tolist() == [2, 0]
-    assert taken.token_labels["place"].tolist() == [7, 8, 9, 0, 1, 2]
-    assert taken.tokens.tolist() == [*ragged.tokens[7:], *ragged.tokens[:3]]
-    joined = type(ragged).join([taken, ragged.take(np.array([1]))])
-    assert joined.token_labels["place"].tolist() == [7, 8, 9, 0, 1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("second, least", [(None, 2), ([[3]], 3)])
 def test_an_example_needs_room_for_its_special_tokens(second, least):
     truncate([[1, 2]], second, least)

@@ -1,11 +1,3 @@
-"""Fixtures of fine-tuning objectives."""
+"""Fixtures of fine-tuning objectives: a tokenizer with one piece per letter."""
 
-import pytest
-
-from tests.data.labeled import letters
-
-
-@pytest.fixture(scope="session")
-def spelling(tmp_path_factory):
-    """A tokenizer with one piece per letter."""
-    return letters.make(tmp_path_factory.mktemp("letters"))
+from tests.data.labeled.conftest import spelling  # noqa: F401 - the fixture

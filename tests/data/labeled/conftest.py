@@ -1,11 +1,16 @@
-"""Fixtures of the tests of labeled files."""
+"""Fixtures of the tests of labeled files: a tokenizer with one token per letter, so that tokens are easy to write."""
 
 import pytest
 
-from tests.data.labeled import letters
+from bertjax.data import tokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz.,?"
 
 
 @pytest.fixture(scope="session")
 def spelling(tmp_path_factory):
-    """A tokenizer with one token per letter."""
-    return letters.make(tmp_path_factory.mktemp("letters"))
+    """[PAD] [UNK] [CLS] [SEP] [MASK] are 0 to 4; a word is its first letter and then ##letters."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
+    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return tokenizer.from_model(path, lowercase=True)

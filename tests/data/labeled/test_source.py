@@ -28,15 +28,6 @@ def source(files, store, **choices) -> LabeledSource:
     return LabeledSource(LabeledText(train=train, heldout=heldout, **choices), store.tokenizer)
 
 
-def test_labels_are_numbers_of_the_classes_of_the_training_file(files, store):
-    labeled = source(files, store)
-    assert labeled.classes == ("no", "yes")
-    labels = labeled.examples("heldout", T, labeled.classes).ragged.labels["label"]
-    assert [labeled.classes[label] for label in labels] == [record["label"] for record in labeled.heldout]
-    counts = labeled.unigram_counts("train")
-    assert counts.tolist() == [sum(r["label"] == name for r in labeled.train) for name in labeled.classes]
-
-
 def test_whole_numbers_are_one_class_with_and_without_a_point(store, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps({"sentence": "abc", "label": label}) + "\n" for label in (1, 0, 1.0, 2.5)))

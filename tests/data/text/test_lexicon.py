@@ -1,6 +1,5 @@
 """Phrase lexicons: matching, mining, files, and masking of phrases."""
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
-from bertjax.data.masking import mask
+from bertjax.data.masking import PhraseMasking, mask
 from bertjax.data.masking.kinds import BoundPhraseMasking
 from bertjax.data.masking.units import words_of
 from bertjax.data.preparation.prepare import prepare
@@ -22,7 +20,6 @@ from bertjax.data.text.lexicon import Lexicon
 from bertjax.data.text.words import Words
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
 from bertjax.runtime.errors import UserError
-from bertjax.training.feeds import Feeds
 from tests.ragged import SEP, VOCABULARY, first_epoch, of, one_a_row
 
 PLANTED = ("klm nop", "qrst uvwx")
@@ -107,42 +104,8 @@ def test_a_store_is_mined_once_and_its_file_is_an_ordinary_lexicon(planted):
     lexicon.open_lexicon(planted, "mine", 1)
     few, many = sorted((file.read_text().splitlines() for file in (planted.path / "lexicons").iterdir()), key=len)
     assert few == many[:1], "the size keeps the best"
-
-
-def test_phrases_of_a_file_are_masked_as_units(planted, tmp_path):
-    """Through the configuration and its batches, as in training."""
-    (tmp_path / "phrases.txt").write_bytes(f"\ufeff{PLANTED[0]}\r\nab cd ef\r\n".encode())
-    choices = {"kind": "phrases", "lexicon": str(tmp_path / "phrases.txt"), "rate": 0.3, "mask": 1.0, "random": 0.0}
-    config = from_dict(
-        {
-            "optimizer": {"warmup_steps": 0},
-            "stages": [{"steps": 1, "seq_len": 128, "batch": 32}],
-            "tasks": {
-                "bert": {"objective": {"kind": "mlm", "masking": choices}, "examples": {"kind": "doc_sentences"}}
-            },
-        }
-    )
-    feeds = Feeds(config, planted)
-    feed = pickle.loads(pickle.dumps(feeds.train["bert", 128]))
-    hidden = whole = 0
-    ids = planted.tokenizer.encode([PLANTED[0]])[0]
-    for step in range(20):
-        batch = feed.batch(np.arange(step * 32, step * 32 + 32) % feed.plans[0].counts.rows)
-        seen_BT = batch["tokens_BT"].copy()
-        rows, places = np.nonzero(batch["mlm_weights_BK"])
-        is_masked_BT = np.zeros(seen_BT.shape, bool)
-        columns = batch["mlm_positions_BK"][rows, places]
-        seen_BT[rows, columns] = batch["mlm_labels_BK"][rows, places]
-        is_masked_BT[rows, columns] = True
-        windows = np.lib.stride_tricks.sliding_window_view(seen_BT, len(ids), axis=1)
-        masked = np.lib.stride_tricks.sliding_window_view(is_masked_BT, len(ids), axis=1)
-        masked = masked[(windows == ids).all(axis=-1)]
-        hidden, whole = hidden + masked.any(axis=-1).sum(), whole + masked.all(axis=-1).sum()
-    assert hidden == whole > 20
-    assert (
-        feeds.objectives["bert"].fingerprints["lexicon"]
-        == lexicon.read(tmp_path / "phrases.txt", planted.tokenizer).fingerprint
-    )
+    bound = PhraseMasking(lexicon=str(file)).bind(planted)
+    assert bound.phrases.fingerprint == first.fingerprint and bound.fingerprints == {"lexicon": first.fingerprint}
 
 
 @pytest.mark.parametrize(

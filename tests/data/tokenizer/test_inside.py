@@ -42,13 +42,6 @@ def test_words_after_spaces_have_the_pieces_of_running_text(tokenizers, sentence
         assert ids == usual.encode_flat([" ".join(words)])[0].tolist()
 
 
-def test_a_published_byte_level_bpe_keeps_the_spaces_of_words(tokenizers):
-    tokens = tokenizers["byte_bpe without a space"]
-    words = ["went", "to", "the"]
-    assert all(tokens.piece(ids[0]).startswith("\u0120") for ids in tokens.encode_inside(words))
-    assert not any(tokens.piece(ids[0]).startswith("\u0120") for ids in tokens.encode(words))
-
-
 @pytest.mark.parametrize("scheme", ["never", "first", "always"])
 def test_a_unigram_tokenizer_json_keeps_the_spaces_of_words(scheme):
     pieces = ["<unk>", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *"\u2581abc", "\u2581ab", "ab"]

@@ -76,29 +76,6 @@ def test_spans_of_any_text(trained, text):
             )
 
 
-@pytest.mark.parametrize("form", ["NFC", "NFD"])
-@pytest.mark.parametrize(
-    "choices, expected",
-    [
-        (
-            {"kind": "char", "normalizer": "nfkc"},
-            [("", ""), ("m", "\u33a1"), ("2", "\u33a1"), ("", ""), ("\u00e9", "\u00e9")],
-        ),
-        ({"kind": "char"}, [("", ""), ("\u33a1", "\u33a1"), ("", ""), ("\u00e9", "\u00e9")]),
-        ({"kind": "wordpiece", "normalizer": "nfkc", "lowercase": True}, [("m2", "\u33a1"), ("e", "\u00e9")]),
-    ],
-)
-def test_offsets_as_literals(choices, expected, form):
-    tokens = tokenizer.train(
-        ["m2 \u33a1 e \u00e9"] * 9, TokenizerConfig(vocab_size=14 if "lowercase" in choices else 290, **choices)
-    )
-    text = unicodedata.normalize(form, "\u33a1  \u00e9")
-    [(ids, spans)] = tokens.encode_with_offsets([text])
-    pieces = [tokens.piece(i).strip("\u2581") for i in ids]
-    characters = [unicodedata.normalize("NFC", text[start:stop]) for start, stop in spans]
-    assert list(zip(pieces, characters, strict=True)) == expected
-
-
 def test_an_accent_belongs_to_its_letter():
     text = "ae\u0301\u0302\uac00\u1112\u1161\u11ab\u0301"
     parts, composed = alignment.stretches(text)
