@@ -33,12 +33,9 @@ def test_a_pair_is_cut_as_by_the_loop(lengths, seq_len):
     assert notes == ({f"cut to {seq_len} tokens": too_long} if too_long else {})
 
 
-def test_what_a_pair_keeps():
+def test_a_pair_and_a_single_sentence_are_cut():
     a, b = np.array([5, 5, 9, 1, 4]), np.array([5, 2, 1, 9, 5])
     assert np.stack(kept_of_pair(a, b, 7)).tolist() == [[4, 5, 6, 1, 4], [3, 2, 1, 6, 3]]
-
-
-def test_a_single_sentence_loses_its_end():
     assert truncate([[1, 2, 3, 4], [5]], None, 5) == ([[1, 2, 3], [5]], None, {"cut to 5 tokens": 1})
     assert truncate([[1, 2, 3], [5]], None, 5) == ([[1, 2, 3], [5]], None, {})
 

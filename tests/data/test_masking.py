@@ -50,13 +50,20 @@ def test_statistics_over_a_million_tokens(million):
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(499, abs=5 * np.sqrt(2 * 499))
 
 
-def test_a_random_token_is_always_another_one():
+def test_random_tokens_and_epochs_of_examples():
     few = Vocabulary(9, PAD, CLS, SEP, MASK, (0, 1, 2, 3, 4, 5, 6))
     tokens = np.tile([CLS, 7, 8, SEP], 500).astype(np.int32)
     ragged = Ragged(tokens, 0 * tokens, few.is_special[tokens], np.arange(501) * 4, {}, np.arange(500))
     placed = place(ragged, np.arange(500)[:, None], 4, few)
     masked = mask(placed, first_epoch(ragged), TokenMasking(rate=0.99, mask=0.0, random=1.0))
     np.testing.assert_array_equal(masked.tokens.reshape(500, 4), np.tile([CLS, 8, 7, SEP], (500, 1)))
+    ragged = examples(np.full(50, 40), np.arange(50))
+    placed, masking = one_a_row(ragged), TokenMasking()
+    at = [mask(placed, Draw(0, np.full(50, epoch)), masking).tokens for epoch in (0, 1)]
+    mixed = mask(placed, Draw(0, np.arange(50) % 2), masking).tokens.reshape(50, 40)
+    np.testing.assert_array_equal(mixed[0::2], at[0].reshape(50, 40)[0::2])
+    np.testing.assert_array_equal(mixed[1::2], at[1].reshape(50, 40)[1::2])
+    assert (at[0] != at[1]).any() and (at[0] != mask(placed, first_epoch(ragged, 1), masking).tokens).any()
 
 
 @given(st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
@@ -67,16 +74,6 @@ def test_every_example_has_exactly_its_share_of_predictions(lengths, rate):
     maskable = np.array(lengths) - 2
     counts = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
     np.testing.assert_array_equal(np.bincount(ragged.token_examples, masked.chosen), counts)
-
-
-def test_seed_and_epoch_give_new_masks_and_examples_have_their_own_epochs():
-    ragged = examples(np.full(50, 40), np.arange(50))
-    placed, masking = one_a_row(ragged), TokenMasking()
-    at = [mask(placed, Draw(0, np.full(50, epoch)), masking).tokens for epoch in (0, 1)]
-    mixed = mask(placed, Draw(0, np.arange(50) % 2), masking).tokens.reshape(50, 40)
-    np.testing.assert_array_equal(mixed[0::2], at[0].reshape(50, 40)[0::2])
-    np.testing.assert_array_equal(mixed[1::2], at[1].reshape(50, 40)[1::2])
-    assert (at[0] != at[1]).any() and (at[0] != mask(placed, first_epoch(ragged, 1), masking).tokens).any()
 
 
 def test_masked_positions_are_gathered_from_packed_rows():
@@ -272,6 +269,9 @@ def test_the_distribution_of_spans_equals_that_of_the_paper():
     assert len(SPAN_SHARES) == 10 and SPAN_SHARES.sum() == pytest.approx(1)
     np.testing.assert_allclose(SPAN_SHARES[1:] / SPAN_SHARES[:-1], 0.8)
     assert (SPAN_SHARES * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)
+    ragged = of([np.array([CLS, 10, *[310] * 97, SEP])] * 4000, np.arange(4000))
+    counts = np.bincount(ragged.token_examples, mask(one_a_row(ragged), first_epoch(ragged), WordMasking()).chosen)
+    assert (counts == 98).mean() == pytest.approx(15 / 98, abs=5 * np.sqrt(0.15 * 0.85 / 4000))
 
 
 @each_kind
@@ -352,12 +352,6 @@ def test_unusual_examples_separately_and_in_a_batch(kind, text, most):
             counts = np.bincount(ragged.token_examples, masked.chosen)
             assert counts[min(1, len(texts) - 1)] in {0, most} if most != 1 else 1
             assert not masked.chosen[ragged.special].any()
-
-
-def test_a_word_longer_than_the_share_is_chosen_as_often_as_any_token():
-    ragged = of([np.array([CLS, 10, *[310] * 97, SEP])] * 4000, np.arange(4000))
-    counts = np.bincount(ragged.token_examples, mask(one_a_row(ragged), first_epoch(ragged), WordMasking()).chosen)
-    assert (counts == 98).mean() == pytest.approx(15 / 98, abs=5 * np.sqrt(0.15 * 0.85 / 4000))
 
 
 @pytest.mark.parametrize(

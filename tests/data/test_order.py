@@ -37,9 +37,6 @@ def test_an_ordinal_needs_no_other_ordinal():
     for ordinal in (0, 999, 1000, 2001, 9_999):
         np.testing.assert_array_equal(np.ravel(source.at(np.array([ordinal]))), [part[ordinal] for part in everything])
     assert source.at(np.array([10**15]))[0] > 10**11
-
-
-def test_blocks_do_not_change_the_permutation():
     size = 2 * BLOCK + 100
     ordinals = np.append(np.arange(size - 200, size + 200), np.arange(BLOCK - 5, BLOCK + 5))
     epoch, _, row = epochs(size).at(ordinals)

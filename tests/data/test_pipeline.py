@@ -162,7 +162,7 @@ def is_alive(pid: int) -> bool:
     return status.exists() and "State:\tZ" not in status.read_text()
 
 
-def test_an_epoch_has_each_example_once_in_its_own_order(feed):
+def test_batches_of_any_ordinals(feed):
     counts = feed.plans[0].counts
     epochs = [
         feed.batch(np.arange(epoch * counts.rows, (epoch + 1) * counts.rows))["example_ids_BN"] for epoch in (0, 1)
@@ -170,24 +170,10 @@ def test_an_epoch_has_each_example_once_in_its_own_order(feed):
     for ids_BN in epochs:
         np.testing.assert_array_equal(np.sort(ids_BN[ids_BN >= 0]), np.arange(counts.examples))
     assert (epochs[0] != epochs[1]).any() and (epochs[0] != feed.plans[0].rows_RN).any()
-
-
-def test_the_masking_of_an_example_changes_only_with_the_epoch(planned):
-    total = planned.plans[0].counts.rows
-    first, again, later = (planned.batch(np.arange(start, start + 4)) for start in (0, 0, total))
-    assert_equal(again, first)
-    np.testing.assert_array_equal(later["example_ids_BN"], first["example_ids_BN"])
-    assert (later["tokens_BT"] != first["tokens_BT"]).any()
-
-
-def test_a_batch_across_the_edge_of_an_epoch(feed):
     total = feed.plans[0].counts.rows
     across = feed.batch(np.arange(total - 3, total + 3))
     apart = [feed.batch(np.arange(total - 3, total)), feed.batch(np.arange(total, total + 3))]
     assert_equal(across, {name: np.concatenate([part[name] for part in apart]) for name in across})
-
-
-def test_missing_ordinals_become_rows_of_padding(feed):
     batch = feed.batch(np.array([-1, 5, -1]))
     alone = feed.batch(np.array([5]))
     assert_equal({name: array[1:2] for name, array in batch.items()}, alone)
@@ -196,6 +182,14 @@ def test_missing_ordinals_become_rows_of_padding(feed):
     np.testing.assert_array_equal(batch["mlm_weights_BK"][[0, 2]], 0)
     assert (feed.batch(np.array([-1, -1]))["tokens_BT"] == feed.vocabulary.pad_id).all()
     assert len(pickle.dumps(feed)) < 40_000, "also after use"
+
+
+def test_the_masking_of_an_example_changes_only_with_the_epoch(planned):
+    total = planned.plans[0].counts.rows
+    first, again, later = (planned.batch(np.arange(start, start + 4)) for start in (0, 0, total))
+    assert_equal(again, first)
+    np.testing.assert_array_equal(later["example_ids_BN"], first["example_ids_BN"])
+    assert (later["tokens_BT"] != first["tokens_BT"]).any()
 
 
 def test_packed_rows_hold_the_same_masked_examples(store):

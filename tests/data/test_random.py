@@ -21,21 +21,18 @@ def test_golden_values():
     assert permuted(1, "rows", 2, np.arange(10), 10).tolist() == [3, 2, 5, 8, 1, 0, 9, 6, 7, 4]
 
 
-def test_broadcasts_and_depends_on_every_argument():
+def test_bits_depend_on_every_argument_and_words_may_be_huge():
     grid = bits(3, "a", np.arange(2)[:, None, None], np.arange(3)[:, None], np.arange(4))
     assert grid.shape == (2, 3, 4) and grid.dtype == np.uint32
     assert len(np.unique(grid)) == grid.size
     assert grid[1, 2, 3] == bits(3, "a", 1, 2, 3)
     assert bits(4, "a", 1, 2, 3) != grid[1, 2, 3] != bits(3, "b", 1, 2, 3)
-
-
-def test_words_may_be_negative_and_huge():
     words = np.array([-1, 0, 2**62])
     assert len(np.unique(bits(-5, "a", words, 0, 0))) == 3
     assert bits(2**64 + 7, "a", 0, 0, 0) == bits(7, "a", 0, 0, 0)
 
 
-def test_uniform_along_every_axis():
+def test_numbers_are_uniform_and_independent():
     size, bins = 200_000, 100
     for words in (
         (np.arange(size), 0, 0),
@@ -46,17 +43,11 @@ def test_uniform_along_every_axis():
         drawn = uniform(11, "a", *words)
         assert drawn.min() >= 0.0 and drawn.max() < 1.0
         assert abs(chi_square(np.histogram(drawn, bins, (0, 1))[0])) < 5
-
-
-def test_neighbors_are_independent():
     drawn = uniform(0, "a", 0, np.arange(400)[:, None], np.arange(500))
     other_stream = uniform(0, "b", 0, np.arange(400)[:, None], np.arange(500))
     for left, right in ((drawn[:, 1:], drawn[:, :-1]), (drawn[1:], drawn[:-1]), (drawn, other_stream)):
         joint = np.histogram2d(left.ravel(), right.ravel(), 16, ((0, 1), (0, 1)))[0]
         assert abs(chi_square(joint)) < 5
-
-
-def test_one_input_bit_changes_half_of_the_output_bits():
     ids = np.arange(5_000)
     for bit in (0, 1, 17, 40):
         changed = bits(0, "a", 0, ids, 0) ^ bits(0, "a", 0, ids ^ (1 << bit), 0)

@@ -53,13 +53,20 @@ def read(split):
     return [sentences[a:b] for a, b in zip(split.documents, split.documents[1:], strict=False)]
 
 
-def test_documents_are_read_back(folder):
+def test_documents_are_read_back_also_in_other_processes(folder):
     opened = TokenStore.open(folder, verify=True)
     for name in SPLITS:
         split = opened.split(name)
         assert read(split) == CONTENT[name]
         assert (split.tokens.dtype, split.sentences.dtype, split.documents.dtype) == (np.uint16, np.int64, np.int64)
     assert opened.manifest["splits"]["train"] == dict.fromkeys(COUNTS, 30) | {"documents": 3}
+    opened = TokenStore.open(folder)
+    split = opened.split("train")
+    assert len(split.tokens) == 9 and opened.tokenizer.vocab_size
+    for original in (opened, split):
+        assert len(pickle.dumps(original)) < 3000
+    assert read(pickle.loads(pickle.dumps(split))) == CONTENT["train"]
+    assert pickle.loads(pickle.dumps(opened)).fingerprint == opened.fingerprint
 
 
 def test_a_source_has_its_documents_and_all_tokens(folder):
@@ -76,16 +83,6 @@ def test_a_source_has_its_documents_and_all_tokens(folder):
         assert documents == CONTENT[name]
     with pytest.raises(UserError, match="train split .* has no source 'd'; it has a, b, c"):
         opened.split("train", "d")
-
-
-def test_a_store_is_pickled_as_its_path(folder):
-    opened = TokenStore.open(folder)
-    split = opened.split("train")
-    assert len(split.tokens) == 9 and opened.tokenizer.vocab_size
-    for original in (opened, split):
-        assert len(pickle.dumps(original)) < 3000
-    assert read(pickle.loads(pickle.dumps(split))) == CONTENT["train"]
-    assert pickle.loads(pickle.dumps(opened)).fingerprint == opened.fingerprint
 
 
 def test_unigram_counts(folder, trained, monkeypatch):

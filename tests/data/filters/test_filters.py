@@ -108,6 +108,10 @@ def test_c4_removes_lines_and_counts_them():
     text, changes = C4().rewrite("\n".join([*noise, "Read our privacy policy here.", PAGE + "[12]"]))
     assert text == PAGE and changes == 7
     assert C4().rewrite(PAGE) == (PAGE, 0) and reason(C4(), PAGE) is None
+    # Past invisible characters, too, and at colons that are full stops.
+    text = "यह पहला वाक्य है||\nΠού πας εσύ Γιατι\u0301;\n"
+    text += "שלום לכם חברים יקרים.\u200f\nԵս գնում եմ տուն հիմա:\nሰላም ለሁሉ ነው ዛሬ::"
+    assert C4().rewrite(text) == (text, 0)
 
 
 def pages_of(name):
@@ -137,13 +141,6 @@ def test_a_quoted_mark_does_not_change_the_script_of_a_text():
     texts = "研究人员" * 20, "การวิจัย" * 20, "a word " * 20
     assert [ngrams.words_a_word(text + "\u0f0b") for text in texts] == [2, 4, 1]
     assert ngrams.words_a_word("བོད་ཡིག་" * 20 + "研究") == 1
-
-
-def test_c4_ends_lines_where_the_splitter_ends_sentences():
-    """Past invisible characters, too, and at colons that are full stops."""
-    text = "यह पहला वाक्य है||\nΠού πας εσύ Γιατι\u0301;\n"
-    text += "שלום לכם חברים יקרים.\u200f\nԵս գնում եմ տուն հիմա:\nሰላም ለሁሉ ነው ዛሬ::"
-    assert C4().rewrite(text) == (text, 0)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_sentence_pairs_are_single_sentences(large):
     np.testing.assert_array_equal(ranges[follows, 1], ranges[follows, 2])
 
 
-def test_documents_of_one_sentence():
+def test_documents_of_one_sentence_and_sentences_as_long_as_a_row():
     split = split_of([[7], [8], [5, 6], [9]])
     order = made(SentenceOrder(), split, 64)
     assert np.sort(order.ranges[:, :4]).tolist() == [[15, 20, 20, 26]]
@@ -140,9 +140,6 @@ def test_documents_of_one_sentence():
         single = np.isin(pairs.ranges[:, 0], [0, 7, 26])
         assert single.sum() == 3 and pairs.lost_tokens == 0
         assert (np.array(examples_class.relations)[pairs.ranges[single, 4]] == RANDOM).all()
-
-
-def test_a_sentence_as_long_as_a_row_still_has_its_neighbor():
     split = split_of([[100] * 1000] * 2)
     order = made(SentenceOrder(), split, 64).ranges
     assert len(order) == 1000 and set(order[:, 4]) == {0, 1}
@@ -174,9 +171,6 @@ def test_taken_examples_are_cls_a_sep_b_sep(store, examples):
     np.testing.assert_array_equal(ragged.special, np.isin(ragged.tokens, vocabulary.special_ids))
     np.testing.assert_array_equal(ragged.ids, indices)
     np.testing.assert_array_equal(ragged.lengths, examples.lengths()[indices])
-
-
-def test_labels_are_counted(examples):
     ragged = examples.take(np.arange(len(examples)))
     np.testing.assert_array_equal(examples.label_counts(), np.bincount(ragged.labels[examples.label]))
 

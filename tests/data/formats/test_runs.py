@@ -165,16 +165,13 @@ def test_the_label_restores_the_text_and_every_token_occurs_once(documents, seq_
     assert (times == 1).all() and block.lost_tokens == block.repeated_tokens == 0
 
 
-def test_counts_and_orders_have_equal_chances():
+def test_orders_and_cuts_are_equally_likely():
     labels = made(SentenceReordering(), split_of([[5] * 4000] * 20), 64).ranges[:, -1]
     counts = np.bincount(labels, minlength=len(ORDERS))
     shares = np.repeat([1 / 3, 1 / 6, 1 / 18], [1, 2, 6])
     deviation = np.sqrt(len(labels) * shares * (1 - shares))
     assert (np.abs(counts - len(labels) * shares) < 4 * deviation).all()
-
-
-def test_all_ways_to_cut_are_equally_likely():
-    """Three sentences can be cut into three segments in one way and into two segments in two ways."""
+    # Three sentences can be cut into three segments in one way and into two segments in two ways.
     ranges = made(SentenceReordering(), split_of([[3, 4, 5]] * 6000), 64).ranges
     in_two = ranges[np.isin(ranges[:, -1], [1, 2])]
     first = np.where(in_two[:, -1] == 1, in_two[:, 1] - in_two[:, 0], in_two[:, 3] - in_two[:, 2])

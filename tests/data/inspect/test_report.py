@@ -96,7 +96,7 @@ def prepared(tmp_path_factory):
     return prepare_
 
 
-def test_words_that_are_too_long_for_wordpiece_are_named(prepared):
+def test_losses_of_a_tokenizer_are_named(prepared):
     documents = ["".join(text.split()) for text in scripts.made("thai", 60)]
     text = prepared(documents, kind="wordpiece", vocab_size=300)
     [warning] = [line for line in text.splitlines() if line.startswith("warning") and "became [UNK]" in line]
@@ -106,9 +106,6 @@ def test_words_that_are_too_long_for_wordpiece_are_named(prepared):
     assert "every one of" not in text and "became [UNK], although each of them alone has a piece; 100" in text
     assert "its size cannot be judged while" in text and "data.tokenizer.vocab_size=" not in text
     assert "warning:" not in prepared(documents, kind="unigram", vocab_size=400)
-
-
-def test_characters_that_vanish_are_listed(prepared):
     documents = [f"{text} \u0d9a\u0dca\u200d\u0dbb" for text in scripts.made("hebrew", 80)]
     text = prepared(documents, kind="wordpiece", vocab_size=300)
     assert "are removed by the tokenizer, " in text and "U+200D 7" in text and "every one of" not in text
@@ -116,6 +113,11 @@ def test_characters_that_vanish_are_listed(prepared):
     pointed = [text.replace("\u05d0", "\u05d0\u05b8") for text in scripts.made("hebrew", 80)]
     text = prepared(pointed, kind="wordpiece", vocab_size=300, lowercase=True)
     assert "U+05B8" in text and "warning: the tokenizer removes" in text and "data.tokenizer.lowercase" in text
+    documents = scripts.made("cyrillic", 60)
+    spoiled = [text.encode().decode("latin-1") for text in documents[:20]]
+    text = prepared([*documents[20:], *(" ".join(text.split()) for text in spoiled)], kind="char", vocab_size=500)
+    [warning] = [line for line in text.splitlines() if line.startswith("warning")]
+    assert "look like text of one encoding that was read in another" in warning and "\u00d0" in warning
 
 
 def test_the_flag_that_keeps_characters_is_named_where_it_has_an_effect(prepared, tmp_path):
@@ -136,14 +138,6 @@ def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
     assert "warning:" not in prepared(documents[:64], {"short": Length(fewest_words=5)}, **settings)
     # Filters see the whole corpus, whatever share of it is used.
     assert "warning:" not in prepared(documents[:64], {"short": Length(fewest_words=5)}, share=0.3, **settings)
-
-
-def test_damaged_text_is_shown(prepared):
-    documents = scripts.made("cyrillic", 60)
-    spoiled = [text.encode().decode("latin-1") for text in documents[:20]]
-    text = prepared([*documents[20:], *(" ".join(text.split()) for text in spoiled)], kind="char", vocab_size=500)
-    [warning] = [line for line in text.splitlines() if line.startswith("warning")]
-    assert "look like text of one encoding that was read in another" in warning and "\u00d0" in warning
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])

@@ -43,6 +43,17 @@ def test_a_record_is_an_example_for_each_choice(files, store):
             assert decoded(examples, store.tokenizer, index) == (record["context"], text)
             assert examples.record_of[index] == number
             assert examples.ragged.labels["choice"][index] == record["label"]
+    labeled = source(files, store)
+    plan = labeled.plan(Spec("train", labeled.format, 2 * T, seed=0, row_examples=7), labeled.classes)
+    groups = plan.rows_RN.reshape(len(plan.rows_RN), -1, 3)
+    assert groups.shape[1] == 2 and sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(120))
+    for first, second, third in groups[groups[..., 0] >= 0]:
+        assert first % 3 == 0 and (second, third) == (first + 1, first + 2)
+    lengths = plan.examples.lengths()
+    assert lengths.max() <= 2 * T // 3 and max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= 2 * T
+    labeled = source(files, store)
+    with pytest.raises(UserError, match="a row of 14 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"):
+        labeled.examples("train", 14, labeled.classes)
 
 
 def test_choices_in_columns_with_a_question_before_each(files, store, tmp_path):
@@ -59,23 +70,6 @@ def test_choices_in_columns_with_a_question_before_each(files, store, tmp_path):
     assert columns.unigram_counts("train").tolist() == of_list.unigram_counts("train").tolist()
     labels = [form.examples("train", T, form.classes).ragged.labels["choice"].tolist() for form in (columns, of_list)]
     assert labels[0] == labels[1]
-
-
-def test_the_choices_of_a_record_share_a_row(files, store):
-    labeled = source(files, store)
-    plan = labeled.plan(Spec("train", labeled.format, 2 * T, seed=0, row_examples=7), labeled.classes)
-    groups = plan.rows_RN.reshape(len(plan.rows_RN), -1, 3)
-    assert groups.shape[1] == 2 and sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(120))
-    for first, second, third in groups[groups[..., 0] >= 0]:
-        assert first % 3 == 0 and (second, third) == (first + 1, first + 2)
-    lengths = plan.examples.lengths()
-    assert lengths.max() <= 2 * T // 3 and max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= 2 * T
-
-
-def test_a_row_that_is_too_short_for_all_choices_is_refused(files, store):
-    labeled = source(files, store)
-    with pytest.raises(UserError, match="a row of 14 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"):
-        labeled.examples("train", 14, labeled.classes)
 
 
 def test_the_number_of_a_choice_may_be_written_as_pandas_writes_it(tmp_path, store):
@@ -139,9 +133,6 @@ def test_the_choice_follows_the_question_or_fills_its_blank(tmp_path, spelling):
         *("ann met bo .", "ann met li .", "ann met oslo .", "ann met x ."),
     ]
     assert ragged.labels["choice"].tolist() == [2] * 4 + [0] * 4
-
-
-def test_the_article_is_cut_before_the_question(tmp_path, spelling):
     write(tmp_path, EXAM | {"article": "ann " * 200})
     records = Race().read(str(tmp_path))
     examples = Race(max_tokens=40).encode(records, spelling, 1000, ("0", "1", "2", "3"))

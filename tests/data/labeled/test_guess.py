@@ -72,12 +72,9 @@ def test_a_file_without_a_header_keeps_its_first_line(tmp_path, capsys):
     assert located(tmp_path, "messages.csv", content, label="2").text == "1"
 
 
-def test_an_index_without_a_name_and_a_missing_column(tmp_path):
+def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
     assert located(tmp_path, "messages.csv", table(",", ",Nachricht,Kategorie")).text == "Nachricht"
     assert located(tmp_path, "messages.csv", table(","), label="stars").text == "Nachricht"
-
-
-def test_objects_and_given_columns(tmp_path):
     lines = [json.dumps({"id": n, "body": text, "kind": label}) for n, (text, label) in enumerate(messages())]
     content = "\n".join(lines)
     examples = located(tmp_path, "messages.jsonl", content)

@@ -151,16 +151,13 @@ def test_records_without_a_label_are_skipped_with_a_count(feeds, capsys, labels,
     assert sum(map(len, numbers)) == len(every) - sum(int(count.split()[0]) for count in skipped)
 
 
-def test_a_setting_keeps_what_stands_for_no_label(feeds, capsys):
+def test_what_stands_for_no_label(feeds, capsys):
     keep = {"skip_missing_labels": False}
     assert feeds(".jsonl", labeled("a", "-", "b"), **keep).config.task.objective.classes == ("-", "a", "b")
     assert feeds(".jsonl", labeled(0, 1, -1), **keep).config.task.objective.classes == ("-1", "0", "1")
     assert capsys.readouterr().err == ""
     with pytest.raises(UserError, match=":2 has no label in 'label'; fill it in or leave the row out"):
         feeds(".jsonl", labeled("a", ""), **keep)
-
-
-def test_minus_one_is_a_number_for_a_regression(feeds, capsys):
     opened = feeds(".jsonl", labeled(0, 1, 2, -1), objective="regression")
     assert opened.store.examples("train", 64, ()).ragged.labels["label"].tolist() == [0.0, 1.0, 2.0, -1.0]
     assert capsys.readouterr().err == ""

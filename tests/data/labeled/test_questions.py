@@ -117,14 +117,11 @@ def test_windows_contain_the_answer_or_point_to_cls(spelling, before, answer, af
     assert all(count == (not character.isspace()) for count, character in zip(counted, context) if character.isascii())
 
 
-def test_a_question_without_an_answer_points_to_cls(spelling):
+def test_questions_without_an_answer_and_long_ones(spelling):
     examples = Questions(max_question=4).encode([question("of bo")], spelling, 32, BOTH)
     assert examples.ragged.labels["start"].tolist() == examples.ragged.labels["end"].tolist() == [0]
     with pytest.raises(UserError, match="has no answer, but all questions of the training file have one; leave it out"):
         Questions(max_question=4).encode([question("of bo")], spelling, 32, (ANSWER,))
-
-
-def test_long_questions_are_cut_and_long_contexts_become_windows(spelling):
     records = [question("a" * 30, "a"), question("a" * 30, "a", wording="a" * 9), question("a", "a")]
     examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
     assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}

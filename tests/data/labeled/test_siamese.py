@@ -24,7 +24,7 @@ def source(files, store, **choices) -> LabeledSource:
     return LabeledSource(SiamesePairs(train=train, heldout=heldout, **choices), store.tokenizer)
 
 
-def test_a_record_is_two_examples(files, store):
+def test_a_record_is_two_examples_and_needs_no_label(files, store):
     labeled, tokenizer = source(files, store), store.tokenizer
     examples = labeled.examples("train", T, ())
     ragged, records = examples.ragged, labeled.train
@@ -36,9 +36,6 @@ def test_a_record_is_two_examples(files, store):
     assert ragged.labels["side"].tolist() == [0, 1] * len(records)
     np.testing.assert_allclose(ragged.labels["pair_label"], np.repeat([record["score"] for record in records], 2))
     assert examples.record_of.tolist() == np.repeat(np.arange(len(records)), 2).tolist()
-
-
-def test_pairs_need_no_label(files, store):
     labeled = source(files, store, label="")
     assert labeled.classes == () and labeled.format.labels == ("side",)
     assert set(labeled.examples("train", T, ()).ragged.labels) == {"side"}

@@ -47,11 +47,14 @@ def test_many_tiny_classes_leave_the_share_what_it_is(classes, size):
     assert len({record["label"] for record in train}) == classes
 
 
-def test_a_few_tiny_classes_have_a_held_out_record_each():
+def test_what_counts_as_one_class():
     labels = ["most"] * 190 + [f"rare {number % 5}" for number in range(10)]
     rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
     _, heldout = divided(0.2, rows=rows)
     assert len({record["label"] for record in heldout}) == 6 and 40 <= len(heldout) <= 48
+    rows = [{"text": f"text {number}", "label": ["a", "b"] if number % 10 == 0 else ["a"]} for number in range(50)]
+    _, heldout = divide(rows, LabelSets(text="text", heldout=0.2), has_classes=True)
+    assert Counter(len(record["label"]) for record in heldout) == {1: 9, 2: 1}
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -86,12 +89,6 @@ def test_the_split_depends_on_texts_and_seed_alone():
     assert [record for record in rows if record in first] == first, "in the order of the file"
 
 
-def test_a_record_with_several_labels_counts_for_its_rarest():
-    rows = [{"text": f"text {number}", "label": ["a", "b"] if number % 10 == 0 else ["a"]} for number in range(50)]
-    _, heldout = divide(rows, LabelSets(text="text", heldout=0.2), has_classes=True)
-    assert Counter(len(record["label"]) for record in heldout) == {1: 9, 2: 1}
-
-
 # Sorted by class, as many files are: the first 100 records would have one class only.
 COUNTS = {"often": 600, "sometimes": 300, "seldom": 99, "once": 1}
 SORTED = [{"sentence": str(number), "label": name} for name, count in COUNTS.items() for number in range(count)]
@@ -111,19 +108,13 @@ def test_classes_keep_their_shares_and_none_is_lost(limit):
         assert abs(counts[name] - limit * count / len(SORTED)) <= 2, name
 
 
-def test_it_is_random_and_the_same_each_time():
+def test_a_limit_is_random_and_the_same_each_time():
     assert take(100) == take(100) != take(100, seed=1)
     often = [int(record["sentence"]) for record in take(500) if record["label"] == "often"]
     assert often == sorted(often), "the order of the file stays"
     assert 250 < sum(often) / len(often) < 350, "not the first ones of a class"
     assert take(0) == take(1000) == take(2000) == SORTED
-
-
-def test_a_limit_below_the_number_of_classes():
     assert len(take(2)) == 2
-
-
-def test_every_tag_is_kept():
     records = [{"words": ["a", "b"], "tags": ["O", "O"]} for _ in range(200)]
     records[150] = {"words": ["a", "b"], "tags": ["O", "B-PER"]}
     taken = limited(records, Tagged(limit=5))

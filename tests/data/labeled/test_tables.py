@@ -98,6 +98,12 @@ def test_what_is_found_in_a_file_is_said_once(tmp_path, capsys):
         "its fields are separated by ';', and are read so",
         "empty rows skipped",
     ]
+    # What `to_csv(sep="\t")` of pandas writes; GLUE's texts have quotes of their own.
+    text = 'text\tlabel\n"He said ""hi"""\tx\n{}\ty\n'
+    tables.read(write(tmp_path, "a.tsv", text.format("plain")), ["text", "label"])
+    assert "1 texts are in double quotes, which stay; set examples.quoted=True" in capsys.readouterr().err
+    tables.read(write(tmp_path, "a.tsv", text.format('" Yes , he said .') * 2), ["text", "label"], on_bad=print)
+    assert "double quotes" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -111,12 +117,3 @@ def test_commas_in_a_text_do_not_separate_columns(tmp_path, content, columns, co
     """A line with a tab too many, or a number that no column has, is an error of a table of tabs."""
     with pytest.raises(UserError, match=complaint):
         tables.read(write(tmp_path, "a.tsv", content), columns)
-
-
-def test_quotes_that_stay_are_mentioned(tmp_path, capsys):
-    """What `to_csv(sep="\\t")` of pandas writes; GLUE's texts have quotes of their own."""
-    text = 'text\tlabel\n"He said ""hi"""\tx\n{}\ty\n'
-    tables.read(write(tmp_path, "a.tsv", text.format("plain")), ["text", "label"])
-    assert "1 texts are in double quotes, which stay; set examples.quoted=True" in capsys.readouterr().err
-    tables.read(write(tmp_path, "a.tsv", text.format('" Yes , he said .') * 2), ["text", "label"], on_bad=print)
-    assert "double quotes" not in capsys.readouterr().err

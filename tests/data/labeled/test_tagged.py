@@ -47,15 +47,16 @@ def test_columns_and_sentences(tmp_path):
     assert Tagged().class_counts(records) == {"B-PER": 1, "I-PER": 1, "B-LOC": 1, "O": 2}
     assert [record["tags"] for record in Tagged(tag=1).read(path)] == [["NNP", "NNP", "VBD"], ["TO", "NNP"]]
     assert Tagged(word=1, tag=0).read(path)[1]["words"] == ["TO", "NNP"]
-
-
-def test_lines_of_comments_are_left_out(tmp_path):
     path = write(tmp_path, "## 1\tOslo is a city\nOslo\tB-LOC\n# \tO\n\n## 2\tx\nx\tO\n")
     records = Tagged(comment="##").read(path)
     assert [(record["words"], record["tags"]) for record in records] == [
         (["Oslo", "#"], ["B-LOC", "O"]),
         (["x"], ["O"]),
     ]
+    # A model that learned from columns is scored on JSON, and one of CoNLL-U on columns.
+    path = write(tmp_path, '{"tokens": ["ann"], "tags": ["O"]}\n', "a.jsonl")
+    assert Tagged(train="train.txt", word=1, tag=3).read(path)[0]["words"] == ["ann"]
+    assert Tagged(train="train.conllu", conllu="xpos").read(write(tmp_path, "ann O\n"))[0]["tags"] == ["O"]
 
 
 def test_the_first_piece_of_a_word_has_its_tag(spelling):
@@ -67,6 +68,8 @@ def test_the_first_piece_of_a_word_has_its_tag(spelling):
     assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, 2, 3, -1]
     assert ragged.special.tolist() == [True, *[False] * 5, True, False, True]
     assert examples.notes == {}
+    with pytest.raises(UserError, match="an example of 2 tokens has no room for a word; raise stages.0.seq_len"):
+        encoded(spelling, ["a"], 2, ["O"])
 
 
 @pytest.mark.parametrize("record", [{"words": ["ann", "li"]}, {"text": " ann  li\n"}])
@@ -117,11 +120,6 @@ def test_a_tag_that_the_training_file_lacks_is_refused(tmp_path, spelling):
         r"lacks \(B-PER, I-PER, O\); correct it",
     ):
         Tagged().encode(Tagged().read(path), spelling, 16, ("B-PER", "I-PER", "O"))
-
-
-def test_a_row_without_room_for_a_word_is_refused(spelling):
-    with pytest.raises(UserError, match="an example of 2 tokens has no room for a word; raise stages.0.seq_len"):
-        encoded(spelling, ["a"], 2, ["O"])
 
 
 @pytest.mark.parametrize(
@@ -213,13 +211,6 @@ def test_a_column_that_numbers_words_is_no_column_of_words(tmp_path, lines, word
             read(path)
     column = 1 if lines[0] in "01" else 3
     assert Tagged(word=column, tag=column + 1).read(path)[0]["words"] == ["ann", "ran"]
-
-
-def test_settings_of_the_training_file_do_not_refuse_another_form(tmp_path):
-    """A model that learned from columns is scored on JSON, and one of CoNLL-U on columns."""
-    path = write(tmp_path, '{"tokens": ["ann"], "tags": ["O"]}\n', "a.jsonl")
-    assert Tagged(train="train.txt", word=1, tag=3).read(path)[0]["words"] == ["ann"]
-    assert Tagged(train="train.conllu", conllu="xpos").read(write(tmp_path, "ann O\n"))[0]["tags"] == ["O"]
 
 
 def answered(tmp_path, text, tags, name="a.txt", classes=CLASSES, **choices) -> list[str]:

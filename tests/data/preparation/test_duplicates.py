@@ -104,9 +104,6 @@ def test_the_order_of_documents_has_no_effect(tmp_path):
         order = np.random.default_rng(seed).permutation(300)
         again = found(tmp_path, [entries[i] for i in order])
         assert as_dict(again) == as_dict(first) and again.largest == first.largest
-
-
-def test_exact_duplicates_are_left_to_their_own_step(tmp_path):
     (_, digest, group, text, row), *_ = documents(1, 10)
     entries = [(Key(0, 0, number), digest, group, text, row) for number in (1, 2, 3)]
     clusters = found(tmp_path, [])
@@ -198,12 +195,9 @@ def test_a_bucket_is_the_minima_of_its_hashes(monkeypatch, grams_at_once):
         start += number
 
 
-def test_texts_without_words_are_near_duplicates_only_of_themselves():
+def test_buckets_of_unusual_texts():
     rows = near_duplicates.buckets(["!?", "...", "!?", "word"], SETTINGS)
     assert (rows[0] == rows[2]).all() and not (rows[0] == rows[1]).any() and not (rows[0] == rows[3]).any()
-
-
-def test_characters_are_compared_where_words_have_no_spaces():
     text = "今天天气很好我们一起去公园散步然后回家吃饭看书睡觉"
     rows = near_duplicates.buckets(
         [text, text.replace("公园", "学校"), text[::-1]], NearDuplicates(drop=True, buckets=100, hashes=2)

@@ -197,23 +197,17 @@ def drawn(texts, characters):
     return result.sentences("line")
 
 
-def test_it_is_uniform_ordered_and_bounded():
+def test_a_sample_is_uniform_ordered_and_bounded():
     texts = [f"{i:04}" for i in range(1000)]
     some = drawn(texts, 400)
     assert len(some) == 100 and some == sorted(some) == drawn(texts, 400)
     assert 400 < np.mean([int(sentence) for sentence in some]) < 600
     assert drawn(texts, 4000) == texts
     assert len(drawn(texts, 1)) == 1
-
-
-def test_long_documents_are_drawn_in_stretches_of_whole_lines():
     lines = [f"{i:05} " + "x" * 93 for i in range(20_000)]
     some = drawn(["\n".join(lines)], 200_000)
     assert set(some) <= set(lines) and 190_000 < sum(map(len, some)) <= 200_000
     assert 8_000 < np.mean([int(line[:5]) for line in some]) < 12_000
-
-
-def test_a_line_without_end_is_cut():
     long = "word " * 100_000
     assert sum(map(len, drawn([long], 20 * STRETCH))) <= 20 * STRETCH
     assert drawn(["x" * 1_000_000], 1) and len(drawn(["x" * 1_000_000], 1)[0]) == sample.LONGEST_STRETCH

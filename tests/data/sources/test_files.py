@@ -44,6 +44,7 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
     assert texts(tmp_path) == ["a/z.txt", "b.parquet", "b.txt", "c.txt.gz"]
     assert texts(tmp_path / "*.txt") == ["b.txt"]
     assert texts(f"{tmp_path}/**/*.txt") == ["a/z.txt", "b.txt"]
+    assert [len(read(f"embedded:{name}")) for name in ("en", "ko")] == [353, 379]
 
 
 def test_a_glob_of_folders_says_how_to_read_them(tmp_path, capsys):
@@ -74,10 +75,6 @@ def test_files_of_other_kinds_are_counted_in_one_line(tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"corpus {str(tmp_path)!r}: 7 files of other kinds ({others}) left out; {kinds}\n"
     )
-
-
-def test_embedded_corpora():
-    assert [len(read(f"embedded:{name}")) for name in ("en", "ko")] == [353, 379]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.parquet"])

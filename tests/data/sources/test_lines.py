@@ -47,6 +47,13 @@ def test_json_lines(write):
     lines = "".join(json.dumps({"body": text}) + "\r\n" for text in ("One.\nTwo.", "셋"))
     path = write(".jsonl", b"\xef\xbb\xbf" + lines.replace("\r\n", "\r\n\r\n").encode())
     assert read(path, "body") == [Document(path.name, 1, "One.\nTwo."), Document(path.name, 3, "셋")]
+    text = "One" + "".join(f"{chr(code)}x" for code in (0, 1, 7, 8, 11, 12, 26, 27, 28, 127, 0x85, 0xFEFF, 0x2028))
+    assert texts(write(".txt", text.encode())) == [text]
+    assert texts(write(".jsonl", json.dumps({"text": text}).encode())) == [text]
+    path = write(".txt", "One.\n\né.\nab".encode() + b"\xff\n\nTwo.")
+    assert f"{path}:3 is not UTF-8: its byte 6 is 0xff" in error_of(path)
+    left, errors = skipping(path)
+    assert left == ["One.", "Two."] and len(errors) == 1
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])).filter(str.strip), min_size=1))
@@ -54,12 +61,6 @@ def test_json_lines_are_read_as_written(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("corpus") / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in written), "utf-8")
     assert texts(path) == written
-
-
-def test_control_characters_stay_within_a_text(write):
-    text = "One" + "".join(f"{chr(code)}x" for code in (0, 1, 7, 8, 11, 12, 26, 27, 28, 127, 0x85, 0xFEFF, 0x2028))
-    assert texts(write(".txt", text.encode())) == [text]
-    assert texts(write(".jsonl", json.dumps({"text": text}).encode())) == [text]
 
 
 def test_long_lines_and_documents_are_whole(tmp_path):
@@ -74,13 +75,6 @@ def test_members_of_an_archive_follow_each_other(tmp_path, suffix):
     compress = COMPRESS[suffix]
     (tmp_path / f"a.txt{suffix}").write_bytes(compress(b"One.\n") + compress(b"Two.\n\nThree."))
     assert texts(tmp_path) == ["One.\nTwo.", "Three."]
-
-
-def test_not_utf8_names_line_and_byte(write):
-    path = write(".txt", "One.\n\né.\nab".encode() + b"\xff\n\nTwo.")
-    assert f"{path}:3 is not UTF-8: its byte 6 is 0xff" in error_of(path)
-    left, errors = skipping(path)
-    assert left == ["One.", "Two."] and len(errors) == 1
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,17 @@ def test_text_columns_and_compressions(tmp_path, kind, compression):
     assert read(tmp_path, "body") == [Document("a.parquet", number, text) for number, text in enumerate(TEXTS, 1)]
 
 
-def test_a_field_name_with_a_dot(tmp_path):
+def test_columns(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"a.b": ["One."], "a": [{"b": "Two."}]}), tmp_path / "a.parquet")
     assert texts(tmp_path, "a.b") == ["One."]
-
-
-def test_a_missing_column_and_one_that_is_not_text(tmp_path):
     write(tmp_path / "a.parquet", TEXTS)
     assert "a.parquet has no field 'text' (it has id, body)" in error_of(tmp_path)
     assert "column 'id' is of type int64, not text" in error_of(tmp_path, "id")
+    text = "word " * 1_000_000
+    write(tmp_path / "a.parquet", ["One.", text])
+    assert texts(tmp_path, "body")[1] == text
+    write(tmp_path / "a.parquet", pyarrow.array([], pyarrow.string()))
+    assert "a.parquet is empty" in error_of(tmp_path, "body")
 
 
 @pytest.mark.parametrize(
@@ -59,14 +61,6 @@ def test_a_bad_row_is_named_or_left_out(tmp_path, row, fragment):
     message = error_of(tmp_path, "body")
     assert f"{tmp_path / 'a.parquet'}:2: field 'body' {fragment}" in message
     assert skipping(tmp_path, "body") == (["One.", "Two."], [message])
-
-
-def test_a_large_document_and_none(tmp_path):
-    text = "word " * 1_000_000
-    write(tmp_path / "a.parquet", ["One.", text])
-    assert texts(tmp_path, "body")[1] == text
-    write(tmp_path / "a.parquet", pyarrow.array([], pyarrow.string()))
-    assert "a.parquet is empty" in error_of(tmp_path, "body")
 
 
 @pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: b"", lambda whole: b"plain text"])

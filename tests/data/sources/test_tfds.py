@@ -62,29 +62,20 @@ def test_each_shard_of_a_split_is_a_part(folder):
     ]
 
 
-def test_a_slice_of_a_split():
+def test_slices_and_bytes_of_a_split():
     whole, slice = texts("tfds:bertjax_letters/good", "body"), texts("tfds:bertjax_letters/good:train[10:70]", "body")
     assert slice == whole[10:70]
     names = [part.name for part in sources.parts("tfds:bertjax_letters/good:train[10:70]", "body")]
     assert names[0].endswith("-00000-of-00003[10:50]") and names[1].endswith("-00001-of-00003[0:20]")
-
-
-def test_bytes_read_add_up_to_the_size():
     for part in sources.parts("tfds:bertjax_letters/good", "body"):
         steps = []
         list(part.documents(steps.append))
         assert sum(steps) == part.size == part.path.stat().length
     assert "tensorflow" not in sys.modules
-
-
-def test_a_missing_data_set_is_named():
     assert "Dataset bertjax_nothing not found" in error_of("tfds:bertjax_nothing/good")
     assert "cannot be opened" in error_of("tfds:bertjax_letters/other")
     assert "Unknown split 'dev'. Should be one of" in error_of("tfds:bertjax_letters/good:dev", "body")
     assert "has no field 'text' (it has body, id)" in error_of("tfds:bertjax_letters/good")
-
-
-def test_a_bad_record_is_named_or_left_out():
     left, errors = skipping("tfds:bertjax_letters/bad", "body")
     assert sorted(left) == ["One.", "Two."]
     assert sorted("blank" in error for error in errors) == [False, True]

@@ -60,10 +60,7 @@ def test_a_long_text_is_cut_between_words(monkeypatch):
     monkeypatch.setattr(ngrams, "BLOCK", 100)
     cut = ngrams.word_hashes([text, text])
     assert np.array_equal(whole[0], cut[0]) and whole[1].tolist() == cut[1].tolist() == [500, 500]
-
-
-def test_hashes_do_not_depend_on_the_process():
-    """Signatures of documents are compared across processes and machines."""
+    # Signatures of documents are compared across processes and machines.
     words, counts = ngrams.word_hashes(["Near duplicates, found."])
     assert counts.tolist() == [3] and words.tolist() == GOLDEN
 

@@ -26,27 +26,12 @@ def test_words(text, words):
     assert not text or unicode.count_words([" ".join(text.split())]) == [len(words)]
 
 
-def test_characters_that_make_up_a_word():
-    for text, characters in (
-        ("all human beings are born free 自由", 1),
-        ("सभी मनुष्य जन्मजात स्वतन्त्रता", 1),
-        ("人人生而自由，在尊严 UN", 2),
-        ("มนุษย์ทั้งหลายเกิดมามีอิสระ", 4),
-        ("အားလုံးသည် တူညီလွတ်လပ်သော", 4),
-        ("", 1),
-    ):
-        assert unicode.characters_a_word(unicode.words(text)) == characters, text
-
-
-def test_the_bytes_of_a_character_without_spaces_start_a_unit():
+def test_bytes_of_characters_without_spaces():
     for text in ("東", "ไ", "ក", "က", "か", "ｶ", "𠮷", "ག", "፡"):
         assert unicode.starts_unspaced(text) and unicode.byte_starts_unspaced(text.encode())
         assert unicode.byte_starts_unspaced((text + "a").encode())
     for text in ("a", "é", "д", "ह", "한", "ሰ", "ა", "\u0e31", "、", "।"):
         assert not unicode.starts_unspaced(text) and not unicode.byte_starts_unspaced(text.encode())
-
-
-def test_parts_of_characters():
     chinese, thai, hindi = ("字".encode(), "ก".encode(), "ह".encode())
     assert unicode.byte_starts_unspaced(chinese[:1]) and unicode.byte_starts_unspaced(chinese[:2])
     assert unicode.byte_starts_unspaced(thai[:2]) and not unicode.byte_starts_unspaced(hindi[:2])
@@ -57,6 +42,15 @@ def test_parts_of_characters():
     assert not unicode.byte_starts_unspaced(hindi[2:] + hindi[:2]) and not unicode.byte_starts_unspaced(
         "é".encode()[:1]
     )
+    for text, characters in (
+        ("all human beings are born free 自由", 1),
+        ("सभी मनुष्य जन्मजात स्वतन्त्रता", 1),
+        ("人人生而自由，在尊严 UN", 2),
+        ("มนุษย์ทั้งหลายเกิดมามีอิสระ", 4),
+        ("အားလုံးသည် တူညီလွတ်လပ်သော", 4),
+        ("", 1),
+    ):
+        assert unicode.characters_a_word(unicode.words(text)) == characters, text
 
 
 @pytest.mark.parametrize("characters", [unicode.UNSPACED_CHARACTERS, sentences.OTHER_STOPS], ids=["unspaced", "stops"])

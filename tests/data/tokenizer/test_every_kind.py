@@ -35,7 +35,7 @@ def pieces(tokens, text):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_special_symbols_have_fixed_ids(trained, kind):
+def test_symbols_words_and_rows_of_every_kind(trained, kind):
     tokens = trained[kind]
     assert [tokens.piece(i) for i in range(7)] == list(SPECIALS)
     assert (tokens.pad_id, tokens.unk_id, tokens.sep_id, tokens.cls_id, tokens.mask_id) == (0, 1, 4, 5, 6)
@@ -43,6 +43,21 @@ def test_special_symbols_have_fixed_ids(trained, kind):
     assert tokens.byte_ids == (frozenset() if kind == "wordpiece" else frozenset(range(7, 263)))
     assert tokens.vocab_size == (800 if kind != "char" else tokens.vocab_size)
     assert len({tokens.piece(i) for i in range(tokens.vocab_size)}) == tokens.vocab_size
+    tokens = trained[kind]
+    [the], [words] = tokens.encode(["the"]), tokens.encode(["same words"])
+    ids = np.array([tokens.cls_id, *the, tokens.mask_id, tokens.mask_id, *words, tokens.sep_id], np.int32)
+    assert tokens.decode(ids) == "the same words"
+    assert tokens.decode(ids, keep_special=True) == "[CLS] the [MASK] [MASK] same words [SEP]"
+    tokens = trained[kind]
+    words = ["the", "extraordinarily", "same", "misunderstanding"]
+    [ids] = tokens.encode([" ".join(words)])
+    starts = [i for i, token_id in enumerate(ids) if token_id not in tokens.continuation_ids]
+    ends = [*starts[1:], len(ids)]
+    assert [tokens.decode(ids[start:end]) for start, end in zip(starts, ends, strict=True)] == words
+    assert not tokens.continuation_ids & tokens.special_ids
+    vocabulary = Vocabulary.of(tokens)
+    assert vocabulary.continues_word.shape == (tokens.vocab_size,) and vocabulary.continues_word.dtype == bool
+    assert set(np.flatnonzero(vocabulary.continues_word)) == tokens.continuation_ids
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,15 +99,6 @@ def test_bytes_read_back_any_text(trained, text):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_decode_keeps_special_symbols_on_request(trained, kind):
-    tokens = trained[kind]
-    [the], [words] = tokens.encode(["the"]), tokens.encode(["same words"])
-    ids = np.array([tokens.cls_id, *the, tokens.mask_id, tokens.mask_id, *words, tokens.sep_id], np.int32)
-    assert tokens.decode(ids) == "the same words"
-    assert tokens.decode(ids, keep_special=True) == "[CLS] the [MASK] [MASK] same words [SEP]"
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_rows_read_mask_as_the_symbol(trained, kind):
     tokens = trained[kind]
     texts = ["the [MASK] words", " the same ", ""]
@@ -117,20 +123,6 @@ def test_normalizers(korean, kind):
     assert nfc.decode(nfc.encode([text])[0]) == text
     assert nfkc.decode(nfkc.encode([text])[0]) == "1 5m2 IV \uac00"
     assert nfc.fingerprint != nfkc.fingerprint
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_the_first_piece_of_a_word_starts_it(trained, kind):
-    tokens = trained[kind]
-    words = ["the", "extraordinarily", "same", "misunderstanding"]
-    [ids] = tokens.encode([" ".join(words)])
-    starts = [i for i, token_id in enumerate(ids) if token_id not in tokens.continuation_ids]
-    ends = [*starts[1:], len(ids)]
-    assert [tokens.decode(ids[start:end]) for start, end in zip(starts, ends, strict=True)] == words
-    assert not tokens.continuation_ids & tokens.special_ids
-    vocabulary = Vocabulary.of(tokens)
-    assert vocabulary.continues_word.shape == (tokens.vocab_size,) and vocabulary.continues_word.dtype == bool
-    assert set(np.flatnonzero(vocabulary.continues_word)) == tokens.continuation_ids
 
 
 @pytest.mark.parametrize(
@@ -233,7 +225,7 @@ def test_words_between_ethiopic_separators_are_words(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_save_and_load(tmp_path, trained, kind):
+def test_a_saved_tokenizer_is_loaded_by_all(tmp_path, trained, kind):
     trained[kind].save(tmp_path)
     loaded = tokenizer.load(tmp_path)
     assert loaded == trained[kind] and loaded.fingerprint == trained[kind].fingerprint
@@ -241,11 +233,7 @@ def test_save_and_load(tmp_path, trained, kind):
     text = "a word, and \u00e9\uac00 [MASK]"
     for copied in (loaded, pickle.loads(pickle.dumps(trained[kind])), copy.deepcopy(trained[kind])):
         assert copied.encode([text]) == trained[kind].encode([text])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_tokenizer_json_is_the_file_of_the_tokenizers_library(tmp_path, trained, kind):
-    """The library opens it, and treats the special symbols as special."""
+    # The library opens it, and treats the special symbols as special.
     trained[kind].save(tmp_path)
     model = "tokenizer.json" if kind in HUGGINGFACE_KINDS else "tokenizer.model"
     assert {path.name for path in tmp_path.iterdir()} == {model, "bertjax_tokenizer.json"}

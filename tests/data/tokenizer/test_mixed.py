@@ -53,6 +53,10 @@ def test_each_word_is_split_by_one_of_both(vocabularies):
     differing = [place for place, word in enumerate(ours) if word != theirs[place]]
     assert all(both[place] in (ours[place], theirs[place]) for place in range(len(both)))
     assert np.mean([both[place] == theirs[place] for place in differing]) == pytest.approx(0.5, abs=0.05)
+    mixed = new_pieces.mix(*vocabularies, 0.5).tokenizer
+    for text, (ids, spans) in zip(TEXTS, mixed.encode_with_offsets(TEXTS), strict=True):
+        assert ids == mixed.encode([text])[0]
+        assert [text[a:b].lower() for a, b in spans] == [mixed.piece(i).removeprefix("##") for i in ids]
 
 
 @pytest.mark.parametrize("share, index", [(0.0, 0), (1.0, 1)])
@@ -91,13 +95,6 @@ def test_it_is_saved_and_sent_to_other_processes(vocabularies, tmp_path):
     for other in (tokenizer.load(tmp_path), tokenizer.from_model(tmp_path), pickle.loads(pickle.dumps(mixed))):
         assert isinstance(other, MixedTokenizer) and other.fingerprint == mixed.fingerprint
         assert other.encode(TEXTS) == mixed.encode(TEXTS)
-
-
-def test_offsets_are_those_of_the_pieces(vocabularies):
-    mixed = new_pieces.mix(*vocabularies, 0.5).tokenizer
-    for text, (ids, spans) in zip(TEXTS, mixed.encode_with_offsets(TEXTS), strict=True):
-        assert ids == mixed.encode([text])[0]
-        assert [text[a:b].lower() for a, b in spans] == [mixed.piece(i).removeprefix("##") for i in ids]
 
 
 @pytest.mark.parametrize(

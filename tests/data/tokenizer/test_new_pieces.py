@@ -41,7 +41,7 @@ def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
     assert extension.tokenizer.continuation_ids == old.continuation_ids | {10}
 
 
-def test_only_words_that_hold_a_new_piece_change(tmp_path):
+def test_what_new_pieces_change(tmp_path):
     letters = "abcde"
     old = with_pieces(tmp_path, *letters, *(f"##{c}" for c in letters), "de", "##bc")
     new = new_pieces.extend(old, ["abd", "##ce"]).tokenizer
@@ -50,21 +50,15 @@ def test_only_words_that_hold_a_new_piece_change(tmp_path):
     assert changed and all(word.startswith("abd") or "ce" in word[1:] for word in changed)
     assert read(new, "abd ABD abde cab") == ["abd", "abd", "abd", "##e", "c", "##a", "##b"]
     assert old.unk_id not in sum(new.encode(words), [])
-
-
-def test_a_character_without_a_continuation_is_named(tmp_path):
-    """A longer word may then become [UNK], since WordPiece does not backtrack to a shorter piece."""
+    old = with_pieces(tmp_path, "a", "##b", "#")
+    extension = new_pieces.extend(old, ["zab", "##zab", "ab"])
+    assert extension.parts == ((old.unk_id,), (old.unk_id,), (5, 6))
+    # A longer word may then become [UNK], since WordPiece does not backtrack to a shorter piece.
     old = with_pieces(tmp_path, "c", "cov", "##v", "##o", "##idx", "##i", "##d")
     assert read(old, "covidx") == ["cov", "##idx"]
     extension = new_pieces.extend(old, ["covid"])
     assert read(extension.tokenizer, "covidx") == ["[UNK]"] and extension.no_continuation == ("x",)
     assert new_pieces.extend(with_pieces(tmp_path, "c", "##o", "##v", "#", "c#]"), ["cov"]).no_continuation == ()
-
-
-def test_a_word_that_was_unknown_starts_as_unk(tmp_path):
-    old = with_pieces(tmp_path, "a", "##b", "#")
-    extension = new_pieces.extend(old, ["zab", "##zab", "ab"])
-    assert extension.parts == ((old.unk_id,), (old.unk_id,), (5, 6))
 
 
 @pytest.mark.parametrize(

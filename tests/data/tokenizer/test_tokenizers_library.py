@@ -56,13 +56,14 @@ def test_roberta_s_symbols_are_ours(tmp_path, roberta):
     assert tokens.encode_flat(["the same"])[0][0] not in tokens.continuation_ids  # a sentence of a corpus does not
     assert tokens.decode([0, *ids, 600, 2], keep_special=True) == "<s> the same <mask> </s>"
     assert tokens.decode([0, *ids, 600, 2]) == "the same"
-
-
-def test_nothing_is_cut_padded_or_parsed(tmp_path, roberta):
     tokens = tokenizer.from_model(written(tmp_path / "tokenizer.json", roberta.to_str()))
     [ids] = tokens.encode([TEXT])
     assert len(ids) > 8 and not tokens.special_ids & set(ids) and tokens.decode(ids) == TEXT
     assert pickle.loads(pickle.dumps(tokens)).encode([TEXT]) == [ids]
+    description = json.loads(roberta.to_str())
+    description["added_tokens"].pop()
+    with pytest.raises(UserError, match=r"has no symbols \[MASK\]; add them"):
+        tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,6 @@ def test_a_symbol_for_unknown_text_that_is_no_piece_is_refused(tmp_path, trained
     if kind == "byte_bpe":
         del description["model"]["vocab"]["ÿ"]
     with pytest.raises(UserError, match="is not readable .*its unk_token='<none>' is not a piece of its vocabulary"):
-        tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
-
-
-def test_missing_symbols_are_named(tmp_path, roberta):
-    description = json.loads(roberta.to_str())
-    description["added_tokens"].pop()
-    with pytest.raises(UserError, match=r"has no symbols \[MASK\]; add them"):
         tokenizer.from_model(written(tmp_path / "tokenizer.json", description))
 
 
@@ -226,9 +220,8 @@ def test_vocab_keeps_its_ids(vocab):
     assert tokens.special_ids == frozenset(range(5))
     assert tokens.continuation_ids == {VOCAB.index(piece) for piece in ("##aff", "##able", "##\uc870")}
     assert tokens.decode(tokens.encode(["the unaffable"])[0]) == "the unaffable"
-
-
-def test_a_repeated_piece_shifts_no_id(vocab):
+    tokens = tokenizer.from_model(vocab)
+    assert pieces(tokens, "the theun " + "un" + "aff" * 40) == ["the", "[UNK]", "[UNK]"]
     vocab.write_text("\n".join([*VOCAB, "the", "a"]), encoding="utf-8")
     tokens = tokenizer.from_model(vocab)
     assert tokens.vocab_size == len(VOCAB) + 2
@@ -249,11 +242,6 @@ def test_lower_case_and_accents(vocab, lowercase, expected):
     tokens = tokenizer.from_model(vocab, lowercase)
     assert pieces(tokens, "The cafe\u0301") == expected
     assert tokens.fingerprint != tokenizer.from_model(vocab, not lowercase).fingerprint
-
-
-def test_a_word_that_does_not_fit_is_unknown(vocab):
-    tokens = tokenizer.from_model(vocab)
-    assert pieces(tokens, "the theun " + "un" + "aff" * 40) == ["the", "[UNK]", "[UNK]"]
 
 
 def test_trained_lower_case_leaves_hangul_whole(korean):
