@@ -7,7 +7,7 @@ control what another machine opens, writes, matches or runs, so few of its setti
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bertjax.data.places import CACHE_DIR, STORE
+from bertjax.data.config import CACHE_DIR, STORE
 
 # Settings that name files and folders; `*` matches one component.
 _PATHS = (

@@ -4,11 +4,13 @@ import dataclasses
 import re
 
 from bertjax.data.filters.base import Filter
-from bertjax.data.places import CACHE_DIR, STORE
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
 
+# Default folders on this machine. Exports contain these instead of the user's own paths.
+STORE = "~/.cache/bertjax/stores"
+CACHE_DIR = "~/.cache/bertjax/remote"
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.
 SHARES_TOLERANCE = 0.01

@@ -19,8 +19,7 @@ from bertjax.config import export, private_paths
 from bertjax.config.config import CONFIG_UNIONS, Config, from_dict, to_dict
 from bertjax.config.opening import SavedModel
 from bertjax.config.registry import Union
-from bertjax.data.config import DataConfig
-from bertjax.data.places import CACHE_DIR, STORE
+from bertjax.data.config import CACHE_DIR, STORE, DataConfig
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.base import config_of
 from bertjax.objectives.distill.teacher import Teacher

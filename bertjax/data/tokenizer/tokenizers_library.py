@@ -227,9 +227,13 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def words(self, text: str) -> list[str]:
         """Split a text into words as the model sees them: normalized, punctuation separate."""
+        return [word for word, _ in self._split(text)[1]]
+
+    def _split(self, text: str) -> tuple[str, list[tuple[str, tuple[int, int]]]]:
+        """Return a text as normalized, and its words with their places in it."""
         normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
         normalized = normalizer.normalize_str(text) if normalizer else text
-        return [word for word, _ in splitter.pre_tokenize_str(normalized)] if splitter else [normalized]
+        return normalized, splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, len(normalized)))]
 
     def parts(self, word: str) -> list[int]:
         """Encode one of `words`; a leading ## marks the rest of a word."""
@@ -245,9 +249,7 @@ class HuggingFaceTokenizer(Tokenizer):
         if self.is_byte_level:
             return self._without_prefix_space.encode([text])[0]
         letter = "a"  # placed before the text, it shows how much text belongs to the same word
-        normalizer, splitter = self._processor.normalizer, self._processor.pre_tokenizer
-        normalized = normalizer.normalize_str(letter + text) if normalizer else letter + text
-        words = splitter.pre_tokenize_str(normalized) if splitter else [(normalized, (0, len(normalized)))]
+        normalized, words = self._split(letter + text)
         (word, (_, end)), *_ = words
         if word == letter:
             return self.encode([text])[0]
