@@ -102,13 +102,6 @@ def test_workers_give_the_same_batches(packed):
     assert not multiprocessing.active_children()
 
 
-def test_the_stream_starts_anywhere(feed):
-    make = local(feed)
-    for start in (0, 7, 10**9):
-        assert_equal(next(iterate(make, start, start + 1, 0, prefetch=1)), make(start))
-    assert list(iterate(make, 5, 5, 0, prefetch=1)) == []
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_user_error_keeps_its_type(packed, workers):
     make = dataclasses.replace(local(packed), at=fails_at_two)

@@ -12,7 +12,6 @@ from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.filters.scripts import Scripts
 from bertjax.data.sources import Document
-from bertjax.data.text import ngrams
 from bertjax.runtime.errors import UserError
 from tests.data import scripts
 
@@ -134,13 +133,6 @@ def test_sentences_of_every_script_stay(name):
         assert reason(C4(fewest_sentences=3), kept) is None
         assert reason(Length(fewest_words=100), pages[0]) is None
         assert reason(GopherQuality(fewest_stop_words=0, shortest_mean_word=2), pages[0]) is None
-
-
-def test_a_quoted_mark_does_not_change_the_script_of_a_text():
-    """Tibetan's syllables count as words; four characters of Thai do, and two of Chinese."""
-    texts = "研究人员" * 20, "การวิจัย" * 20, "a word " * 20
-    assert [ngrams.words_a_word(text + "\u0f0b") for text in texts] == [2, 4, 1]
-    assert ngrams.words_a_word("བོད་ཡིག་" * 20 + "研究") == 1
 
 
 @pytest.mark.parametrize(

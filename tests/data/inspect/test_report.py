@@ -120,16 +120,6 @@ def test_losses_of_a_tokenizer_are_named(prepared):
     assert "look like text of one encoding that was read in another" in warning and "\u00d0" in warning
 
 
-def test_the_flag_that_keeps_characters_is_named_where_it_has_an_effect(prepared, tmp_path):
-    documents = [*scripts.made("cyrillic", 60), "\u2460 \u2468"]
-    assert "--config.data.tokenizer.keep=" in prepared(documents, kind="unigram", vocab_size=400)
-    text = prepared(documents, kind="byte_bpe", vocab_size=300)
-    assert "become bytes" in text and "tokenizer.keep" not in text
-    tokenizer.train(documents[:-1], TokenizerConfig(kind="char", vocab_size=400)).save(tmp_path)
-    text = prepared(documents, model=str(tmp_path))
-    assert "become bytes" in text and "tokenizer.keep" not in text
-
-
 def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
     documents = scripts.made("cyrillic", 60) + ["Мало слов."] + [f"Мало {i}." for i in range(20)]
     settings = {"kind": "char", "vocab_size": 400}

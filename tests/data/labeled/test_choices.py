@@ -72,15 +72,6 @@ def test_choices_in_columns_with_a_question_before_each(files, store, tmp_path):
     assert labels[0] == labels[1]
 
 
-def test_the_number_of_a_choice_may_be_written_as_pandas_writes_it(tmp_path, store):
-    """A column with a missing value holds floats: 1.0."""
-    path = tmp_path / "a.csv"
-    path.write_text("context,a,b,label\nabc,cab,bad,1.0\nabc,cab,bad, 0\n")
-    labeled = source((path, path), store, choices=("a", "b"))
-    choices = labeled.examples("train", 64, labeled.classes).ragged.labels["choice"]
-    assert labeled.classes == ("0", "1") and choices.tolist() == [1, 1, 0, 0]
-
-
 EXAM = {
     "id": "high1.txt",
     "article": "ann met bo . they ran .",

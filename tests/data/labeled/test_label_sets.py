@@ -90,13 +90,6 @@ def test_a_column_of_ones_and_zeros_for_each_class(tmp_path):
     assert len(without) == len(ROWS), "a file to predict has no labels"
 
 
-@pytest.mark.parametrize("labels, warned", [(["a;b", "c"], "1 of 2 have ';'"), (["a;b", "a,b"], ""), (["a"], "")])
-def test_another_separator_is_mentioned(tmp_path, capsys, labels, warned):
-    LabelSets(text="text").read(jsonl(tmp_path, labels))
-    output = capsys.readouterr().err
-    assert warned in output and bool(output) == bool(warned)
-
-
 def test_the_objective_fits_the_labels(spelling):
     with pytest.raises(UserError, match=r"h.csv:2 has the label 'x', which the training file lacks \(a, b, c\)"):
         LabelSets(text="text").encode([{"text": "abc", "label": ["x"], WHERE: "h.csv:2"}], spelling, 16, CLASSES)

@@ -21,11 +21,6 @@ def test_apache_beam_that_is_not_installed_is_one_line(monkeypatch, capsys):
     assert error.endswith("; pip install '.[beam]'\n")
 
 
-def test_flags_of_beam_need_a_runner_of_beam(capsys):
-    assert exit_code_of(lambda: command.main(["--config=configs/tiny.py", "--temp_location=gs://b/t"])) == 2
-    assert capsys.readouterr().err == "error: unknown flag '--temp_location=gs://b/t'; see --help\n"
-
-
 @pytest.mark.parametrize(
     "flags, message",
     [

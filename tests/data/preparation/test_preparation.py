@@ -63,12 +63,6 @@ def test_the_path_depends_on_content_and_settings(config, tmp_path):
     assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
 
 
-def test_share_of_held_out_documents():
-    heldout = sum(split_of(digest(f"document {i}"), 0.05) == "heldout" for i in range(20_000))
-    assert abs(heldout - 1000) < 4 * np.sqrt(20_000 * 0.05 * 0.95)
-    assert digest("\u1112\u1161\u11ab") == digest("\ud55c") != digest("\ud55d")
-
-
 def test_a_smaller_share_is_part_of_a_larger_one(config, tmp_path):
     """Held-out documents and the tokenizer are those of the whole corpus; the half of the digest decides."""
     write_corpus(tmp_path / "corpus.txt", documents=600)
@@ -137,17 +131,6 @@ def test_bad_documents_are_skipped_if_configured(config, tmp_path, capsys):
     printed = capsys.readouterr()
     assert "corpus.jsonl:8 is not JSON" in printed.err and "corpus.jsonl:9 holds no token" in printed.err
     assert "skipped: 2 documents" in printed.out
-
-
-def test_the_longest_documents_are_named(config):
-    store = prepare(config)
-    lengths = {}
-    for document in sources.documents(config.corpus, "text"):
-        lengths[document.id] = sum(map(len, store.tokenizer.encode(split(document.text, "punctuation"))))
-    ten = sorted(lengths.items(), key=lambda entry: -entry[1])[:10]
-    assert sorted(entry[0] for entry in store.manifest["longest"]) == sorted(length for _, length in ten)
-    assert all(lengths[name] == tokens for tokens, _, name in store.manifest["longest"])
-    assert (store.path / "lengths.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_two_processes_that_prepare_one_store_make_one(config, tmp_path):

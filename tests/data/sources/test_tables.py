@@ -63,16 +63,6 @@ def test_a_bad_row_is_named_or_left_out(tmp_path, row, fragment):
     assert skipping(tmp_path, "body") == (["One.", "Two."], [message])
 
 
-@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: b"", lambda whole: b"plain text"])
-def test_a_file_that_is_cut_short(tmp_path, damage):
-    path = tmp_path / "a.parquet"
-    write(path, TEXTS)
-    path.write_bytes(damage(path.read_bytes()))
-    message = error_of(path, "body")
-    assert f"{path} is cut short, damaged or not in the Parquet format" in message
-    assert skipping(path, "body") == ([], [message])
-
-
 def test_a_hole_in_the_middle_ends_the_part(tmp_path):
     path = tmp_path / "a.parquet"
     write(path, TEXTS, row_group_size=500, compression="gzip", use_dictionary=False)

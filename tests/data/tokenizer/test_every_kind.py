@@ -245,12 +245,6 @@ def test_a_saved_tokenizer_is_loaded_by_all(tmp_path, trained, kind):
         assert tokenizer.from_model(tmp_path / model) == trained[kind]
 
 
-def test_the_tokenizer_that_is_saved_last_is_loaded(tmp_path, trained):
-    for kind in ("unigram", "wordpiece", "bpe"):
-        trained[kind].save(tmp_path)
-        assert tokenizer.load(tmp_path) == trained[kind]
-
-
 @pytest.mark.parametrize("kind, model", [("unigram", "tokenizer.model"), ("wordpiece", "tokenizer.json")])
 def test_an_altered_folder_or_one_of_another_format_is_refused(tmp_path, trained, kind, model):
     with pytest.raises(UserError, match="no readable tokenizer"):
