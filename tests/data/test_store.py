@@ -121,24 +121,17 @@ def test_a_damaged_file_is_refused(folder, part, damage, error):
         TokenStore.open(folder)
 
 
-def test_only_verify_sees_the_middle_of_a_large_file(folder, monkeypatch):
-    monkeypatch.setattr(store, "MIB", 4)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    del manifest["fingerprint"]
-    trained = TokenStore(folder, manifest).tokenizer
-    store.write_manifest(folder, manifest["spec"], trained, CONTENTS)
-    flip_a_bit(folder / "train.tokens.bin", position=9)
-    TokenStore.open(folder)
-    with pytest.raises(UserError, match="train.tokens.bin was altered"):
-        TokenStore.open(folder, verify=True)
-
-
 def test_the_last_byte_of_a_large_file_is_checked(folder, monkeypatch):
+    """And its middle only if it is verified."""
     monkeypatch.setattr(store, "MIB", 4)
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["fingerprint"]
     store.write_manifest(folder, manifest["spec"], TokenStore(folder, manifest).tokenizer, CONTENTS)
+    flip_a_bit(folder / "train.tokens.bin", position=9)
     TokenStore.open(folder)
+    with pytest.raises(UserError, match="train.tokens.bin was altered"):
+        TokenStore.open(folder, verify=True)
+    flip_a_bit(folder / "train.tokens.bin", position=9)
     flip_a_bit(folder / "train.tokens.bin", position=-1)
     with pytest.raises(UserError, match="train.tokens.bin was altered"):
         TokenStore.open(folder)
@@ -162,14 +155,8 @@ def rewrite(old, new):
     [
         (rewrite('"tokens": 30', '"tokens": 31'), "manifest.json was altered"),
         (rewrite("{", ""), "manifest.json cannot be read"),
-        (
-            rewrite('"format_version": 2', '"format_version": 1'),
-            "has format 1, and this bertjax reads format 2; d",
-        ),
-        (
-            rewrite('"format_version": 2', '"format_version": 3'),
-            "has format 3, and this bertjax reads format 2; d",
-        ),
+        (rewrite('"format_version": 2', '"format_version": 1'), "has format 1, and .* reads format 2; d"),
+        (rewrite('"format_version": 2', '"format_version": 3'), "has format 3, and .* reads format 2; d"),
         (replaced_tokenizer, "its tokenizer was replaced"),
         (lambda folder: os.remove(folder / "manifest.json"), "holds no token store; make one"),
     ],

@@ -43,7 +43,6 @@ def test_a_record_is_an_example_for_each_choice(files, store):
             assert decoded(examples, store.tokenizer, index) == (record["context"], text)
             assert examples.record_of[index] == number
             assert examples.ragged.labels["choice"][index] == record["label"]
-    labeled = source(files, store)
     plan = labeled.plan(Spec("train", labeled.format, 2 * T, seed=0, row_examples=7), labeled.classes)
     groups = plan.rows_RN.reshape(len(plan.rows_RN), -1, 3)
     assert groups.shape[1] == 2 and sorted(plan.rows_RN[plan.rows_RN >= 0]) == list(range(120))
@@ -51,7 +50,6 @@ def test_a_record_is_an_example_for_each_choice(files, store):
         assert first % 3 == 0 and (second, third) == (first + 1, first + 2)
     lengths = plan.examples.lengths()
     assert lengths.max() <= 2 * T // 3 and max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= 2 * T
-    labeled = source(files, store)
     with pytest.raises(UserError, match="a row of 14 tokens leaves 4 for each of 3 choices; raise stages.0.seq_len"):
         labeled.examples("train", 14, labeled.classes)
 

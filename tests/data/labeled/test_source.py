@@ -45,12 +45,10 @@ def test_every_example_is_in_one_row_and_rows_are_full(files, store):
     assert max(lengths[row[row >= 0]].sum() for row in plan.rows_RN) <= T
     tightest = pack(np.bincount(lengths, minlength=T + 1), 4)
     assert plan.counts.rows <= 1.05 * sum(pattern.rows for pattern in tightest)
-    labeled = source(files, store)
     examples = dataclasses.replace(labeled.examples("train", T, labeled.classes), group=160)
     labeled._encoded["train", T, labeled.classes] = examples
     with pytest.raises(UserError, match="160 texts that belong together have .* raise stages.0.seq_len"):
         labeled.plan(Spec("train", labeled.format, T, seed=0), labeled.classes)
-    labeled = source(files, store)
     plans = [labeled.plan(Spec("heldout", labeled.format, T, seed), labeled.classes) for seed in (0, 1)]
     rows = np.arange(plans[0].counts.rows)
     np.testing.assert_array_equal(plans[0].rows(rows, rows), plans[1].rows(rows, 0 * rows))

@@ -20,9 +20,8 @@ from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.sources import Document, documents
 from bertjax.data.store import SPLITS
-from bertjax.runtime.command_line import exit_code_of
 from bertjax.runtime.errors import UserError
-from tests.data.preparation.corpora import content, store_path, write_corpus
+from tests.data.preparation.corpora import content, store_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,20 +164,3 @@ def test_a_document_of_which_nothing_is_left_is_dropped():
             return " \n", 1
 
     assert steps.judge(Document("part", 1, "text"), {"empties": Empties()}).reason == "nothing is left"
-
-
-def test_a_filter_of_another_module_from_the_command_line(tmp_path, capfd):
-    """One line, exit code 2, and nothing that looks finished."""
-    from bertjax.cli.prepare import main  # not above: workers, which import this module for the rule, need no JAX
-
-    write_corpus(tmp_path / "corpus.txt", documents=50)
-    flags = [
-        "--config=configs/tiny.py",
-        f"--config.data.corpus={tmp_path}/corpus.txt",
-        f"--config.data.store={tmp_path}/stores",
-    ]
-    flags += [f"--config.data.filters.own.kind={OwnRule.kind}", "--config.data.filters.own.word=."]
-    assert exit_code_of(lambda: main(flags)) == 2
-    errors = capfd.readouterr().err
-    assert errors.startswith("error: the filter data.filters.own (")
-    assert errors.count("\n") == 1 and not list((tmp_path / "stores").glob("*/manifest.json"))

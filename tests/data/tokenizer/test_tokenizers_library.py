@@ -56,7 +56,6 @@ def test_roberta_s_symbols_are_ours(tmp_path, roberta):
     assert tokens.encode_flat(["the same"])[0][0] not in tokens.continuation_ids  # a sentence of a corpus does not
     assert tokens.decode([0, *ids, 600, 2], keep_special=True) == "<s> the same <mask> </s>"
     assert tokens.decode([0, *ids, 600, 2]) == "the same"
-    tokens = tokenizer.from_model(written(tmp_path / "tokenizer.json", roberta.to_str()))
     [ids] = tokens.encode([TEXT])
     assert len(ids) > 8 and not tokens.special_ids & set(ids) and tokens.decode(ids) == TEXT
     assert pickle.loads(pickle.dumps(tokens)).encode([TEXT]) == [ids]
@@ -220,7 +219,6 @@ def test_vocab_keeps_its_ids(vocab):
     assert tokens.special_ids == frozenset(range(5))
     assert tokens.continuation_ids == {VOCAB.index(piece) for piece in ("##aff", "##able", "##\uc870")}
     assert tokens.decode(tokens.encode(["the unaffable"])[0]) == "the unaffable"
-    tokens = tokenizer.from_model(vocab)
     assert pieces(tokens, "the theun " + "un" + "aff" * 40) == ["the", "[UNK]", "[UNK]"]
     vocab.write_text("\n".join([*VOCAB, "the", "a"]), encoding="utf-8")
     tokens = tokenizer.from_model(vocab)
