@@ -11,10 +11,9 @@ from etils import epath
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate, whole_lengths
-from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled import json_objects, labels, tables
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, read_each
-from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 
@@ -233,7 +232,7 @@ def _are_texts(options: Any) -> bool:
 
 
 def _object(file: epath.Path) -> dict[str, Any]:
-    whole = json_of(b"\n".join(line for _, line in numbered_lines(file)), str(file))
+    whole = json_of(json_objects.content_of(str(file)), str(file))
     if not isinstance(whole, dict):
         raise UserError(f"{file} is not a JSON object with an article and its questions; correct or remove the file")
     return whole

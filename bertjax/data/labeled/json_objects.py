@@ -10,10 +10,9 @@ from etils import epath
 
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, check_surrogates, object_of, read_each, text_of
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
 from bertjax.runtime.errors import Damaged, UserError, shorten
-from bertjax.runtime.storage import reason_of
 
 SUFFIXES = (".jsonl", ".json")
 # Messages show this many characters of a field name.
@@ -61,7 +60,7 @@ def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     first = first_line(path)[1].lstrip()
     is_whole = kind_of(path) == ".json" and not (_is_object(first) and _has_more_lines(path))
     if is_whole:
-        return _array(_json(path), path, columns, on_bad)
+        return _array(json_of(content_of(path), path), path, columns, on_bad)
     if first[:1] == b"[" and (values := _array_of(path)) is not None:
         return _array(values, path, columns, on_bad)
     return _objects(path, columns, on_bad)
@@ -78,32 +77,28 @@ def _has_more_lines(path: str) -> bool:
     return len(list(itertools.islice(lines, 2))) == 2
 
 
+def content_of(path: str) -> bytes:
+    """Return a whole file, with lines as `numbered_lines` gives them."""
+    return b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
+
+
+def parsed(content: bytes) -> Any:
+    """Return the value that JSON holds; None if the content is something else."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
 def _is_object(line: bytes) -> bool:
     """Return whether a line is a complete JSON object."""
-    try:
-        return line.lstrip()[:1] == b"{" and isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+    return line.lstrip()[:1] == b"{" and isinstance(parsed(line), dict)
 
 
 def _array_of(path: str) -> list[Any] | None:
     """Return the file's JSON array of objects; None if it holds something else."""
-    try:
-        values = json.loads(b"\n".join(line for _, line in numbered_lines(epath.Path(path))))
-    except (ValueError, RecursionError):
-        return None
+    values = parsed(content_of(path))
     return values if isinstance(values, list) and any(isinstance(value, dict) for value in values) else None
-
-
-def _json(path: str) -> Any:
-    content = b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
-    try:
-        return json.loads(text_of(content, path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not JSON ({reason_of(error)}); a .json file holds one array of objects; a .jsonl file "
-            "has one in each line"
-        ) from None
 
 
 def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:

@@ -5,15 +5,13 @@ from collections import Counter
 from typing import ClassVar
 
 import numpy as np
-from etils import epath
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate, whole_lengths
-from bertjax.data.labeled import json_objects
-from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
+from bertjax.data.labeled import json_objects, tables
+from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.data.sources.base import OnBad, decoded, read_each
-from bertjax.data.sources.lines import numbered_lines
+from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 
@@ -101,7 +99,7 @@ class RepeatedText(SiamesePairs):
         if self.label and path != self.train:
             return super().parse(path, on_bad)
         if json_objects.kind_of(path) == ".txt":
-            return _lines(path, self.text, on_bad)
+            return tables.read_lines(path, self.text, on_bad)
         return LabeledText(text=self.text, label="", quoted=self.quoted).parse(path, on_bad)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
@@ -113,13 +111,3 @@ class RepeatedText(SiamesePairs):
         # A training record has no second text, so it becomes its own pair. Held-out pairs keep theirs.
         pairs = [{self.pair: record[self.text]} | record for record in records]
         return dataclasses.replace(super().encode(pairs, tokenizer, seq_len, classes), records=records)
-
-
-def _lines(path: str, field: str, on_bad: OnBad) -> list[Record]:
-    """Return one record per non-blank line."""
-    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)))
-    texts = read_each(lines, lambda item: {field: decoded(item[1], item[0]).strip(), WHERE: item[0]}, on_bad)
-    records = [record for record in texts if record[field]]
-    if not records:
-        raise UserError(f"{path} has no lines of text; give a file with at least one")
-    return records

@@ -1,11 +1,11 @@
 """Reader for SQuAD 1.1 and 2.0 JSON (Rajpurkar et al., 2016 and 2018)."""
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from etils import epath
 
+from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
@@ -30,7 +30,7 @@ def read(path: str, on_bad: OnBad = stop) -> list[Record]:
     """
     lines = [(f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path))]
     filled = [(where, line) for where, line in lines if line.strip()]
-    if filled and _is_flat_line(filled[0][1]):
+    if filled and _is_flat(json_objects.parsed(filled[0][1])):
         records = list(read_each(filled, _flat, on_bad))
     else:
         whole = json_of(b"\n".join(line for _, line in lines), path)
@@ -54,10 +54,7 @@ def read_questions(path: str) -> list[Record] | None:
     Raises:
       UserError: the file cannot be read, a question is bad, or there is none.
     """
-    try:
-        whole = json.loads(b"\n".join(line for _, line in numbered_lines(epath.Path(path))))
-    except (ValueError, RecursionError):
-        return None
+    whole = json_objects.parsed(json_objects.content_of(path))
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
         return None
     if whole["data"] and _is_flat(whole["data"][0]):
@@ -68,14 +65,6 @@ def read_questions(path: str) -> list[Record] | None:
     if not records:
         raise UserError(f"{path} has no questions; give a file with at least one")
     return records
-
-
-def _is_flat_line(line: bytes) -> bool:
-    """Return whether a line is a complete flat question, as in JSON lines."""
-    try:
-        return _is_flat(json.loads(line))
-    except (ValueError, RecursionError):
-        return False
 
 
 def _is_flat(entry: Any) -> bool:

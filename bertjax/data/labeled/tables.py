@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.data.labeled import json_objects, remedies
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.base import OnBad, decoded, stop
+from bertjax.data.sources.base import OnBad, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError, say, shorten
 
@@ -107,14 +107,20 @@ def is_table(path: str) -> bool:
     return json_objects.kind_of(path) in DELIMITERS or json_objects.holds_objects(path)
 
 
-def read_lines(path: str, column: str) -> list[Record]:
+def read_lines(path: str, column: str, on_bad: OnBad = stop) -> list[Record]:
     """Read each non-blank line as {column: line}, with its location under `WHERE`.
+
+    Args:
+      path: any file of text.
+      column: the field of the line in its record.
+      on_bad: called with the error for each line that is not UTF-8; if it returns, the line is dropped.
 
     Raises:
       UserError: the file cannot be read, or has no text.
     """
-    lines = enumerate(_text(path), start=1)
-    records = [{column: line.strip(), WHERE: f"{path}:{number}"} for number, line in lines if line.strip()]
+    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)))
+    texts = read_each(lines, lambda item: {column: decoded(item[1], item[0]).strip(), WHERE: item[0]}, on_bad)
+    records = [record for record in texts if record[column]]
     if not records:
         raise UserError(f"{path} has no text; give a file with a text in each line")
     return records

@@ -129,7 +129,7 @@ BAD = [
     ("pairs", "a,b,score\nabc, cab, bad,3\n", ":2 has 4 fields, not 3"),
     ("pairs", "a,b,score\nabc, ,3\n", ":2 has no text in 'b'"),
     ("pairs", "a,b,score\nabc,cab,1e999\n", ":2 has the label '1e999', which is not a number"),
-    ("repeated", " \n\n", "has no lines of text"),
+    ("repeated", " \n\n", "has no text; give"),
     ("repeated", b"abc\n\xff\n", ":2 is not UTF-8"),
     ("sets", lines({"text": "abc", "label": {"a": 1}}), ":1 has the labels \"{'a': 1}\" in 'label'; write an array"),
     ("sets", labeled(["a"], [["b"]]), ":2 has the labels"),
