@@ -242,8 +242,13 @@ class HuggingFaceTokenizer(Tokenizer):
     def encode(self, sentences: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._processor.encode_batch_fast(sentences, add_special_tokens=False)]
 
+    @property
+    def _missing_space(self) -> str:
+        """What a text needs in front to be encoded as after a space: nothing if its first word is encoded so anyway."""
+        return " " if self.is_byte_level else ""
+
     def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
-        return self.encode([f" {text}" if text else "" for text in texts] if self.is_byte_level else texts)
+        return self.encode([self._missing_space + text if text else "" for text in texts])
 
     def _encode_continued(self, text: str) -> list[int]:
         if self.is_byte_level:
@@ -292,7 +297,7 @@ class HuggingFaceTokenizer(Tokenizer):
         # The library would skip [UNK] as well, but a reader must see where text was lost.
         silent = self.special_ids - ({self.unk_id} - {self.pad_id})
         text = self._processor.decode([i for i in ids if i not in silent], skip_special_tokens=False)
-        return text.removeprefix(" ") if self.is_byte_level else text
+        return text.removeprefix(self._missing_space)
 
     def _special_id(self, symbol: str) -> int:
         return self._ids[self.roles[symbol]]

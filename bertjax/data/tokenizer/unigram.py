@@ -70,12 +70,6 @@ class UnigramTokenizer(_SpaceSigns):
         """A space, unless the tokenizer puts one before each text by itself, as all published ones do."""
         return "" if "".join(self.words("a")).startswith(WORD_START) else " "
 
-    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
-        return self.encode([self._missing_space + text if text else "" for text in texts])
-
-    def _text(self, ids: list[int]) -> str:
-        return super()._text(ids).removeprefix(self._missing_space)
-
     def _encode_continued(self, text: str) -> list[int]:
         letter = "a"  # placed before the text, it absorbs the space sign
         # Words are looked up one by one, because encoding the rest alone would put a space sign in front again.
@@ -93,6 +87,7 @@ class ByteFallbackTokenizer(_SpaceSigns):
 
     MODEL_FILE = "byte_fallback.json"
     is_byte_level = False
+    _missing_space = " "
 
     def _check_model(self, model: dict[str, Any]) -> None:
         if model["type"] != "BPE" or not model.get("byte_fallback"):
@@ -102,11 +97,5 @@ class ByteFallbackTokenizer(_SpaceSigns):
         if "".join(self.words("a")).startswith(WORD_START):
             raise ValueError("it puts a space before each text, as Llama's does, and bertjax reads such BPE without it")
 
-    def _encode_after_space(self, texts: list[str]) -> list[list[int]]:
-        return self.encode([f" {text}" if text else "" for text in texts])
-
     def _encode_continued(self, text: str) -> list[int]:
         return self.encode([text])[0]
-
-    def _text(self, ids: list[int]) -> str:
-        return super()._text(ids).removeprefix(" ")
