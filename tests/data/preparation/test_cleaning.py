@@ -10,7 +10,6 @@ import pytest
 
 from bertjax.data.config import NearDuplicates
 from bertjax.data.filters.base import Filter
-from bertjax.data.filters.gopher import GopherQuality
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.inspect import cleaning
@@ -21,7 +20,7 @@ from bertjax.data.preparation.spec import spec_of
 from bertjax.data.sources import Document, documents
 from bertjax.data.store import SPLITS
 from bertjax.runtime.errors import UserError
-from tests.data.preparation.corpora import content, store_path
+from tests.data.preparation.corpora import content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,19 +119,6 @@ def test_without_filters_nothing_changes(config):
     assert "cleaning" not in store.manifest and not (store.path / dropped.NAME).exists()
     with pytest.raises(UserError, match="dropped.jsonl.gz does not exist; a store has it if data.filters"):
         cleaning.show(store.path, 1)
-
-
-def test_the_settings_of_filters_name_the_store(config):
-    choices = [
-        {},
-        {"filters": {"length": Length(fewest_words=5)}},
-        {"filters": {"length": Length(fewest_words=6)}},
-        {"filters": {"a": Length(fewest_words=5), "b": GopherQuality()}},
-        {"filters": {"b": GopherQuality(), "a": Length(fewest_words=5)}},
-        {"near_duplicates": NearDuplicates(drop=True)},
-        {"near_duplicates": NearDuplicates(drop=True, ngram=4)},
-    ]
-    assert len({store_path(dataclasses.replace(config, **choice)) for choice in choices}) == len(choices)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,14 @@
 """Preparation: deterministic, atomic, content-addressed, in constant memory, with clear errors for bad input."""
 
 import dataclasses
-import json
 import sys
 
 import numpy as np
 import pytest
 
 from bertjax.data import sources
-from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
+from bertjax.data.filters.gopher import GopherQuality
 from bertjax.data.filters.length import Length
 from bertjax.data.preparation import shards, steps
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
@@ -49,15 +49,23 @@ def test_the_store_holds_each_source(config, tmp_path, capsys):
 
 
 def test_the_path_depends_on_content_and_settings(config, tmp_path):
-    same, choices = store_path(config), {}
-    choices["share"] = dataclasses.replace(config, heldout_share=0.1)
-    choices["documents"] = dataclasses.replace(config, share=0.5)
-    choices["splitter"] = dataclasses.replace(config, splitter="line")
-    choices["heldout"] = dataclasses.replace(config, heldout=config.corpus)
-    choices["tokenizer"] = dataclasses.replace(config, tokenizer=TokenizerConfig(vocab_size=401))
-    paths = {store_path(choice) for choice in choices.values()}
+    same, long = store_path(config), {"length": Length(fewest_words=5)}
+    choices = [
+        {"heldout_share": 0.1},
+        {"share": 0.5},
+        {"splitter": "line"},
+        {"heldout": config.corpus},
+        {"tokenizer": TokenizerConfig(vocab_size=401)},
+        {"filters": long},
+        {"filters": {"length": Length(fewest_words=6)}},
+        {"filters": long | {"b": GopherQuality()}},
+        {"filters": {"b": GopherQuality()} | long},
+        {"near_duplicates": NearDuplicates(drop=True)},
+        {"near_duplicates": NearDuplicates(drop=True, ngram=4)},
+    ]
+    paths = {store_path(dataclasses.replace(config, **choice)) for choice in choices}
     write_corpus(tmp_path / "corpus.txt", documents=200, seed=1)
-    assert len(paths | {same, store_path(config)}) == 7
+    assert len(paths | {same, store_path(config)}) == 2 + len(choices)
     free = {"workers": 3, "cache_dir": "elsewhere", "overfit": 1}
     assert store_path(dataclasses.replace(config, **free)) == store_path(config)
     assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
@@ -115,22 +123,6 @@ def test_a_copy_of_a_held_out_document_leaves_training(config, tmp_path):
     splits = store.manifest["splits"]
     assert (splits["train"]["documents"], splits["heldout"]["documents"]) == (193, 7)
     assert store.manifest["duplicates"] == {"heldout file": 0, "corpus": 7}
-
-
-def test_bad_documents_are_skipped_if_configured(config, tmp_path, capsys):
-    lines = [json.dumps({"text": f"Story {i} begins. It has {i} ends."}) for i in range(200)]
-    lines[7:7] = ["{", json.dumps({"text": "\u2581"})]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(lines))
-    config = dataclasses.replace(
-        config, corpus=str(tmp_path / "corpus.jsonl"), tokenizer=TokenizerConfig(vocab_size=300)
-    )
-    assert "corpus.jsonl:8 is not JSON" in error_of(config)
-    store = prepare(dataclasses.replace(config, on_bad_document="skip"))
-    assert store.manifest["skipped"] == {"corpus": 2}
-    assert sum(counts["documents"] for counts in store.manifest["splits"].values()) == 200
-    printed = capsys.readouterr()
-    assert "corpus.jsonl:8 is not JSON" in printed.err and "corpus.jsonl:9 holds no token" in printed.err
-    assert "skipped: 2 documents" in printed.out
 
 
 def test_two_processes_that_prepare_one_store_make_one(config, tmp_path):
