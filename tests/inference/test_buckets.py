@@ -30,17 +30,6 @@ def test_every_example_is_in_the_shortest_bucket_that_holds_it(lengths, longest)
         )
 
 
-def test_lengths_of_buckets_double_up_to_the_longest():
-    sorted_buckets = buckets.sort(np.arange(1, 101), longest=100)
-    assert [bucket.seq_len for bucket in sorted_buckets] == [32, 64, 100]
-    assert [(bucket.members[0] + 1, bucket.members[-1] + 1) for bucket in sorted_buckets] == [
-        (1, 32),
-        (33, 64),
-        (65, 100),
-    ]
-    assert [bucket.seq_len for bucket in buckets.sort(np.array([20]), longest=20)] == [20]
-
-
 def test_a_text_that_comes_alone_has_little_padding_and_few_shapes():
     shapes = {}
     for length in range(2, 513):
@@ -99,23 +88,25 @@ def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
     assert sum(done) == len(whole.tokens) and len(shapes) == 3
 
 
-def test_a_group_is_in_one_row(monkeypatch):
-    """Three examples each, whatever their lengths; rows that are left over in a batch are empty."""
+def test_a_group_is_in_one_row_and_a_pair_has_one_result(monkeypatch):
+    """Four examples each, whatever their lengths; rows that are left over in a batch are empty."""
     monkeypatch.setattr(buckets, "POSITIONS", 256)
-    lengths = np.random.default_rng(0).integers(2, 30, 63)
-    whole = ragged.random(lengths, np.arange(63))
+    lengths = np.random.default_rng(0).integers(2, 23, 64)
+    whole = ragged.random(lengths, np.arange(64))
 
     def function(params, batch):
         last_BN = jax.numpy.max(batch["example_ids_BN"], axis=1, keepdims=True)
         return {
             "last": Output(jax.numpy.broadcast_to(last_BN, batch["example_ids_BN"].shape), per="example"),
             "last_of_row": Output(last_BN[:, 0], per="row"),
+            "first": Output(batch["example_ids_BN"][:, ::2], per="pair"),
         }
 
     run = jax.jit(function), None, InMemory(whole), ragged.VOCABULARY, 90, lambda placed: {}, lambda tokens: None
-    results = buckets.run(*run, group=3)
-    np.testing.assert_array_equal(results["last"], np.arange(63) // 3 * 3 + 2)
-    np.testing.assert_array_equal(results["last_of_row"], np.arange(21) * 3 + 2)
+    results = buckets.run(*run, group=4)
+    np.testing.assert_array_equal(results["last"], np.arange(64) // 4 * 4 + 3)
+    np.testing.assert_array_equal(results["last_of_row"], np.arange(16) * 4 + 3)
+    np.testing.assert_array_equal(results["first"], np.arange(0, 64, 2))
 
 
 def test_without_examples_every_output_is_there_and_empty():
@@ -134,13 +125,3 @@ def test_without_examples_every_output_is_there_and_empty():
     )
     assert {name: values.shape for name, values in results.items()} == {"token": (0, 5), "pair": (0,), "row": (0,)}
     assert results["token"].dtype == np.float16
-
-
-def test_a_pair_has_one_result():
-    whole = ragged.random(np.random.default_rng(0).integers(2, 30, 20), np.arange(20))
-
-    def function(params, batch):
-        return {"first": Output(batch["example_ids_BN"][:, ::2], per="pair")}
-
-    run = jax.jit(function), None, InMemory(whole), ragged.VOCABULARY, 90, lambda placed: {}, lambda tokens: None
-    np.testing.assert_array_equal(buckets.run(*run, group=2)["first"], np.arange(0, 20, 2))

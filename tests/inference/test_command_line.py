@@ -12,7 +12,6 @@ import pytest
 
 from bertjax.cli import evaluate, predict
 from bertjax.config import export
-from bertjax.models.encoder import Encoder
 from bertjax.runtime import command_line
 from tests.inference.conftest import LONGEST, sentences
 from tests.waiting import LIMIT_SECONDS
@@ -54,23 +53,24 @@ def test_sentences_files_and_streams_give_the_results_of_python(folder, predicto
         assert answers(capsys.readouterr().out) == expected
 
 
-@pytest.mark.parametrize("name", ["a.csv.gz", "a.CSV", "a.json", "a.ndjson", "b.jsonl", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.CSV", "a.json", "a.ndjson", "a.txt.gz"])
 def test_tables_and_compressed_files_are_read(folder, predictor, tmp_path, capsys, name):
     rows = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
+    out = tmp_path / "out.jsonl"
     content = {
         ".csv.gz": (csv := "id,text\n" + "".join(f'{row["id"]},"{row["text"]}"\n' for row in rows)),
         ".CSV": csv,
         ".json": json.dumps(rows),
         ".ndjson": "".join(json.dumps(row) + "\n" for row in rows),
-        ".jsonl": json.dumps(rows),
         ".txt.gz": LINES,
     }[name[1:]].encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    assert call(folder, f"--file={tmp_path / name}") == 0
+    assert call(folder, f"--file={tmp_path / name}", f"--out={out}") == 0
+    assert capsys.readouterr().err == f"{len(TEXTS)} predictions in {out}\n"
     own = [{}] * len(rows) if name == "a.txt.gz" else rows
-    assert answers(capsys.readouterr().out) == [
-        row | answer for row, answer in zip(own, predictor.fill(TEXTS), strict=True)
-    ]
+    expected = [row | answer for row, answer in zip(own, predictor.fill(TEXTS), strict=True)]
+    assert answers(out.read_text()) == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((name, "out.jsonl"))
 
 
 def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkeypatch):
@@ -83,16 +83,6 @@ def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkey
     assert guesses.strip().startswith(f"{best['piece']} {best['probability']:.1%}   ")
     assert call(folder, TEXTS[0], "--json") == 0
     assert answers(capsys.readouterr().out) == predictor.fill(TEXTS[:1])
-
-
-def test_records_keep_their_fields(folder, predictor, tmp_path, capsys):
-    records = [{"id": number, "text": text, "mask": "was here"} for number, text in enumerate(TEXTS)]
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert call(folder, f"--file={tmp_path / 'records.jsonl'}", f"--out={tmp_path / 'out.jsonl'}") == 0
-    assert capsys.readouterr().err == f"{len(TEXTS)} predictions in {tmp_path / 'out.jsonl'}\n"
-    expected = [record | answer for record, answer in zip(records, predictor.fill(TEXTS), strict=True)]
-    assert answers((tmp_path / "out.jsonl").read_text()) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "records.jsonl"]
 
 
 def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, capsys):
@@ -122,61 +112,26 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
     assert process.wait(timeout=LIMIT_SECONDS) == command_line.UNREAD and process.stderr.read() == b""
 
 
-def test_a_run_gives_the_results_of_its_export(undisturbed, capsys):
-    outputs = []
-    for name in (undisturbed, f"{undisturbed}@100", undisturbed / "export"):
-        assert call(str(name), "Bad cafe [MASK].") == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] == outputs[1] == outputs[2] and len(json.loads(outputs[0])["masks"][0]) == 5
-
-
-def test_a_checkpoint_of_transformers_is_named_so(tmp_path, capsys):
-    folder = tmp_path / "minilm"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-    convert = f"python -m bertjax convert --from={folder} --to=minilm.bertjax"
-    _refused(capsys, f"is a checkpoint of transformers; convert it and use the result: {convert}", str(folder))
-
-
 @pytest.mark.parametrize(
-    "content, complaint",
+    "name, content, complaint",
     [
-        ("a [MASK]\n\nb [MASK]\n", "texts.txt:2 is blank"),
-        ("a [MASK]\nabc\n", "texts.txt:2 has no [MASK]; write [MASK]"),
-        (b"a [MASK]\n\xff\n", "texts.txt:2 is not UTF-8"),
-        ("a [mask]\n", "texts.txt:1 has no [MASK]; write [MASK], in capital letters"),
-        (b"PK\x03\x04\x14\xff\n", "texts.txt:1 is not UTF-8: its byte 5 is 0xff; it starts like a .docx"),
-        ("", "texts.txt has no lines, so there is nothing to predict"),
+        ("a.txt", "a [MASK]\n\nb [MASK]\n", "a.txt:2 is blank"),
+        ("a.txt", "a [mask]\n", "a.txt:1 has no [MASK]; write [MASK], in capital letters"),
+        ("a.txt", "PK\x03\x04\x14\xff\n", "a.txt:1 is not UTF-8: its byte 5 is 0xff; it starts like a .docx"),
+        ("a.txt", "", "a.txt has no lines, so there is nothing to predict"),
+        ("a.jsonl", '{"text": "a [MASK]"}\n{"body": "x"}\n', "a.jsonl:2 has no field 'text' (it has 'body')"),
+        ("a.jsonl", '{"text": 3}\n', "a.jsonl:1: 'text' is '3', not a string"),
+        ("a.jsonl", '{"text": \n', "a.jsonl:1 is not JSON"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1 is not a JSON object"),
+        ("a.jsonl", '{"text": "[MASK]", "more": ["\\ud800"]}\n', "a.jsonl:1 holds a lone surrogate"),
+        ("a.jsonl", '[{"text": "[MASK]", "more": ["\\ud800"]}]\n', "a.jsonl: object 1 holds a lone surrogate"),
+        ("a.csv", "text,b\na [MASK],1\n,2\n ,4\n", "a.csv:3: 'text' is blank (2 of 3 rows have a blank text); fill"),
     ],
 )
-def test_a_bad_line_is_refused(folder, tmp_path, capsys, content, complaint):
-    path = tmp_path / "texts.txt"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    _refused(capsys, complaint, folder, f"--file={path}", f"--out={tmp_path / 'out'}")
+def test_a_bad_file_is_refused(folder, tmp_path, capsys, name, content, complaint):
+    (tmp_path / name).write_bytes(content.encode("latin-1"))
+    _refused(capsys, complaint, folder, f"--file={tmp_path / name}", f"--out={tmp_path / 'out'}")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "content, complaint",
-    [
-        ('{"text": "a [MASK]"}\n{"body": "x"}\n', "records.jsonl:2 has no field 'text' (it has 'body')"),
-        ('{"text": 3}\n', "records.jsonl:1: 'text' is '3', not a string"),
-        ('{"text": " "}\n', "records.jsonl:1 is blank"),
-        ('{"text": \n', "records.jsonl:1 is not JSON"),
-        ("[1]\n", "records.jsonl:1 is not a JSON object"),
-        ('{"text": "a [MASK]", "more": ["\\ud800"]}\n', "records.jsonl:1 holds a lone surrogate"),
-        ('[{"text": "a [MASK]", "more": ["\\ud800"]}]\n', "records.jsonl: object 1 holds a lone surrogate"),
-    ],
-)
-def test_a_bad_record_is_refused(folder, tmp_path, capsys, content, complaint):
-    (tmp_path / "records.jsonl").write_text(content)
-    _refused(capsys, complaint, folder, f"--file={tmp_path / 'records.jsonl'}")
-
-
-def test_blank_cells_of_a_table_are_counted(folder, tmp_path, capsys):
-    (tmp_path / "cells.csv").write_text("text,number\na [MASK],1\n,2\nb [MASK],3\n  ,4\n")
-    complaint = "cells.csv:3: 'text' is blank (2 of 4 rows have a blank text); fill the cells, or delete these rows"
-    _refused(capsys, complaint, folder, f"--file={tmp_path / 'cells.csv'}")
 
 
 @pytest.mark.parametrize(
@@ -184,15 +139,17 @@ def test_blank_cells_of_a_table_are_counted(folder, tmp_path, capsys):
     [
         (["--file=nowhere.txt"], "nowhere.txt cannot be read: No such file"),
         (["--file=."], ". cannot be read: Is a directory"),
-        (["--file=x.tsv"], "x.tsv cannot be read: No such file"),
         (["--file=x.txt", "a [MASK]"], "give one of them"),
         (["a [MASK]", "--out=nowhere/out.jsonl"], "--out=nowhere/out.jsonl cannot be written"),
         (["a [MASK]", "--out=vectors.npy"], "--out=vectors.npy can hold only embeddings"),
+        (["a", "--do=embed", "--per-token", "--out=x.npy"], "--out=x.npy can hold only embeddings, one for each text"),
         (["a [MASK]", "--do=embed", "--top=3"], "--top has no effect with --do=embed"),
         (["a [MASK]", "--normalize"], "--normalize has no effect with --do=fill"),
+        (["a [MASK]", "--layers=1"], "--layers has no effect with --do=fill"),
         (["a [MASK]", "--top=0"], "top=0 must be between"),
         (["a [MASK]", "--do=sing"], "invalid choice: 'sing'"),
-        ([" "], "text 1 is blank"),
+        (["a", "--do=embed", "--layers=last4"], "the model has no layer -1; choose from 0"),
+        (["a", "--do=embed", "--layers=best"], "--layers=best does not name layers; write --layers=8"),
     ],
 )
 def test_a_bad_flag_is_refused(folder, capsys, monkeypatch, tmp_path, flags, complaint):
@@ -200,9 +157,12 @@ def test_a_bad_flag_is_refused(folder, capsys, monkeypatch, tmp_path, flags, com
     _refused(capsys, complaint, folder, *flags)
 
 
-def test_a_model_that_does_not_exist_or_has_no_head_is_refused(bare, capsys):
+def test_models_that_cannot_be_used_are_refused(bare, tmp_path, capsys):
     _refused(capsys, "does not exist", "nowhere", "a [MASK]")
     _refused(capsys, "no masked-LM head", bare, "a [MASK]", "--do=fill")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    convert = f"python -m bertjax convert --from={tmp_path} --to="
+    _refused(capsys, f"is a checkpoint of transformers; convert it and use the result: {convert}", str(tmp_path))
 
 
 def _pairs(path, *pairs) -> str:
@@ -252,22 +212,6 @@ def _refused(capsys, complaint: str, *flags: str, main=predict.main) -> None:
     assert captured.out == ""
 
 
-def test_layers_are_those_of_the_taps(model, predictor):
-    texts = sentences(3, most_words=6)
-    [ids] = model.tokenizer.encode(texts[:1])
-    tokens_BT = np.array([[model.tokenizer.cls_id, *ids, model.tokenizer.sep_id]])
-    _, state = Encoder(model.encoder).apply({"params": model.params["encoder"]}, tokens_BT, mutable=["captured"])
-    hidden_LTD = state["captured"]["hidden"][:, 0]
-    for layer in range(model.encoder.layers + 1):
-        [vector, *_] = predictor.embed(texts, layers=[layer])
-        np.testing.assert_allclose(vector, hidden_LTD[layer].mean(axis=0), atol=1e-5)
-    last = predictor.embed(texts, layers=[model.encoder.layers])
-    np.testing.assert_allclose(last, predictor.embed(texts), atol=1e-6)
-    both = predictor.embed(texts, layers=[2, 1])
-    separate = [predictor.embed(texts, layers=[layer]) for layer in (2, 1)]
-    np.testing.assert_allclose(both, np.concatenate(separate, axis=1), atol=1e-6)
-
-
 def test_layers_and_tokens_from_the_command_line(folder, model, predictor, capsys):
     texts = sentences(3, most_words=6)
     assert call(folder, "--do=embed", "--layers=last2", *texts) == 0
@@ -277,22 +221,3 @@ def test_layers_and_tokens_from_the_command_line(folder, model, predictor, capsy
     for answer, text, mean in zip(answers(capsys.readouterr().out), texts, predictor.embed(texts, layers=[0])):
         assert len(answer["pieces"]) == len(model.tokenizer.encode([text])[0]) + 2 == len(answer["embeddings"])
         np.testing.assert_allclose(np.mean(answer["embeddings"], axis=0), mean, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--layers=3"], "layers=3: the model has no layer 3; choose from 0, the embeddings, to 2, the output"),
-        (["--layers=last4"], "the model has no layer -1; choose from 0"),
-        (
-            ["--layers=best"],
-            "--layers=best does not name layers; write --layers=8, --layers=9,10,11,12 or",
-        ),
-        (["--per-token", "--out=x.npy"], "--out=x.npy can hold only embeddings, one for each text"),
-    ],
-)
-def test_layers_that_do_not_exist_are_one_line(folder, capsys, flags, message):
-    assert call(folder, "--do=embed", *flags, "abc") == 2
-    assert message in capsys.readouterr().err
-    assert call(folder, "--do=fill", "--layers=1", "[MASK]") == 2
-    assert "--layers has no effect with --do=fill" in capsys.readouterr().err

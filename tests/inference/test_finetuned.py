@@ -109,23 +109,13 @@ def test_columns_of_a_file_with_other_names(model, classifier, tmp_path, capsys)
     expected = [answer["probabilities"] for answer in Predictor(of_pairs).predict(pairs)]
     assert answers("--text=review", "--pair=reply") == expected
     for flags, complaint in (
+        ([], "has no column 'one'; it has 'id', 'review', 'reply'; name the column with --text=COLUMN\n"),
         (["--word=1"], "--word=1 has no effect on a model of examples.kind=labeled_text; remove it"),
         (["--text=review", "--do=embed"], "--text=review has no effect with --do=embed, which reads the field 'text'"),
         (["--text=review", "--file="], "--text=review names a column of a labeled file; add --file=FILE"),
     ):
         assert command_line.exit_code_of(lambda flags=flags: predict.main([*call, *flags])) == 2
         assert complaint in capsys.readouterr().err
-
-
-def test_a_column_with_another_name_is_named_by_its_flag(classifier, tmp_path, capsys):
-    export.write(tmp_path / "model", classifier)
-    (tmp_path / "a.csv").write_text("Nr;Text;Kategorie\n1;abc, adf;x\n2;bce;y\n")
-    call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.csv'}", "--platform=cpu"]
-    assert command_line.exit_code_of(lambda: predict.main(call)) == 2
-    complaint = "has no column 'one'; it has 'Nr', 'Text', 'Kategorie'; name the column with --text=COLUMN\n"
-    assert capsys.readouterr().err.endswith(complaint)
-    assert command_line.exit_code_of(lambda: predict.main([*call, "--text=Text"])) == 0
-    assert [json.loads(line)["Text"] for line in capsys.readouterr().out.splitlines()] == ["abc, adf", "bce"]
 
 
 @pytest.mark.parametrize(
@@ -161,13 +151,6 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
 def test_bad_records_are_refused(classifier, records, complaint):
     with pytest.raises(UserError, match=complaint):
         Predictor(classifier).predict(records)
-
-
-def test_an_answer_does_not_overwrite_the_text_that_it_answers(model):
-    examples = {"kind": "labeled_text", "text": "prediction"}
-    own = fine_tuned(model, {"kind": "classification", "classes": ["a", "b"]}, examples=examples)
-    with pytest.raises(UserError, match="text 1 has the field 'prediction', .*; rename"):
-        Predictor(own).predict([{"prediction": "abc"}])
 
 
 def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
@@ -240,23 +223,6 @@ def test_a_mean_of_models_is_not_corrected_by_their_temperatures(model):
     plain = fine_tuned(model, {"kind": "classification", "classes": ["bad", "fine", "good"]})
     [answer], [expected] = Ensemble(calibrated).predict(["abc"]), Predictor(plain).predict(["abc"])
     assert answer == expected and "accepted" not in answer
-
-
-def test_models_may_differ_in_how_they_were_trained(model, classifier):
-    smoothed = {"kind": "classification", "classes": ["bad", "fine", "good"], "label_smoothing": 0.1, "balanced": True}
-    other = fine_tuned(model, smoothed)
-    assert Ensemble({"one": classifier, "two": other}).predict(["abc"])
-
-
-def test_quoted_fields_are_read_as_the_run_read_them(model, tmp_path, capsys):
-    examples = {"kind": "labeled_text", "text": "one", "quoted": True}
-    quoted = fine_tuned(model, {"kind": "classification", "classes": ["a", "b"]}, examples=examples)
-    export.write(tmp_path / "model", quoted)
-    (tmp_path / "texts.tsv").write_text('one\n"abc ""bad"" cab"\n')
-    call = [str(tmp_path / "model"), f"--file={tmp_path / 'texts.tsv'}", "--platform=cpu"]
-    assert command_line.exit_code_of(lambda: predict.main(call)) == 0
-    [answer] = map(json.loads, capsys.readouterr().out.splitlines())
-    assert answer == Predictor(quoted).predict(['abc "bad" cab'])[0]
 
 
 def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_path, capsys):

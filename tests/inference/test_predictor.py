@@ -14,6 +14,7 @@ from bertjax.inference import buckets
 from bertjax.inference import predictor as predictor_module
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.refill import Refill
+from bertjax.models.encoder import Encoder
 from bertjax.runtime.errors import UserError
 from tests.inference.conftest import LONGEST, WORDS, sentences
 from tests.models import reference
@@ -68,22 +69,20 @@ def test_fill_equals_what_encoder_and_head_compute(model, predictor):
     assert most > 4, "no text was read twice"
 
 
-def test_probabilities_of_the_whole_vocabulary_sum_to_one(model, predictor):
-    [answer] = predictor.fill([f"{WORDS[0]} [MASK]"], top=model.encoder.vocab_size)
-    assert sum(guess["probability"] for guess in answer["masks"][0]) == pytest.approx(1.0, abs=1e-5)
-    assert len({guess["piece"] for guess in answer["masks"][0]}) == model.encoder.vocab_size
-
-
-def test_embeddings_are_means_of_the_hidden_states(model, predictor):
-    for text, vector in zip(TEXTS[:6], predictor.embed(TEXTS[:6]), strict=True):
+def test_embeddings_are_means_of_the_hidden_states_of_any_layers(model, predictor):
+    texts = TEXTS[:6]
+    raw, unit = predictor.embed(texts), predictor.embed(texts, normalize=True)
+    for text, vector in zip(texts, raw, strict=True):
         ids = framed(model, model.tokenizer.encode([text])[0])
         np.testing.assert_allclose(vector, hidden(model, ids).mean(axis=0), atol=1e-5)
-
-
-def test_normalized_embeddings_have_length_one(predictor):
-    raw, unit = predictor.embed(TEXTS[:6]), predictor.embed(TEXTS[:6], normalize=True)
     np.testing.assert_allclose(unit, raw / np.linalg.norm(raw, axis=1, keepdims=True), atol=1e-6)
-    assert raw.dtype == unit.dtype == np.float32 and raw.shape == (6, 16)
+    assert raw.dtype == unit.dtype == np.float32
+    tokens_BT = np.array([framed(model, model.tokenizer.encode(texts[:1])[0])])
+    _, state = Encoder(model.encoder).apply({"params": model.params["encoder"]}, tokens_BT, mutable=["captured"])
+    hidden_LTD = state["captured"]["hidden"][:, 0]
+    [vector] = predictor.embed(texts[:1], layers=[1, 0])
+    np.testing.assert_allclose(vector, np.asarray(hidden_LTD)[[1, 0]].mean(axis=1).ravel(), atol=1e-5)
+    np.testing.assert_allclose(predictor.embed(texts, layers=[2]), raw, atol=1e-6)
 
 
 def test_batches_parts_and_order_do_not_change_a_result(predictor, monkeypatch):
@@ -107,12 +106,6 @@ def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
     [outputs] = predictor.outputs(request)
     expected = hidden(model, framed(model, ids[: LONGEST - 2])).mean(axis=0)
     np.testing.assert_allclose(outputs["embedding"][2], expected, atol=1e-5)
-
-
-def test_a_pipeline_is_compiled_once(model):
-    predictor = Predictor(model)
-    assert predictor.pipeline(predictor_module.Fill, top=2) is predictor.pipeline(predictor_module.Fill, top=2)
-    assert predictor.pipeline(predictor_module.Fill, top=2) is not predictor.pipeline(predictor_module.Fill, top=3)
 
 
 def test_single_texts_share_few_short_shapes_and_none_is_compiled_twice(model):
@@ -141,6 +134,7 @@ def test_masks_beyond_the_end_of_a_long_text_are_not_refilled(predictor):
         (lambda p: p.fill(["abc " * LONGEST + "[MASK]"]), f"text 1 has a [MASK] after the first {LONGEST} tokens"),
         (lambda p: p.fill(["[MASK]"], top=0), "top=0 must be between 1 and 60, the size"),
         (lambda p: p.fill(["[MASK]"], top=61), "top=61"),
+        (lambda p: p.embed(["abc"], layers=[3]), "layers=3: the model has no layer 3; choose from 0"),
         (lambda p: p.embed(["abc", " \n"]), "text 2 is blank"),
         (lambda p: p.embed(["abc", 3]), "text 2: 'text' is '3', not a string"),
         (lambda p: p.embed("abc"), "'abc' is one text; give a list"),

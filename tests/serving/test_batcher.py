@@ -42,22 +42,6 @@ async def busy(batcher: Batcher, gate: Gate, number: int) -> asyncio.Task:
     return task
 
 
-def test_texts_that_wait_are_computed_together_in_order():
-    async def run() -> None:
-        gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=4, most_waiting=100, length_of=one) as batcher:
-            first = await busy(batcher, gate, 1)
-            others = [asyncio.create_task(batcher.submit(numbers)) for numbers in ([2, 3], [4], [5, 6, 7])]
-            await asyncio.sleep(0)  # each task submits
-            assert batcher.waiting == 6
-            gate.open()
-            assert await first == [2]
-            assert await asyncio.gather(*others) == [[4, 6], [8], [10, 12, 14]]
-        assert gate.batches == [[1], [2, 3, 4, 5], [6, 7]]
-
-    asyncio.run(run())
-
-
 def test_texts_of_about_the_same_length_share_a_batch_and_long_ones_do_not():
     """The text that has waited longest is always computed next."""
     lengths = {1: 50, 2: 50, 3: 10, 4: 60, 5: 200, 6: 70, 7: 12, 8: 210, 9: 61}
@@ -86,16 +70,6 @@ def test_idle_workers_share_what_waits():
             for _ in range(3):
                 assert await asyncio.gather(batcher.submit([1]), batcher.submit([2])) == [[2], [4]]
         assert sorted(gate.batches) == [[1]] * 3 + [[2]] * 3
-
-    asyncio.run(run())
-
-
-def test_a_lone_request_does_not_wait_for_others():
-    async def run() -> None:
-        gate = Gate()
-        async with Batcher(gate, workers=2, most_texts=8, most_waiting=8, length_of=one) as batcher:
-            assert await batcher.submit([3]) == [6]
-        assert gate.batches == [[3]]
 
     asyncio.run(run())
 
@@ -146,18 +120,5 @@ def test_a_request_whose_client_has_left_is_not_computed():
             gate.open()
             assert await first == [2] and await stays == [8]
         assert gate.batches == [[1], [4]]
-
-    asyncio.run(run())
-
-
-def test_batches_of_several_workers_run_at_the_same_time():
-    async def run() -> None:
-        gate = Gate(is_open=False)
-        async with Batcher(gate, workers=2, most_texts=1, most_waiting=10, length_of=one) as batcher:
-            task = asyncio.create_task(batcher.submit([1, 2]))
-            for _ in range(2):  # both have started before either has ended
-                await asyncio.to_thread(gate.started.acquire)
-            gate.open()
-            assert await task == [2, 4]
 
     asyncio.run(run())

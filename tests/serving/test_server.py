@@ -43,9 +43,7 @@ def server(made, tmp_path_factory) -> Iterator[Server]:
 
 @slow
 def test_answers_are_those_of_predict(made, server, tmp_path):
-    assert server.first == f"serving {made.onnx}: classification (bad, good, ü, so-so), 20 tokens, 2 workers\n" or (
-        " workers\n" in server.first
-    )
+    assert server.first.startswith(f"serving {made.onnx}: classification (bad, good, ü, so-so), 20 tokens, ")
     done = files.run(tmp_path, "predict", str(made.onnx), *TEXTS)
     expected = [json.loads(line) for line in done.stdout.splitlines()]
     for own, theirs in zip(server.answers(TEXTS), expected, strict=True):
@@ -128,7 +126,7 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
             assert found == status, (body[:40], text)
             assert text.count("\n") == 1 and text.endswith("}\n") and (status == 200 or len(text) < 500)
     assert server.ask(b"{}", "/nowhere")[0] == 404
-    assert server.ask(b"{}", "/health")[0] == 405
+    assert server.ask(b"{}", "/predict/")[0] == 404 and server.ask(b"{}", "/health")[0] == 405
     assert server.metric("process_resident_memory_bytes") - before < MOST_BYTES
     assert len(server.answers(TEXTS)) == 3  # it still answers
 
@@ -136,11 +134,9 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
 @slow
 def test_a_full_queue_is_429(made, tmp_path):
     server = Server(tmp_path, str(made.onnx), "--max-waiting=2", "--workers=1", "--batch=1")
-    status, text = server.ask(b'{"texts": ["a", "b", "c"]}')  # at any time
-    assert (status, json.loads(text)) == (
-        422,
-        {"error": "3 texts do not fit into a queue of 2; send several requests"},
-    )
+    status, text = server.ask(b'{"texts": ["a", "b", "c"]}')  # at any time: not told to try again
+    error = {"error": "3 texts do not fit into a queue of 2; send several requests"}
+    assert (status, json.loads(text)) == (422, error)
     found: set[int] = set()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         while 429 not in found:  # all come at once, sooner or later
@@ -253,13 +249,6 @@ def test_more_connections_than_files_are_refused_in_one_line_each(made, tmp_path
     flags = ("--max-connections=999999999", "--port=0")
     done = files.run(tmp_path, "serve", str(made.onnx), *flags)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "open files, and this process may" in done.stderr
-
-
-@slow
-def test_there_are_no_other_addresses(server):
-    assert server.ask(b"{}", "/predict/")[0] == 404
-    answer = server.raw(b"PUT /predict HTTP/1.1\r\nHost: a\r\n\r\n").lower()
-    assert answer.startswith(b"http/1.1 405 ") and b"\r\nallow: post\r\n" in answer
 
 
 def test_work_for_a_client_that_leaves_is_cancelled():
