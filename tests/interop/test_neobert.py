@@ -1,8 +1,6 @@
 """NeoBERT against golden values of the authors' code (`golden_neobert.py`): values, gradients, bytes and settings."""
 
-import dataclasses
 import functools
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,12 +11,10 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
-from bertjax.interop import families, foreign_settings, huggingface, names, tokenizers, weights
+from bertjax.interop import families, huggingface, names, tokenizers, weights
 from bertjax.interop.outputs import reading_of, values
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import masked_lm_head
-from bertjax.models.presets import PRESETS
-from bertjax.runtime.errors import UserError
 from tests.interop import models
 
 FAMILY = families.of_config({"model_type": "neobert"})
@@ -126,60 +122,3 @@ def test_an_encoder_alone_is_that_of_eurobert_which_needs_no_code(tmp_path):
     assert config["architectures"] == ["EuroBertModel"] and "auto_map" not in config
     back, _ = huggingface.read(tmp_path / "ours")
     np.testing.assert_array_equal(values(back, reading_of(back), batch())["last_hidden_state"], expected)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["NeoBERTLMHead", "NeoBERTForSequenceClassification"])
-def test_the_file_for_onnx_computes_the_same(tmp_path, architecture):
-    if not all(importlib.util.find_spec(name) for name in ("torch", "onnxscript", "onnxruntime")):
-        pytest.skip("ONNX needs the extra [onnx]")
-    if not hasattr(pytest.importorskip("transformers"), "EuroBertConfig"):
-        pytest.skip("transformers 4 has no EuroBERT")
-    from bertjax.interop import onnx
-
-    notes = onnx.write(tmp_path / "model.onnx", huggingface.read(make(tmp_path / "theirs", architecture))[0])
-    assert notes[1].startswith("checked: onnxruntime and bertjax differ by ")
-
-
-@pytest.mark.parametrize(
-    "settings, complaint",
-    [
-        ({"rope": False}, "config.json has rope=False; bertjax's NeoBERT computes True only"),
-        ({"rms_norm": False}, "config.json has rms_norm=False; bertjax's NeoBERT computes True only"),
-        ({"ngpt": True}, "config.json has ngpt=True; bertjax's NeoBERT computes False only"),
-        ({"hidden_act": "gelu"}, "config.json has hidden_act='gelu'; bertjax's NeoBERT computes 'SwiGLU' only"),
-        ({"dim_head": 16}, "config.json has dim_head=16; bertjax's NeoBERT computes hidden_size / .* = 8 only"),
-        ({"intermediate_size": "20"}, "config.json has intermediate_size='20', which is not a whole number"),
-    ],
-)
-def test_settings_that_are_not_computed_are_refused(settings, complaint):
-    assert FAMILY.encoder_config(CONFIG | {"hidden_act": "swiglu"}).feedforward == 16
-    config = CONFIG | settings
-    foreign_settings.notes_of_config(config, FAMILY.settings_read)
-    with pytest.raises(UserError, match=f"^{complaint}"):
-        FAMILY.encoder_config(config)
-
-
-@pytest.mark.parametrize(
-    "settings, complaint",
-    [
-        ({"feedforward": 20}, "model.feedforward=20, and NeoBERT's is a multiple of 8"),
-        ({"block.rotary_base": 5000.0}, "model.block.rotary_base=5000.0, and transformers' NeoBERT computes 10000.0"),
-        ({"block.key_value_heads": 1}, "model.block.key_value_heads=1, and transformers' NeoBERT computes 0 only"),
-    ],
-)
-def test_models_that_it_does_not_compute_are_refused(settings, complaint):
-    encoder = dataclasses.replace(FAMILY.encoder_config(CONFIG)).replace(settings)
-    assert [line for line in FAMILY.refusals(encoder, 0) if complaint in line]
-
-
-def test_published_settings_give_the_preset():
-    """Their `config.json`, but for leftovers of its training."""
-    config = CONFIG | {"hidden_size": 768, "num_hidden_layers": 28, "num_attention_heads": 12, "dim_head": 64}
-    config |= {"intermediate_size": 3072, "max_length": 4096, "vocab_size": 30522, "classifier_init_range": 0.02}
-    config |= {"kwargs": {"trust_remote_code": True}, "trust_remote_code": True, "decoder_init_range": 0.02}
-    config |= {"pretrained_model_name_or_path": "google-bert/bert-base-uncased", "embedding_init_range": 0.02}
-    assert foreign_settings.notes_of_config(config, FAMILY.settings_read) == []
-    expected = dataclasses.replace(PRESETS["neobert"], vocab_size=30522)
-    assert FAMILY.encoder_config(config) == expected and not FAMILY.refusals(expected, 0)
-    assert FAMILY.settings(expected, "NeoBERTLMHead")["intermediate_size"] == 3072

@@ -12,7 +12,7 @@ from bertjax.config import export
 from bertjax.inference.embed import Embed
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import huggingface, onnx, onnx_metadata, weights
+from bertjax.interop import huggingface, onnx, onnx_metadata
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests.interop import models
@@ -45,16 +45,6 @@ def test_every_file_and_use_has_the_length_of_the_training(tokens, tmp_path, ter
         assert own.lengths == (12 * group, 12)
         assert Embed(own).seq_len == 12 and (group > 1 or FineTuned(own).seq_len == 12)
         assert own.settings["stages"][-1]["seq_len"] == 12 * group, "the rows of an evaluation"
-
-
-def test_the_labels_of_config_json_are_those_of_predictions(tokens, tmp_path):
-    huggingface.write(tmp_path, models.fine_tuned("classification", tokens))
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["id2label"] == {"0": "bad", "1": "good", "2": "ü, so-so"}
-    assert config["label2id"] == {"bad": 0, "good": 1, "ü, so-so": 2}
-    assert config["problem_type"] == "single_label_classification"
-    [prediction] = Predictor(huggingface.read(tmp_path)[0]).predict(["abd ace"])
-    assert list(prediction["probabilities"]) == ["bad", "good", "ü, so-so"]
 
 
 @pytest.mark.parametrize("kind", models.STEMS)
@@ -169,17 +159,6 @@ def test_a_cross_encoder_of_one_label_keeps_its_activation(tokens, tmp_path, set
     assert huggingface.read(tmp_path / "back")[0].settings == model.settings
 
 
-def test_a_pooler_that_the_head_does_not_read_is_left_out(tokens, tmp_path):
-    """Older versions of transformers wrote one with every class."""
-    huggingface.write(tmp_path, models.fine_tuned("tagging", tokens))
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    width = len(tensors["bert.embeddings.LayerNorm.bias"])
-    pooler = {"bert.pooler.dense.weight": np.ones((width, width)), "bert.pooler.dense.bias": np.ones(width)}
-    pooler = {name: tensor.astype(np.float32) for name, tensor in pooler.items()}
-    weights.write(tmp_path / "model.safetensors", tensors | pooler)
-    assert "pooler" not in huggingface.read(tmp_path)[0].params["encoder"]
-
-
 def test_the_last_token_as_the_summary_of_an_xlnet_is_refused(tokens, tmp_path):
     huggingface.write(tmp_path, models.fine_tuned("classification", tokens, "xlnet"))
     config = json.loads((tmp_path / "config.json").read_text())
@@ -220,10 +199,9 @@ def test_encoder_only_of_a_head_that_no_other_library_knows(tokens, tmp_path, ca
     export.write(tmp_path / "ours", original)
     flags = [f"--from={tmp_path / 'ours'}", f"--to={tmp_path / 'theirs'}"]
     assert command_line.exit_code_of(lambda: convert.main(flags)) == 2 and not (tmp_path / "theirs").exists()
-    assert "add --encoder-only" in capsys.readouterr().err
+    assert "no name for: heads/left/bias; add --encoder-only" in capsys.readouterr().err
     assert command_line.exit_code_of(lambda: convert.main([*flags, "--encoder-only"])) == 0
     assert "heads and pooler not converted" in capsys.readouterr().out
-    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["architectures"] == ["BertModel"]
 
 
 @pytest.mark.parametrize("threshold, count", [(0.5, 0), (0.3, 1)])

@@ -54,14 +54,6 @@ def test_every_line_of_the_embedded_corpora_has_the_same_ids(trained, tmp_path, 
         assert [encoding.ids for encoding in theirs.encode_batch_fast(lines, add_special_tokens=False)] == expected
 
 
-@pytest.mark.parametrize("corpus", CORPORA)
-def test_every_line_has_the_same_ids_with_the_vocabulary_that_a_run_trains(tmp_path, corpus):
-    lines = lines_of(corpus)
-    tokens = tokenizer.train([line for line in lines if line], TokenizerConfig())
-    encodings = opened(tokens, tmp_path / "hf").encode_batch_fast(lines, add_special_tokens=False)
-    assert [encoding.ids for encoding in encodings] == tokens.encode(lines)
-
-
 @pytest.fixture(scope="module")
 def described(trained):
     """The SentencePiece kinds in the tokenizers library, without symbols, so that their spelling is read as text."""
@@ -103,6 +95,18 @@ def test_a_round_trip_restores_the_tokenizer(trained, tmp_path, kind, normalizer
     assert restored.encode(texts) == tokens.encode(texts)
     inside = kind in SENTENCEPIECE_KINDS and normalizer == "nfkc"  # the model brings it along
     assert restored == (SentencePieceTokenizer(tokens.model, "model") if inside else tokens)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_tokenizer_gives_the_same_ids(trained, tmp_path, kind):
+    transformers = pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
+    tokens, texts = trained[kind, "nfc"], [text for corpus in CORPORA for text in lines_of(corpus, 5) if text]
+    tokenizers.write(tmp_path, tokens, longest=64)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert (theirs.model_max_length, theirs.mask_token_id, theirs.pad_token_id) == (64, tokens.mask_id, tokens.pad_id)
+    assert len(theirs) == theirs.vocab_size == tokens.vocab_size
+    assert theirs(texts)["input_ids"] == [[tokens.cls_id, *ids, tokens.sep_id] for ids in tokens.encode(texts)]
+    assert set(theirs("a", "b")) == {"input_ids", "token_type_ids", "attention_mask"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
