@@ -5,9 +5,9 @@ from pathlib import Path
 
 from bertjax.config.opening import SavedModel
 from bertjax.data.text.augmentation import MASK, Augmentation
+from bertjax.inference.fill import Refill
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.records import read_file
-from bertjax.inference.refill import Refill
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, say

@@ -16,7 +16,6 @@ from bertjax.interop import (
     huggingface,
     onnx,
     onnx_int8,
-    onnx_metadata,
     sentence_transformers,
     task_heads,
 )
@@ -93,7 +92,7 @@ def run(
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")
     if score:  # before PyTorch exports the model
-        evaluate.read(onnx_metadata.description_of(model), score)
+        evaluate.read(onnx.description_of(model), score)
     compare = functools.partial(latency.compared, path=score) if score else lambda whole, small: []
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)

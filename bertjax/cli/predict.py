@@ -8,14 +8,12 @@ import numpy as np
 
 from bertjax.cli import unfinished
 from bertjax.config.opening import SavedModel
-from bertjax.data.labeled.base import Record
-from bertjax.inference.base import Pipeline
 from bertjax.inference.embed import Embed
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
 from bertjax.inference.progress import bar
-from bertjax.inference.records import CUT_FEWER, read_lines, readable_text, records_of, single_field
+from bertjax.inference.records import CUT_FEWER, readable_text, requested
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, json_text, say
 
@@ -92,22 +90,6 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
 
 def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
     return readable_text(prediction, fields, readable) if readable else json_text(prediction)
-
-
-def _records(texts: list[str], file: str, pipeline: Pipeline) -> list[Record]:
-    if texts and file:
-        raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
-    if texts:
-        return records_of(texts, single_field(pipeline.fields))
-    if file:
-        records = pipeline.read(file)
-        if not records:
-            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
-        return records
-    # Without this line, a command that waits for input seems to hang.
-    if sys.stdin.isatty():
-        say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
-    return read_lines(sys.stdin.buffer, "stdin", single_field(pipeline.fields))
 
 
 def _layers(text: str, last: int) -> tuple[int, ...]:
@@ -224,7 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     pipeline = predictor.pipeline(kind, **options)
     if isinstance(pipeline, FineTuned):
         say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
-    request = predictor.request(pipeline, _records(args.texts, args.file, pipeline))
+    request = predictor.request(pipeline, requested(args.texts, args.file, pipeline.fields, pipeline.read))
     readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
     as_column = isinstance(pipeline, FineTuned) and not args.json and not args.out.endswith(_JSON)
     source = args.file if as_column else ""

@@ -14,7 +14,7 @@ from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
-from bertjax.inference.records import read_file
+from bertjax.inference.records import read_file, with_best
 from bertjax.objectives.base import Objective
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
@@ -127,10 +127,7 @@ class FineTuned(Pipeline):
             return predictions
         if not all(isinstance(record.get("probabilities"), dict) for record in predictions):
             raise UserError(f"top={self.top} has no effect on a model without probabilities of classes; leave it out")
-        return [record | {"probabilities": self._best(record["probabilities"])} for record in predictions]
-
-    def _best(self, probabilities: dict[str, float]) -> dict[str, float]:
-        return dict(sorted(probabilities.items(), key=lambda pair: -pair[1])[: self.top])
+        return [with_best(record, self.top) for record in predictions]
 
     def _fields_of(self, record: Record) -> tuple[str, ...]:
         return (self.list_field,) if self.list_field and self.list_field in record else self.fields

@@ -17,8 +17,7 @@ from bertjax.data.batch import Draw
 from bertjax.data.framing import Ids, special_tokens
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.inference.base import Pipeline, config_of
-from bertjax.inference.masked import MaskedPipeline
-from bertjax.inference.views import MaskedViews
+from bertjax.inference.masked import MaskedPipeline, MaskedViews
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.causal import CausalLM

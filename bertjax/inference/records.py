@@ -1,7 +1,8 @@
 """Records to predict, from a list of texts, a file or a stream, with the place of each, and answers as text."""
 
 import json
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from bertjax.data.labeled import json_objects, tables
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
-from bertjax.runtime.errors import UserError, printable
+from bertjax.runtime.errors import UserError, printable, say
 
 # What a command adds to the number of texts that were cut.
 CUT_FEWER = "; a larger stages.0.seq_len in training cuts fewer"
@@ -106,6 +107,38 @@ def _check_no_blanks(rows: Sequence[Record], fields: Sequence[str]) -> None:
         (where, field), count = blank[0], len({place for place, _ in blank})
         counts = f"{count:,} of {len(rows):,} rows have a blank text"
         raise UserError(f"{where}: {field!r} is blank ({counts}); fill the cells, or delete these rows")
+
+
+def requested(texts: list[str], file: str, fields: Sequence[str], read: Callable[[str], list[Record]]) -> list[Record]:
+    """Return the records of a command: sentences, a file, or stdin without either.
+
+    Args:
+      texts: the sentences.
+      file: path of the file; empty for none.
+      fields: fields that the model reads.
+      read: returns the records of a file.
+
+    Raises:
+      UserError: there are both or nothing, or a record is bad.
+    """
+    if texts and file:
+        raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
+    if texts:
+        return records_of(texts, single_field(fields))
+    if file:
+        if not (records := read(file)):
+            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
+        return records
+    # Without this line, a command that waits for input seems to hang.
+    if sys.stdin.isatty():
+        say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
+    return read_lines(sys.stdin.buffer, "stdin", single_field(fields))
+
+
+def with_best(answer: dict[str, Any], top: int) -> dict[str, Any]:
+    """Return an answer with the `top` most probable classes only, best first."""
+    best = sorted(answer["probabilities"].items(), key=lambda pair: -pair[1])[:top]
+    return answer | {"probabilities": dict(best)}
 
 
 def single_field(fields: Sequence[str]) -> str:

@@ -28,6 +28,8 @@ KEYS = {
     "norm_epsilon": "layer_norm_eps",
     "init_stddev": "initializer_range",
 }
+# The same without a table of segments.
+KEYS_WITHOUT_SEGMENTS = {ours: theirs for ours, theirs in KEYS.items() if ours != "embeddings.segments"}
 FIXED = {"position_embedding_type": "absolute"}
 
 _MASKED_LM = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")

@@ -9,7 +9,8 @@ Published files also hold tensors that no class reads: their head on replaced to
 """
 
 from bertjax.interop import names
-from bertjax.interop.family import MLM, POOLER, RTD, Family
+from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
+from bertjax.interop.family import MLM, POOLER, RTD, Family, Fixed
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
@@ -28,36 +29,14 @@ _LEGACY = {
     )
 }
 _BUCKETS, _LARGEST, _LONGEST = "position_buckets", "max_relative_positions", "max_position_embeddings"
-# {key: (the only value that bertjax computes, the default in transformers)}
-_COMPUTED = {
-    "relative_attention": (True, False),
-    "position_biased_input": (False, True),
-    "share_att_key": (True, False),
-    "norm_rel_ebd": ("layer_norm", "none"),
-}
 _TERMS = "pos_att_type"
-# {key: the setting of the width that it has to equal}
-_WIDTHS = {"embedding_size": "width", "pooler_hidden_size": "width", "attention_head_size": "head_channels"}
 # Keys that do not change the function: dropout in heads, and a convolution's that is not there.
 _HARMLESS = frozenset("legacy pooler_dropout cls_dropout conv_act conv_groups".split())
 _POOLER = {"pooler_hidden_act": ("gelu", "gelu")}
 
 
 class _Deberta(Family):
-    @property
-    def root(self):
-        return "deberta."
-
-    @property
-    def settings_read(self):
-        return super().settings_read | _HARMLESS | {*_COMPUTED, *_WIDTHS, _TERMS}
-
     def encoder_config(self, config):
-        for key, (value, default) in _COMPUTED.items():
-            if (other := config.get(key, default)) != value:
-                raise UserError(
-                    f"config.json has {key}={quoted(other)}; bertjax's {self.title} computes {value!r} only"
-                )
         terms = config.get(_TERMS) or ()
         if sorted(terms.lower().split("|") if isinstance(terms, str) else terms) != ["c2p", "p2c"]:
             raise UserError(f"config.json has {_TERMS}={quoted(terms)}; bertjax's {self.title} computes 'p2c|c2p' only")
@@ -69,17 +48,10 @@ class _Deberta(Family):
         largest = config.get(_LARGEST, -1)
         if not isinstance(largest, int) or largest < 1:
             largest = config.get(_LONGEST, self.defaults.max_positions)
-        encoder = super().encoder_config({**config, _LARGEST: largest})
-        for key, name in _WIDTHS.items():
-            expected = getattr(encoder, name)
-            if (width := config.get(key)) not in (None, expected):
-                raise UserError(
-                    f"config.json has {key}={quoted(width)}; bertjax's {self.title} computes {expected} only"
-                )
-        return encoder
+        return super().encoder_config({**config, _LARGEST: largest})
 
     def settings(self, encoder, architecture):
-        settings = super().settings(encoder, architecture) | {key: value for key, (value, _) in _COMPUTED.items()}
+        settings = super().settings(encoder, architecture)
         # The decoder is always tied. With the setting, transformers 4 would tie the dense layer before it instead.
         return settings | {_TERMS: ["p2c", "c2p"], "legacy": False, "tie_word_embeddings": False}
 
@@ -121,21 +93,8 @@ FAMILY = _Deberta(
         sequence=TaskHead(SEQUENCE, "classifier", "pooler.dense", _POOLER),
         choice=TaskHead(CHOICES, "classifier", "pooler.dense", _POOLER),
     ),
-    keys={
-        "vocab_size": "vocab_size",
-        "layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "feedforward": "intermediate_size",
-        "activation": "hidden_act",
-        "max_positions": _LONGEST,
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "norm_epsilon": "layer_norm_eps",
-        "init_stddev": "initializer_range",
-        "block.buckets": _BUCKETS,
-        "block.max_distance": _LARGEST,
-    },
+    keys=KEYS_WITHOUT_SEGMENTS
+    | {"activation": "hidden_act", "block.buckets": _BUCKETS, "block.max_distance": _LARGEST},
     defaults=EncoderConfig(
         vocab_size=128100,
         layers=24,
@@ -147,7 +106,17 @@ FAMILY = _Deberta(
         norm_epsilon=1e-7,
         pooler_activation="gelu",
     ),
-    fixed={"type_vocab_size": 0, "conv_kernel_size": 0},
+    fixed={
+        "type_vocab_size": 0,
+        "conv_kernel_size": 0,
+        "relative_attention": Fixed(True, absent=False),
+        "position_biased_input": Fixed(False, absent=True),
+        "share_att_key": Fixed(True, absent=False),
+        "norm_rel_ebd": Fixed("layer_norm", absent="none"),
+    },
+    derived={"embedding_size": "width", "pooler_hidden_size": "width", "attention_head_size": "head_channels"},
+    further=_HARMLESS | {_TERMS},
+    prefix="deberta.",
     tied={
         f"{_LEGACY_HEAD}.decoder.weight": "deberta.embeddings.word_embeddings.weight",
         f"{_LEGACY_HEAD}.decoder.bias": f"{_LEGACY_HEAD}.bias",

@@ -6,6 +6,7 @@ initialized: the checkpoint contains the table either way.
 """
 
 from bertjax.interop import names
+from bertjax.interop.bert import KEYS
 from bertjax.interop.family import MLM, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
@@ -36,16 +37,14 @@ FAMILY = Family(
         sequence=TaskHead(SEQUENCE, "classifier", "pre_classifier"),
         choice=TaskHead(CHOICES, "classifier", "pre_classifier"),
     ),
-    keys={
-        "vocab_size": "vocab_size",
+    keys={name: KEYS[name] for name in ("vocab_size", "max_positions", "init_stddev")}
+    | {
         "layers": "n_layers",
         "width": "dim",
         "heads": "n_heads",
         "feedforward": "hidden_dim",
-        "max_positions": "max_position_embeddings",
         "dropout": "dropout",
         "attention_dropout": "attention_dropout",
-        "init_stddev": "initializer_range",
         "activation": "activation",
     },
     defaults=EncoderConfig(vocab_size=30522, layers=6, embeddings=BertEmbeddings(segments=0), pooler_activation="relu"),

@@ -5,10 +5,12 @@ of the authors (`auto_map`) that computes the same. The classes are new in trans
 """
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from bertjax.interop import names
-from bertjax.interop.family import MLM, Family
-from bertjax.interop.rotary_settings import base_of
+from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
+from bertjax.interop.family import MLM, Family, Fixed
 from bertjax.interop.task_heads import (
     CLASSIFICATION,
     CLS,
@@ -31,14 +33,6 @@ _HARMLESS = frozenset("auto_map pretraining_tp bos_token eos_token pad_token mas
 
 
 class EuroBert(Family):
-    @property
-    def root(self):
-        return "model."
-
-    @property
-    def settings_read(self):
-        return super().settings_read | _HARMLESS | {"head_dim", "rope_parameters", "rope_scaling"}
-
     def names(self, encoder, parts):
         # None of its dense layers below the heads has a bias, and RMS norms never have.
         heads = {f"heads/{part}" for part in parts & self.task_heads.keys()}
@@ -53,13 +47,7 @@ class EuroBert(Family):
         key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
         config = {**config, **base_of(config.get(key), "rope_theta", key)}
         # null, like a missing key, means one head of keys and values per head of queries, which is 0 in bertjax.
-        encoder = super().encoder_config(config | {"num_key_value_heads": config.get("num_key_value_heads") or 0})
-        if (channels := config.get("head_dim")) not in (None, encoder.head_channels):
-            raise UserError(
-                f"config.json has head_dim={quoted(channels)}; bertjax's {self.title} computes hidden_size / "
-                f"num_attention_heads = {encoder.head_channels} only"
-            )
-        return encoder
+        return super().encoder_config(config | {"num_key_value_heads": config.get("num_key_value_heads") or 0})
 
     def settings(self, encoder, architecture):
         return super().settings(encoder, architecture) | {
@@ -119,17 +107,11 @@ FAMILY = EuroBert(
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
     task_heads=dict.fromkeys((CLASSIFICATION, MULTI_LABEL, REGRESSION), _SEQUENCE_HEAD)
     | {TAGGING: TaskHead(TOKENS, "classifier")},
-    keys={
-        "vocab_size": "vocab_size",
-        "layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "feedforward": "intermediate_size",
-        "max_positions": "max_position_embeddings",
+    keys=KEYS_WITHOUT_SEGMENTS
+    | {
         "dropout": "hidden_dropout",  # of the authors' code; transformers has none
         "attention_dropout": "attention_dropout",
         "norm_epsilon": "rms_norm_eps",
-        "init_stddev": "initializer_range",
         "block.key_value_heads": "num_key_value_heads",
         "block.rotary_base": "rope_theta",
     },
@@ -142,10 +124,56 @@ FAMILY = EuroBert(
         attention_dropout=0.0,
         norm_epsilon=1e-5,
     ),
-    fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False},
-    decoder_settings=frozenset({"tie_word_embeddings"}),
+    fixed={
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": Fixed(False, absent=False, is_of_decoder=True),
+    },
+    derived={"head_dim": "head_channels"},
+    further=_HARMLESS | {"rope_parameters", "rope_scaling"},
+    prefix="model.",
     tied={},
     masking_rate=0.5,
     has_flax=False,
     since="5.3",
 )
+
+
+_UNSCALED = {"rope_type": "default", "type": "default", "factor": 1.0, "partial_rotary_factor": 1.0}
+# Only scaled types read it.
+_UNREAD = "original_max_position_embeddings"
+
+
+def table_of(parameters: Any, name: str = "rope_parameters") -> Mapping[str, Any]:
+    """Return `rope_parameters`, or its entry for a kind of layer, as a mapping; null is an empty one.
+
+    Args:
+      parameters: the value.
+      name: its key, for the message; `rope_scaling` in transformers 4.
+
+    Raises:
+      UserError: it is neither.
+    """
+    if not isinstance(parameters, Mapping | None):
+        raise UserError(
+            f"config.json has {name} with {quoted(parameters)} in place of a table; download the file again"
+        )
+    return parameters or {}
+
+
+def base_of(parameters: Any, key: str, name: str = "rope_parameters") -> dict[str, float]:
+    """Return {key: base} of `rope_parameters`, or of its entry for a kind of layer; empty if it has no base.
+
+    Args:
+      parameters, name: see `table_of`.
+      key: name of the base in the result.
+
+    Raises:
+      UserError: rotations are scaled, or see `table_of`.
+    """
+    parameters = table_of(parameters, name)
+    neutral = {name: parameters.get(name) for name in ("rope_theta", _UNREAD)} | _UNSCALED
+    if scaled := {name: value for name, value in parameters.items() if value not in (None, neutral.get(name))}:
+        raise UserError(f"config.json has {name} with {quoted(scaled)}; bertjax's rotary positions are not scaled")
+    return {key: parameters["rope_theta"]} if "rope_theta" in parameters else {}

@@ -8,7 +8,7 @@ import functools
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,20 @@ _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 Flat = dict[str, np.ndarray]
 
 
+class Fixed(NamedTuple):
+    """A setting of `config.json` of which bertjax computes one value.
+
+    Attributes:
+      value: the value.
+      absent: the default in transformers, which a missing key means.
+      is_of_decoder: whether only the decoder of a masked-LM head reads it.
+    """
+
+    value: Any
+    absent: Any
+    is_of_decoder: bool = False
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Family:
     """One model family in transformers.
@@ -53,9 +67,11 @@ class Family:
       task_heads: fine-tuned heads by their names in bertjax.
       keys: key in `config.json` for each setting of the encoder, by dotted name (`block.inner_width`).
       defaults: default settings in transformers. A field without a key is constant in the family.
-      fixed: other keys that change the computed function, with the only value that bertjax computes. It is also the
-        default in transformers.
-      decoder_settings: those of `fixed` that only the decoder of a masked-LM head reads.
+      fixed: other keys that change the computed function, with the only value that bertjax computes: a `Fixed`, or a
+        value that is also the default in transformers.
+      derived: keys whose value must equal a property of the encoder, such as `head_channels`.
+      further: keys that a subclass reads, or that do not change the function.
+      prefix: start of the encoder's tensor names, if it is not `model_type`.
       tied: {copy: original} of shared tensors; some versions of transformers write both.
       masking_rate: share of tokens that the paper predicts in masked language modeling.
       has_flax: whether transformers 4.57 also has the family in Flax.
@@ -78,8 +94,10 @@ class Family:
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
     tied: Mapping[str, str]
+    derived: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    further: frozenset[str] = frozenset()
+    prefix: str = ""
     masking_rate: float = 0.15
-    decoder_settings: frozenset[str] = frozenset()
     has_flax: bool = True
     code: str = ""
     since: str = ""
@@ -89,7 +107,17 @@ class Family:
     @property
     def root(self) -> str:
         """Prefix of the encoder's tensor names; a checkpoint without heads omits it."""
-        return f"{self.model_type}."
+        return self.prefix or f"{self.model_type}."
+
+    @functools.cached_property
+    def _fixed(self) -> dict[str, Fixed]:
+        plain = _PLAIN | dict(self.fixed)
+        return {key: value if isinstance(value, Fixed) else Fixed(value, value) for key, value in plain.items()}
+
+    @property
+    def decoder_settings(self) -> set[str]:
+        """Keys of `config.json` that only the decoder of a masked-LM head reads."""
+        return {key for key, fixed in self._fixed.items() if fixed.is_of_decoder}
 
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
         """Return the name table for an encoder with these parts."""
@@ -233,19 +261,27 @@ class Family:
         Raises:
           UserError: bertjax's encoder cannot compute it, or the file is damaged.
         """
-        for key, fixed in (_PLAIN | dict(self.fixed)).items():
-            if (value := config.get(key) or fixed) != fixed:  # null, like a missing key, means the default
-                remedy = f"; {ENCODER_ONLY}" if key in self.decoder_settings else ""
-                raise UserError(
-                    f"config.json has {key}={value!r}; bertjax's {self.title} computes {fixed!r} only{remedy}"
-                )
+        for key, fixed in self._fixed.items():
+            value = config.get(key)
+            value = fixed.absent if value is None else value  # null, like a missing key, means the default
+            self._check(key, value, fixed.value, f"; {ENCODER_ONLY}" if fixed.is_of_decoder else "")
         settings, defaults = {}, self.defaults.settings()
         for ours, theirs in self.keys.items():
             default = defaults[ours]
             settings[ours] = self._activation(config) if ours == "activation" else number(config, theirs, default)
         if settings.get("embeddings.width") == settings["width"]:
             settings["embeddings.width"] = 0
-        return self.defaults.replace(settings)
+        encoder = self.defaults.replace(settings)
+        for key, name in self.derived.items():
+            if (value := config.get(key)) is not None:
+                self._check(key, value, getattr(encoder, name))
+        return encoder
+
+    def _check(self, key: str, value: Any, computed: Any, remedy: str = "") -> None:
+        if value != computed:
+            raise UserError(
+                f"config.json has {key}={quoted(value)}; bertjax's {self.title} computes {computed!r} only{remedy}"
+            )
 
     def _activation(self, config: Mapping[str, Any]) -> str:
         key = self.keys["activation"]
@@ -262,7 +298,7 @@ class Family:
         settings = encoder.settings() | written
         sizes = {theirs: settings[ours] for ours, theirs in self.keys.items()}
         kind = {"architectures": [architecture], "model_type": self.model_type}
-        return kind | sizes | dict(self.fixed)
+        return kind | sizes | {key: self._fixed[key].value for key in self.fixed}
 
     def symbols(self, tokenizer: Tokenizer) -> dict[str, int]:
         """Return the ids of special tokens in `config.json`."""
@@ -288,7 +324,7 @@ class Family:
     def settings_read(self) -> set[str]:
         """Keys of `config.json` that the encoder or a head uses."""
         heads = itertools.chain.from_iterable((*head.settings, head.pooling) for head in self.task_heads.values())
-        return {*self.keys.values(), *self.fixed, *_PLAIN, *heads}
+        return {*self.keys.values(), *self._fixed, *self.derived, *self.further, *heads}
 
     def task_head(self, term: str, tokenizer: Tokenizer) -> TaskHead:
         """Return a fine-tuned head; XLNet's depends on where the tokenizer puts [CLS]."""

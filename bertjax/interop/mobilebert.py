@@ -63,15 +63,7 @@ class _MobileBert(Family):
             )
         return lines
 
-    @property
-    def settings_read(self):
-        own = {"use_bottleneck", "trigram_input", "use_bottleneck_attention", "key_query_shared_bottleneck"}
-        return super().settings_read | own
-
     def encoder_config(self, config):
-        for key in ("use_bottleneck", "trigram_input"):
-            if (value := config.get(key, True)) is not True:
-                raise UserError(f"config.json has {key}={value!r}; bertjax's {self.title} computes True only")
         reads = (config.get("use_bottleneck_attention", False), config.get("key_query_shared_bottleneck", True))
         if reads not in _BOTTLENECKED:
             raise UserError(
@@ -145,7 +137,8 @@ FAMILY = _MobileBert(
         "block.normalization": "normalization_type",
     },
     defaults=dataclasses.replace(PRESETS["mobilebert"], vocab_size=30522),
-    fixed={},
+    fixed={"use_bottleneck": True, "trigram_input": True},
+    further=frozenset({"use_bottleneck_attention", "key_query_shared_bottleneck"}),
     tied={
         "cls.predictions.decoder.weight": "mobilebert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

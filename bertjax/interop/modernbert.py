@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from bertjax.interop import names
+from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
+from bertjax.interop.eurobert import base_of, table_of
 from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
-from bertjax.interop.rotary_settings import base_of, table_of
 from bertjax.interop.task_heads import CHOICES, CLS, MEAN, SEQUENCE, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -39,21 +40,11 @@ _READ = ("classifier_activation", "layer_types", "rope_parameters", "sliding_win
 
 
 class _ModernBert(Family):
-    @property
-    def root(self):
-        return "model."
-
-    @property
-    def settings_read(self):
-        return super().settings_read | _HARMLESS | {*_BIASES, *_READ}
-
     def names(self, encoder, parts):
         return tuple(name for name in super().names(encoder, parts) if encoder.has_biases or not _is_optional(name))
 
     def encoder_config(self, config):
         config = _in_keys_of_transformers_4(config)
-        if config.get("decoder_bias", True) is not True:
-            raise UserError(f"config.json has decoder_bias={quoted(config['decoder_bias'])}; bertjax's decoder has one")
         biases = {key: config.get(key, False) for key in _BIASES}
         if len({*map(str, biases.values())}) > 1:
             listed = ", ".join(f"{key}={quoted(value)}" for key, value in biases.items())
@@ -192,18 +183,12 @@ FAMILY = _ModernBert(
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
     # Every class has `ModernBertPredictionHead` and `classifier`, those on tokens too.
     task_heads={term: dataclasses.replace(_SEQUENCE, suffix=head.suffix) for term, head in _HEADS.items()},
-    keys={
-        "vocab_size": "vocab_size",
-        "layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "feedforward": "intermediate_size",
+    keys=KEYS_WITHOUT_SEGMENTS
+    | {
         "activation": "hidden_activation",
-        "max_positions": "max_position_embeddings",
         "dropout": "embedding_dropout",
         "attention_dropout": "attention_dropout",
         "norm_epsilon": "norm_eps",
-        "init_stddev": "initializer_range",
         "block.rotary_base": "global_rope_theta",
         "block.local_rotary_base": "local_rope_theta",
         "block.window": "local_attention",
@@ -222,6 +207,8 @@ FAMILY = _ModernBert(
         norm_epsilon=1e-5,
     ),
     fixed={"decoder_bias": True},
+    further=_HARMLESS.union(_BIASES, _READ),
+    prefix="model.",
     tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
     masking_rate=0.3,
     has_flax=False,

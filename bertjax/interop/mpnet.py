@@ -12,7 +12,7 @@ from bertjax.data.tokenizer import Tokenizer, tokenizer_json
 from bertjax.data.tokenizer.layout import layout_of, template
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import names
-from bertjax.interop.bert import KEYS
+from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, POOLER, Family
 from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
 from bertjax.models import vocabulary
@@ -112,7 +112,7 @@ FAMILY = _MPNet(
         sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
         choice=TaskHead(CHOICES, "classifier", "mpnet.pooler.dense"),
     ),
-    keys={ours: theirs for ours, theirs in KEYS.items() if ours != "embeddings.segments"},
+    keys=KEYS_WITHOUT_SEGMENTS,
     # Their class has another default epsilon than the published model, and rows for 510 positions.
     defaults=PRESETS["mpnet_base"].replace({"vocab_size": 30527, "norm_epsilon": 1e-12, "max_positions": 512}),
     fixed={"hidden_act": "gelu", "relative_attention_num_buckets": 32},  # the head uses gelu, whatever the key is

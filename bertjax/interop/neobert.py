@@ -11,6 +11,7 @@ One tensor joins queries, keys and values, head by head: rows of head h are q, k
 import numpy as np
 
 from bertjax.interop import names
+from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, Family
 from bertjax.interop.task_heads import CLASSIFICATION, MULTI_LABEL, REGRESSION, SEQUENCE, TaskHead
 from bertjax.models.config import EncoderConfig
@@ -31,21 +32,11 @@ _HARMLESS = frozenset(
     "auto_map embedding_init_range classifier_init_range flash_attention base_scale kwargs trust_remote_code "
     "pretrained_model_name_or_path".split()
 )
-# {key: the only value that bertjax computes}; a missing key means it.
-_COMPUTED = {"rms_norm": True, "rope": True, "ngpt": False}
 # The authors' hidden size is a multiple of this.
 _MULTIPLE = 8
 
 
 class _NeoBert(Family):
-    @property
-    def root(self):
-        return "model."
-
-    @property
-    def settings_read(self):
-        return super().settings_read | _HARMLESS | {*_COMPUTED, "hidden_act", "dim_head"}
-
     def names(self, encoder, parts):
         # Only heads and the pooler have biases.
         own = super().names(encoder, parts)
@@ -64,17 +55,9 @@ class _NeoBert(Family):
         return lines
 
     def encoder_config(self, config):
-        for key, value in _COMPUTED.items():
-            if (other := config.get(key, value)) is not value:
-                raise UserError(f"config.json has {key}={quoted(other)}; bertjax's {self.title} computes {value} only")
         if str(act := config.get("hidden_act", "SwiGLU")).lower() != "swiglu":
             raise UserError(f"config.json has hidden_act={quoted(act)}; bertjax's {self.title} computes 'SwiGLU' only")
         encoder = super().encoder_config(config)
-        if (channels := config.get("dim_head")) not in (None, encoder.head_channels):
-            raise UserError(
-                f"config.json has dim_head={quoted(channels)}; bertjax's {self.title} computes hidden_size / "
-                f"num_attention_heads = {encoder.head_channels} only"
-            )
         # A gate has a third matrix, so they take 2/3 of the size, rounded up.
         hidden = 2 * encoder.feedforward // 3
         return encoder.replace({"feedforward": -(-hidden // _MULTIPLE) * _MULTIPLE})
@@ -136,12 +119,8 @@ FAMILY = _NeoBert(
     },
     classes={frozenset({MLM}): "LMHead", frozenset(): ""},
     task_heads=dict.fromkeys((CLASSIFICATION, MULTI_LABEL, REGRESSION), TaskHead(SEQUENCE, "classifier", "dense")),
-    keys={
-        "vocab_size": "vocab_size",
-        "layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "feedforward": "intermediate_size",
+    keys=KEYS_WITHOUT_SEGMENTS
+    | {
         "max_positions": "max_length",
         "dropout": "dropout",
         "attention_dropout": "attention_dropout",  # only bertjax reads it
@@ -152,7 +131,10 @@ FAMILY = _NeoBert(
     defaults=PRESETS["neobert"]
     .replace({"vocab_size": 30522, "feedforward": 3072, "norm_epsilon": 1e-6})
     .replace({"max_positions": 1024}),
-    fixed={},
+    fixed={"rms_norm": True, "rope": True, "ngpt": False},
+    derived={"dim_head": "head_channels"},
+    further=_HARMLESS | {"hidden_act"},
+    prefix="model.",
     tied={},
     masking_rate=0.2,
     has_flax=False,

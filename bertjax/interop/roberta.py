@@ -21,10 +21,6 @@ _POSITION, _SEGMENT = "encoder/embeddings/position", "encoder/embeddings/segment
 
 
 class _Roberta(Family):
-    @property
-    def root(self):
-        return "roberta."
-
     def refusals(self, encoder, pad_id):
         theirs = {"embeddings.segments": encoder.embeddings.segments or 1}
         has_tables = encoder.embeddings.kind == self.defaults.embeddings.kind
@@ -99,6 +95,7 @@ FAMILY = _Roberta(
     ),
     keys=KEYS,
     defaults=EncoderConfig(vocab_size=50265),
+    prefix="roberta.",
     fixed=FIXED | {"hidden_act": "gelu"},  # the head always uses gelu, whatever the key is
     tied={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",

@@ -1,17 +1,26 @@
-"""Conversion of our SentencePiece models to a `tokenizer.json` with the same ids.
+"""SentencePiece models as a `tokenizer.json` with the same ids: our own, and those of published checkpoints.
 
 SentencePiece's steps (normalizer.cc, unigram_model.cc, bpe_model.cc in google/sentencepiece) are expressed in the
 tokenizers library. There is no split into words, because SentencePiece scores a sentence as a whole.
+
+Published models become the file that transformers makes of them (transformers 4.57, convert_slow_tokenizer.py:
+`AlbertConverter`, `XLNetConverter`, `XLMRobertaConverter`, `CamembertConverter` and `DebertaV2Converter`). Checkpoints
+from before `tokenizer.json` have only `spiece.model`, `sentencepiece.bpe.model` or `spm.model`.
 """
 
 import base64
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
+from bertjax.data.tokenizer.tokenizers_library import MASKS
+from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError
 
 # ModelProto.SentencePiece.Type and TrainerSpec.ModelType of sentencepiece_model.proto.
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 _UNIGRAM, _BPE, _CHAR = 1, 2, 4
 # A text that spells out a byte piece, such as <0x41>, would match the piece. Splitting after the < prevents it.
 _BYTE_SPELLED = {
@@ -121,3 +130,112 @@ def _bpe(pieces, merging: bool) -> dict[str, Any]:
         "vocab": ids,
         "merges": [list(pair) for pair in merges],
     }
+
+
+SPIECE, BPE, SPM = "spiece.model", "sentencepiece.bpe.model", "spm.model"  # all of them are Unigram
+_METASPACE = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": True}
+_LOWERCASE_DEFAULT = {"albert": True, "xlnet": False}
+_OWN_SYMBOLS = {
+    "albert": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+    "xlnet": ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>"),
+    "xlm-roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "deberta-v2": ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"),
+    "camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"),
+}
+_FAIRSEQ_UNKNOWN = 3
+
+Piece = tuple[str, float]
+
+
+def describe_published(path: Path, family: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parsed `tokenizer.json`; only XLNet's has a template, with <cls> at the end.
+
+    Args:
+      path: the SentencePiece model.
+      family: family whose order of ids and symbols the tokenizer class has, by its `model_type`.
+      settings: content of `tokenizer_config.json`.
+
+    Raises:
+      UserError: the model is not Unigram, or bertjax does not know the family's order of ids.
+      OSError, ValueError: the file cannot be read.
+    """
+    if family not in _OWN_SYMBOLS:
+        known = ", ".join(_OWN_SYMBOLS)
+        raise UserError(f"{path} belongs to a model_type={family!r}; bertjax reads it for {known}")
+    model = SentencePieceTokenizer(untrusted.read_bytes(path), "model").description
+    if (kind := model.trainer_spec.model_type) != _UNIGRAM:
+        raise UserError(f"{path} has model_type={kind}, and {family} is published with {_UNIGRAM} (Unigram)")
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    vocab, unknown = _vocabulary(pieces, family, model.trainer_spec.unk_id)
+    ids = {piece: i for i, (piece, _) in enumerate(vocab)}
+    special = {piece.piece: True for piece in model.pieces if piece.type == _CONTROL and piece.piece in ids}
+    # SentencePiece never splits user-defined pieces. transformers gets the same from non-special added tokens.
+    whole = {piece.piece: False for piece in model.pieces if piece.type == _USER_DEFINED}
+    added = whole | special | {symbol: True for symbol in _OWN_SYMBOLS[family] if symbol in ids}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": ids[symbol], "content": symbol, **flags, "lstrip": symbol in MASKS, "special": is_special}
+            for symbol, is_special in sorted(added.items(), key=lambda item: ids[item[0]])
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _published_normalizers(model, family, settings)},
+        "pre_tokenizer": _METASPACE,
+        "post_processor": _template(ids) if family == "xlnet" and {"<cls>", "<sep>"} <= ids.keys() else None,
+        "decoder": _METASPACE,
+        "model": {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": False},
+    }
+
+
+def _template(ids: Mapping[str, int]) -> dict[str, Any]:
+    cls, sep = ((symbol, ids[symbol]) for symbol in ("<cls>", "<sep>"))
+    return template(cls, sep, segment=1, cls_last=True)
+
+
+def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Piece], int]:
+    """Return (piece, score) in order of ids, and the unknown piece's id.
+
+    XLM-R and CamemBERT were trained in fairseq, which puts its own symbols before SentencePiece's.
+    """
+    # SentencePiece's own first pieces (<unk>, <s>, </s>) are dropped: fairseq's come in another order.
+    if family == "xlm-roberta":
+        symbols = [(symbol, 0.0) for symbol in ("<s>", "<pad>", "</s>", "<unk>")]
+        return [*symbols, *pieces[3:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
+    if family == "camembert":
+        symbols = [(symbol, 0.0) for symbol in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
+        return [*symbols, ("<unk>NOTUSED", -100.0), *pieces[1:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
+    if family == "deberta-v2":
+        lacking = [] if "[MASK]" in dict(pieces) else [("[MASK]", 0.0)]
+        return [*pieces, *lacking], unknown
+    # The published code of ALBERT and XLNet splits "9," into "9" and ",", so such pieces get a hopeless score.
+    return [(piece, score - 100 if _ends_in_number_comma(piece) else score) for piece, score in pieces], unknown
+
+
+def _ends_in_number_comma(piece: str) -> bool:
+    return len(piece) >= 2 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def _published_normalizers(model, family: str, settings: Mapping[str, Any]) -> list[dict]:
+    rules = model.normalizer_spec.precompiled_charsmap
+    normalizers = []
+    if rules:
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()})
+
+    def replace(pattern: dict, content: str) -> dict:
+        return {"type": "Replace", "pattern": pattern, "content": content}
+
+    blanks = {"Regex": " {2,}"}
+    if family == "deberta-v2":
+        first = [{"type": "Lowercase"}] if settings.get("do_lower_case") else []
+        strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+        return [*first, strip, *normalizers, replace(blanks, " ")]
+    if family not in _LOWERCASE_DEFAULT:
+        return [*normalizers, {"type": "Strip", "strip_left": False, "strip_right": True}, replace(blanks, WORD_START)]
+    first = [replace({"String": quotes}, '"') for quotes in ("``", "''")]
+    if not settings.get("keep_accents", False):
+        first += [{"type": "NFKD"}, {"type": "StripAccents"}]
+    if settings.get("do_lower_case", _LOWERCASE_DEFAULT[family]):
+        first.append({"type": "Lowercase"})
+    return [*first, *normalizers, replace(blanks, " ")]

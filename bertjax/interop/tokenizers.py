@@ -12,13 +12,8 @@ from bertjax.data.tokenizer.layout import Layout, layout_of, template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
 from bertjax.data.tokenizer.tokenizers_library import ROLES, HuggingFaceTokenizer
-from bertjax.interop import (
-    added_tokens,
-    foreign_settings,
-    published_sentencepiece,
-    sentencepiece_json,
-    tokenizer_classes,
-)
+from bertjax.interop import foreign_settings, foreign_tokenizers, sentencepiece_json
+from bertjax.interop.foreign_tokenizers import TokenizerClass
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, reason, shorten
 
@@ -109,7 +104,7 @@ def read(folder: Path, lowercase: bool = False) -> Found:
       lowercase: whether to lowercase texts first, whatever the tokenizer does.
 
     Raises:
-      UserError: no such file exists, bertjax cannot read it, or see `tokenizer_classes.check`.
+      UserError: no such file exists, bertjax cannot read it, or see `TokenizerClass.check`.
     """
     try:
         return _read(folder, lowercase)
@@ -120,16 +115,16 @@ def read(folder: Path, lowercase: bool = False) -> Found:
 def _read(folder: Path, lowercase: bool) -> Found:
     settings, symbols, ids = (_if_there(folder / name) for name in (CONFIG, SYMBOLS, ADDED))
     config, description = _if_there(folder / "config.json"), _if_there(folder / MODEL)
-    is_json, class_name = bool(description), tokenizer_classes.name_of(settings, config)
-    files = added_tokens.declared(tokenizer_classes.with_symbols(class_name, settings), symbols, ids)
-    kind = _kind_of(folder, description, files, is_ours=tokenizer_classes.is_generic(settings, config))
-    tokenizer_classes.check(folder, settings, config, kind)
+    is_json, own = bool(description), TokenizerClass(settings, config)
+    files = foreign_tokenizers.declared(own.with_symbols(), symbols, ids)
+    kind = _kind_of(folder, description, files, is_ours=own.is_generic)
+    own.check(folder, kind)
     layout = layout_of(description.get("post_processor"))
     # Before any setting is refused that asks for the symbols of such a template, as `add_bos_token` of Llama.
     if kind != _SENTENCEPIECE and not layout and (spelled := layouts.spelled(description.get("post_processor"))):
         raise UserError(f"{folder / MODEL} {layouts.refusal(spelled)}")
     notes = foreign_settings.notes_of_tokenizer(_without_bounds(settings, layout), symbols)
-    has_segments = tokenizer_classes.gives_segments(class_name, settings) and (layout is None or layout.segment > 0)
+    has_segments = own.gives_segments and (layout is None or layout.segment > 0)
     if kind == _SENTENCEPIECE:
         if lowercase:
             raise UserError(
@@ -137,10 +132,10 @@ def _read(folder: Path, lowercase: bool) -> Found:
             )
         return Found(_read_sentencepiece(folder, description, files), notes, has_segments)
     if not is_json:
-        description, more = _described(folder, kind, config, settings)
+        description, more = _described(folder, kind, own)
         notes += more
-    description, more = added_tokens.complete(description, files, is_json, str(folder))
-    notes += [*more, *(tokenizer_classes.note(settings, config) if is_json else ())]
+    description, more = foreign_tokenizers.complete(description, files, is_json, str(folder))
+    notes += [*more, *(own.notes if is_json else ())]
     layout = layout_of(description.get("post_processor"))
     if not layout and is_json:
         notes.append(
@@ -148,15 +143,15 @@ def _read(folder: Path, lowercase: bool) -> Found:
             "transformers 4"
         )
     # Older files have no template: the class lays out pairs.
-    separators = layout.separators if layout else 1 + (not is_json and tokenizer_classes.doubles_separator(class_name))
-    if tokenizer_classes.rewrites_normalizer(class_name) and is_json:
+    separators = layout.separators if layout else 1 if is_json else own.facts.separators
+    if own.rewrites_normalizer and is_json:
         _as_bert_normalizes(description, settings)
     if lowercase:
-        own = [description["normalizer"]] if description.get("normalizer") else []
-        description["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}
+        steps = [description["normalizer"]] if description.get("normalizer") else []
+        description["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
     splitter = description.get("pre_tokenizer")
     is_byte_level = splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel"
-    if is_byte_level and not tokenizer_classes.keeps_prefix_space(class_name):
+    if is_byte_level and not own.keeps_prefix_space:
         splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # as the classes of transformers 4 do
     return Found(_laid_out(description, layout, separators, str(folder / kind)), notes, has_segments)
 
@@ -179,7 +174,7 @@ def _if_there(path: Path) -> dict[str, Any]:
     return load_json(path) if path.exists() else {}
 
 
-def _kind_of(folder: Path, description: dict[str, Any], files: added_tokens.Declared, is_ours: bool) -> str:
+def _kind_of(folder: Path, description: dict[str, Any], files: foreign_tokenizers.Declared, is_ours: bool) -> str:
     """Return the name of the file with the vocabulary.
 
     A `tokenizer.model` of ours comes first, since its `tokenizer.json` differs in rare texts. But if tokens were added
@@ -203,7 +198,7 @@ def _kind_of(folder: Path, description: dict[str, Any], files: added_tokens.Decl
                 f"{folder} has added tokens that its {_SENTENCEPIECE} lacks ({shorten(list(map(quoted, lacking)))}), "
                 f"which bertjax reads only from a {MODEL} of the kind Unigram; remove them from its files"
             )
-    kinds = (published_sentencepiece.SPIECE, published_sentencepiece.BPE, published_sentencepiece.SPM, VOCAB)
+    kinds = (sentencepiece_json.SPIECE, sentencepiece_json.BPE, sentencepiece_json.SPM, VOCAB)
     if description:
         return MODEL
     if (folder / _BYTE_VOCAB).exists() and (folder / _MERGES).exists():
@@ -217,14 +212,14 @@ def _kind_of(folder: Path, description: dict[str, Any], files: added_tokens.Decl
     )
 
 
-def _described(folder: Path, kind: str, config: dict, settings: dict) -> tuple[dict[str, Any], list[str]]:
+def _described(folder: Path, kind: str, own: TokenizerClass) -> tuple[dict[str, Any], list[str]]:
     """Return a parsed `tokenizer.json` made from older files, and notes."""
+    settings = own.settings
     if kind == _BYTE_VOCAB:
         prefix = bool(settings.get("add_prefix_space"))
         return json.loads(byte_bpe.describe_files(folder / kind, folder / _MERGES, prefix)), []
     if kind != VOCAB:
-        family = tokenizer_classes.sentencepiece_family(tokenizer_classes.name_of(settings, config), config)
-        return published_sentencepiece.describe(folder / kind, family, settings), []
+        return sentencepiece_json.describe_published(folder / kind, own.family, settings), []
     description = json.loads(wordpiece.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True)))
     pieces, normalizer = description["model"]["vocab"], description["normalizer"]["normalizers"][-1]
     if not any(piece.startswith(wordpiece.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
@@ -264,7 +259,7 @@ def _as_bert_normalizes(description: dict, settings: dict) -> None:
         normalizer |= _normalization(settings)
 
 
-def _read_sentencepiece(folder: Path, description: dict, files: added_tokens.Declared) -> Tokenizer:
+def _read_sentencepiece(folder: Path, description: dict, files: foreign_tokenizers.Declared) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.model`, which `write` wrote."""
     tokenizer = sentencepiece.from_file(folder / _SENTENCEPIECE)
     names = {"[UNK]": "unk", "[SEP]": "sep", "[PAD]": "pad", "[CLS]": "cls", "[MASK]": "mask"}

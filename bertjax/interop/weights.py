@@ -29,6 +29,7 @@ _NAMES_OF_TENSORS = (
 # Other formats: (file pattern, what the file is, how to convert it). `{path}` is the file, `{folder}` its folder and
 # `{model}` the model's class.
 _IN_TRANSFORMERS = "transformers.{model}.from_pretrained({folder!r}, {flag}=True).save_pretrained(NEW)"
+_DOWNLOAD, _OTHER_NAME = f"download {SAFETENSORS}", "a file with another name"
 _OTHERS = (
     (
         "tf_model*.h5",
@@ -46,7 +47,6 @@ _OTHERS = (
         "with transformers 4.57 and TensorFlow: transformers.BertForPreTraining.from_pretrained({path!r}, "
         "from_tf=True, config=transformers.BertConfig.from_json_file(CONFIG)).save_pretrained(NEW)",
     ),
-    ("saved_model.pb", "a SavedModel of TensorFlow", "get the checkpoint that it was made of"),
     (
         "adapter_model.*",
         "an adapter of PEFT without its model",
@@ -63,14 +63,14 @@ _OTHERS = (
         "python {folder}/zero_to_fp32.py {folder} NEW, which runs a script of its author",
     ),
     ("*.distcp", "shards of FSDP", "accelerate merge-weights {folder} NEW"),
-    ("rust_model.ot", "weights of rust-bert", "download model.safetensors"),
-    ("*.onnx", "an ONNX file", "download model.safetensors"),
-    ("openvino_model.*", "a model of OpenVINO", "download model.safetensors"),
-    ("*.gguf", "a GGUF file", "download model.safetensors"),
-    ("*.safetensors", "a file with another name", f"rename it to {SAFETENSORS} if it holds the whole model"),
-    ("*.bin", "a file with another name", f"rename it to {PICKLE} if it holds the whole model"),
-    ("*.pt", "a file with another name", f"save its state dict as {PICKLE}"),
-    ("*.pth", "a file with another name", f"save its state dict as {PICKLE}"),
+    *(
+        (pattern, "a model for another library", _DOWNLOAD)
+        for pattern in ("*.ot", "*.onnx", "openvino_model.*", "*.pb")
+    ),
+    ("*.gguf", "a GGUF file", _DOWNLOAD),
+    ("*.safetensors", _OTHER_NAME, f"rename it to {SAFETENSORS} if it holds the whole model"),
+    ("*.bin", _OTHER_NAME, f"rename it to {PICKLE} if it holds the whole model"),
+    *((pattern, _OTHER_NAME, f"save its state dict as {PICKLE}") for pattern in ("*.pt", "*.pth")),
 )
 # Files that transformers' Trainer saves beside the weights.
 _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler")

@@ -12,7 +12,6 @@ from bertjax.interop.family import PLM, Family
 from bertjax.interop.task_heads import CHOICES, QUESTIONS, SEQUENCE, TaskHead, task_heads
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.runtime.errors import UserError, quoted
 
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
@@ -26,23 +25,10 @@ _SUMMARY = {
 
 
 class _XLNet(Family):
-    @property
-    def root(self):
-        return "transformer."
-
     def auto_of(self, parts):
         if PLM in parts:  # transformers lists XLNetLMHeadModel among the pretraining models
             return "AutoModelForPreTraining"
         return super().auto_of(parts).removesuffix("Simple")
-
-    def encoder_config(self, config):
-        encoder = super().encoder_config(config)
-        if (channels := config.get("d_head")) not in (None, encoder.head_channels):
-            raise UserError(
-                f"config.json has d_head={quoted(channels)}; transformers' XLNet computes d_model / n_head = "
-                f"{encoder.head_channels} only"
-            )
-        return encoder
 
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
@@ -112,6 +98,8 @@ FAMILY = _XLNet(
         embeddings=XLNetEmbeddings(),
         block=XLNetBlock(),
     ),
+    prefix="transformer.",
+    derived={"d_head": "head_channels"},
     fixed={"attn_type": "bi", "bi_data": False, "same_length": False, "clamp_len": -1},
     tied={"lm_loss.weight": "transformer.word_embedding.weight"},
     has_flax=False,

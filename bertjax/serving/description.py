@@ -16,7 +16,7 @@ DESCRIPTION, TOKENIZER = "bertjax", "tokenizer.json"
 FORMAT = 1
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING = "classification", "multi_label", "regression", "embedding"
-# Tasks whose answers `bertjax.serving.answers` computes. Other files have hidden states or logits for each token.
+# Tasks whose answers `bertjax.serving.model` computes. Other files have hidden states or logits for each token.
 TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING)
 # No encoder reads as many tokens, and no vocabulary has as many pieces.
 _MOST_TOKENS, _MOST_PIECES = 1 << 20, 1 << 31

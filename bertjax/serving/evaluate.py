@@ -25,7 +25,7 @@ def scores_of(description: Description, values: np.ndarray, labels: np.ndarray) 
 
     Args:
       description: the model.
-      values: see `bertjax.serving.answers.values_of`.
+      values: see `bertjax.serving.model.values_of`.
       labels: class numbers int [M], multi-hot sets [M, C], or numbers [M].
     """
     if description.task == CLASSIFICATION:

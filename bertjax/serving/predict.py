@@ -6,20 +6,11 @@ from typing import Any
 
 from bertjax.data.labeled import remedies
 from bertjax.data.labeled.base import Record
-from bertjax.inference.records import (
-    CUT_FEWER,
-    read_file,
-    read_lines,
-    readable_text,
-    records_of,
-    single_field,
-    with_answer,
-)
+from bertjax.inference.records import CUT_FEWER, read_file, readable_text, requested, with_answer, with_best
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
-from bertjax.serving.answers import answers_of
 from bertjax.serving.description import EMBEDDING, Description
-from bertjax.serving.model import OnnxModel, Row, Text
+from bertjax.serving.model import OnnxModel, Row, Text, answers_of
 
 # Number of records whose outputs are in memory at the same time.
 _PART = 1 << 13
@@ -42,26 +33,9 @@ def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Ite
             yield with_answer(record, answer, model.description.fields)
 
 
-def _records(texts: list[str], file: str, description: Description) -> list[Record]:
-    fields = description.fields
-    if texts and file:
-        raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
-    if texts:
-        return records_of(texts, single_field(fields))
-    if file:
-        with remedies.of_command(dict(zip(command_line.TEXT_COLUMNS, fields))):
-            records = read_file(file, fields, bool(description.examples.get("quoted")))
-        if not records:
-            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
-        return records
-    if sys.stdin.isatty():  # a command that waits for input seems to hang
-        say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
-    return read_lines(sys.stdin.buffer, "stdin", single_field(fields))
-
-
-def _with_best(answer: dict[str, Any], top: int) -> dict[str, Any]:
-    best = sorted(answer["probabilities"].items(), key=lambda pair: -pair[1])[:top]
-    return answer | {"probabilities": dict(best)}
+def _read(file: str, description: Description) -> list[Record]:
+    with remedies.of_command(dict(zip(command_line.TEXT_COLUMNS, description.fields))):
+        return read_file(file, description.fields, bool(description.examples.get("quoted")))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -92,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
     description = model.description.with_columns(columns)
     if args.top and not description.labels:
         raise UserError(f"--top={args.top} has no effect on a model without classes; leave it out")
-    records = _records(args.texts, args.file, description)
+    records = requested(args.texts, args.file, description.fields, lambda file: _read(file, description))
     # All records first, so that a bad one is found before anything is computed.
     rows = model.rows(texts_of(description, records))
     is_readable = description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
@@ -101,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
             if is_readable:
                 line = readable_text(answer, description.fields, args.top or _SHOWN)
             else:
-                line = json_text(_with_best(answer, args.top) if args.top else answer)
+                line = json_text(with_best(answer, args.top) if args.top else answer)
             file.write(line.encode() + b"\n")
     if args.out:
         say(f"{len(records):,} predictions in {args.out}", file=sys.stderr)

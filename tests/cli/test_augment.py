@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.cli import augment
 from bertjax.data.text.augmentation import MASK, Augmentation
-from bertjax.inference import refill
+from bertjax.inference import fill
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
@@ -102,7 +102,7 @@ def test_windows_have_each_mask_once_with_text_around_it(room):
     for length in (1, 5, 29, 100):
         for every in (1, 3, 17):
             masks = np.arange(0, length, every)
-            windows = list(refill._windows(masks, length, room))
+            windows = list(fill._windows(masks, length, room))
             np.testing.assert_array_equal(np.concatenate([inside for _, inside in windows]), masks)
             for start, inside in windows:
                 assert 0 <= start <= inside[0] and inside[-1] < min(length, start + room)

@@ -12,8 +12,8 @@ from bertjax.config import export
 from bertjax.data.text.augmentation import Augmentation
 from bertjax.inference import buckets
 from bertjax.inference import predictor as predictor_module
+from bertjax.inference.fill import Refill
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.refill import Refill
 from bertjax.models.encoder import Encoder
 from bertjax.runtime.errors import UserError
 from tests.inference.conftest import LONGEST, WORDS, sentences

@@ -14,8 +14,7 @@ import transformers
 
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
-from bertjax.serving.answers import values_of
-from bertjax.serving.model import OnnxModel
+from bertjax.serving.model import OnnxModel, values_of
 from tests.interop import published
 
 LONGEST = 128

@@ -12,7 +12,7 @@ from bertjax.config import export
 from bertjax.inference.embed import Embed
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import huggingface, onnx, onnx_metadata
+from bertjax.interop import huggingface, onnx
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests.interop import models
@@ -40,7 +40,7 @@ def test_every_file_and_use_has_the_length_of_the_training(tokens, tmp_path, ter
     huggingface.write(tmp_path / "theirs", model)
     assert max(batch["tokens_BT"].shape[1] for _, batch in onnx.rows(model)) == 12, "the check of an ONNX file"
     limit = json.loads((tmp_path / "theirs" / "tokenizer_config.json").read_text())["model_max_length"]
-    assert (limit, onnx_metadata.description_of(model).max_tokens) == (12, 12)
+    assert (limit, onnx.description_of(model).max_tokens) == (12, 12)
     for own in (model, export.read(tmp_path / "ours"), huggingface.read(tmp_path / "theirs")[0]):
         assert own.lengths == (12 * group, 12)
         assert Embed(own).seq_len == 12 and (group > 1 or FineTuned(own).seq_len == 12)

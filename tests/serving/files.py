@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.config import export
 from bertjax.config.export import Export
-from bertjax.interop import huggingface, onnx, onnx_int8, onnx_metadata
+from bertjax.interop import huggingface, onnx, onnx_int8
 from tests.interop import models
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +62,7 @@ def described(files: Files, path: Path, objective: dict[str, Any] = {}, examples
     path.write_bytes(files.onnx.read_bytes())
     with tempfile.TemporaryDirectory() as folder:
         huggingface.write(folder, huggingface.encoder_alone(model))
-        onnx_metadata.attach(path, model, Path(folder))
+        onnx.attach(path, model, Path(folder))
     return model
 
 

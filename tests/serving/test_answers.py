@@ -8,9 +8,9 @@ from sklearn import metrics
 
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.serving.answers import answers_of, values_of
 from bertjax.serving.description import Description
 from bertjax.serving.evaluate import baselines_of, scores_by_class, scores_of
+from bertjax.serving.model import answers_of, values_of
 
 LABELS = ("a", "b", "c")
 

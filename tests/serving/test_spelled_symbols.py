@@ -9,7 +9,7 @@ from bertjax.data import tokenizer
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer import tokenizer_json
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
-from bertjax.interop import onnx_metadata, tokenizers
+from bertjax.interop import onnx, tokenizers
 from bertjax.serving import model
 from tests.interop import models, published
 
@@ -42,7 +42,7 @@ def test_spelled_symbols_are_text(kind, tmp_path):
     folder = tmp_path / "hf"
     folder.mkdir()
     tokenizers.write(folder, tokens, longest=64)
-    described = json.dumps(onnx_metadata.tokenizer_of(export, folder), ensure_ascii=False)
+    described = json.dumps(onnx.tokenizer_of(export, folder), ensure_ascii=False)
     theirs = model._tokenizer(described, "a.onnx")
     expected = tokens.encode(TEXTS)
     assert [encoding.ids for encoding in theirs.encode_batch_fast(TEXTS, add_special_tokens=False)] == expected

@@ -12,7 +12,7 @@ from bertjax.cli import convert, evaluate, serve
 from bertjax.config.opening import SavedModel
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import onnx, onnx_metadata
+from bertjax.interop import onnx
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.serving import evaluate as serving_evaluate
@@ -89,7 +89,7 @@ def test_what_is_tuned_and_what_files_have_is_in_the_description():
     [task] = model.settings["tasks"].values()
     task["objective"]["threshold"] = 0.7
     task["examples"] |= {"text": "comment", "separator": ";", "max_tokens": 12, "train": "/secret/train.csv"}
-    description = onnx_metadata.description_of(model)
+    description = onnx.description_of(model)
     assert (description.task, description.threshold, description.max_tokens) == ("multi_label", 0.7, 12)
     assert description.labels == ("bad", "good", "ü, so-so") and description.fields == ("comment",)
     assert description.examples["separator"] == ";" and "secret" not in description.to_json()
