@@ -14,7 +14,7 @@ from bertjax.config.opening import SavedModel
 from bertjax.inference import minimal_pairs
 from bertjax.runtime.errors import UserError
 from bertjax.training.results.scores import read_probes, write_probe
-from tests.analysis.probing import test_senses
+from tests.analysis.probing import test_tasks
 from tests.analysis.probing.test_tasks import SENTENCES, conllu
 from tests.comparison.workdirs import STEPS, record, write
 
@@ -45,7 +45,7 @@ def test_the_table_and_the_folder_have_the_same_numbers(models, treebank, tmp_pa
 
 def test_word_senses(models, tmp_path, capsys):
     rows = [("bank", sense, f"The bank is a {sense}.") for sense in ("river", "house")] * 2
-    path = test_senses.write(tmp_path / "senses.tsv", rows)
+    path = test_tasks.write(tmp_path / "senses.tsv", rows)
     assert probe.main([str(models["pretrained"]), f"--labeled={path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["layer", "senses"]
