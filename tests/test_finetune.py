@@ -16,8 +16,8 @@ from bertjax.cli import evaluate
 from bertjax.config.opening import SavedModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.training.results.best import better_checkpoint
 from bertjax.training.results.scores import read_scores
+from bertjax.training.results.seeds import better_checkpoint
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 

@@ -18,7 +18,7 @@ from bertjax.runtime import command_line, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import reason, say
 from bertjax.training.each import Summary
-from bertjax.training.results import best, folds, report
+from bertjax.training.results import folds, report, seeds
 from bertjax.training.results.seeds import print_seeds
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
@@ -53,14 +53,14 @@ def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Conf
         return
     report.print_summary(summary.figures)
     if config.runtime.keep_best and (
-        better := best.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
+        better := seeds.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
     ):
         print(f"best      {better}")
     files = Workdir.at(root)
     exported = files.export
     print(f"encoder   {root / 'export'}")
     if "eval_ema" in summary.figures:
-        score, is_better = best.average_scores(config, summary.figures)
+        score, is_better = seeds.average_scores(config, summary.figures)
         exported = files.export_ema if is_better else files.export
         print(f"average   {root / 'export_ema'} has {score}: {'better' if is_better else 'not better'}")
     print(f"curves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")

@@ -16,9 +16,9 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout, split
 from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
+from bertjax.models.execution import kept
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.layers import Activation, Dense, activation, normalization
-from bertjax.models.remat import kept
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting

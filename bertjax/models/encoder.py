@@ -15,9 +15,9 @@ from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import split
+from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, normalization, pooler_activation
-from bertjax.models.remat import POLICIES, save_all_but_gathered
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Queries, Visibility
 

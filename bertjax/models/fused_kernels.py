@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from bertjax.models.dropout import inverse_of_kept_share, keeps, words, words_for
-from bertjax.models.precision import precision_of
+from bertjax.models.execution import precision_of
 
 LANES = 128
 UNSEEN = -1e30  # logits of hidden keys; finite, because -inf - -inf is NaN

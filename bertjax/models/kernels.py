@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from bertjax.models.config import Execution
 from bertjax.models.dropout import GROUP, LONGEST_GROUP, drops, seeds_of
-from bertjax.models.remat import KEPT
+from bertjax.models.execution import KEPT
 from bertjax.models.visibility import Visibility
 
 PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.precision import precision_of
-from bertjax.models.remat import kept
+from bertjax.models.execution import kept, precision_of
 from bertjax.models.rounding import rounded
 
 Activation = Callable[[jax.Array], jax.Array]

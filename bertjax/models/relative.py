@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.execution import precision_of
 from bertjax.models.layers import Dense
-from bertjax.models.precision import precision_of
 from bertjax.models.visibility import at_columns
 
 _BASE = 10_000.0

@@ -17,7 +17,7 @@ from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
-from bertjax.models.precision import float32_products
+from bertjax.models.execution import float32_products
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
 from bertjax.objectives.outputs import Output, Sample, regroup

@@ -14,10 +14,9 @@ from bertjax.runtime.errors import RunFailed, Unavailable, UserError, reason
 from bertjax.training.parallel import processes
 from bertjax.training.run import foreign_code, record, versions
 from bertjax.training.run.goodput import Elapsed
-from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.lease import Lease
 from bertjax.training.run.notify import Notifier, end_of
-from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run.watchdog import Heartbeat, Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 

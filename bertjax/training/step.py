@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models.precision import float32_products
+from bertjax.models.execution import float32_products
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.slots import Slots, with_slots
 from bertjax.runtime.mesh import BATCH_AXES

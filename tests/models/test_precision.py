@@ -15,8 +15,8 @@ from bertjax.analysis.subject import Subject
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.execution import float32_products
 from bertjax.models.layers import Dense
-from bertjax.models.precision import float32_products
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.electra import Electra

@@ -26,8 +26,8 @@ from bertjax.models.attention import SelfAttention
 from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
 from bertjax.models.config import EncoderConfig
+from bertjax.models.execution import precision_of
 from bertjax.models.layers import Dense, layer_norm
-from bertjax.models.precision import precision_of
 from bertjax.models.relative import relative_shift
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError

@@ -17,8 +17,7 @@ from bertjax.models.heads import masked_lm_head
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective, Traits
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.pretraining.baselines import token_baselines
-from bertjax.objectives.pretraining.mlm import token_weight
+from bertjax.objectives.pretraining.mlm import token_baselines, token_weight
 from bertjax.runtime.errors import UserError
 
 

@@ -13,8 +13,7 @@ from bertjax.models.heads import PairHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Traits
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.pretraining.baselines import majority
-from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.mlm import MaskedLM, majority
 
 
 @dataclasses.dataclass(frozen=True)

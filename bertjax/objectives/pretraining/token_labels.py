@@ -15,8 +15,7 @@ from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Traits
 from bertjax.objectives.losses import binary_term
-from bertjax.objectives.pretraining.baselines import majority
-from bertjax.objectives.pretraining.mlm import MaskedLM
+from bertjax.objectives.pretraining.mlm import MaskedLM, majority
 from bertjax.runtime.errors import UserError
 
 

@@ -23,7 +23,7 @@ from jax.custom_derivatives import linear_call
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models.remat import GATHERED
+from bertjax.models.execution import GATHERED
 from bertjax.runtime.mesh import AXES, BATCH_AXES
 from bertjax.training.parallel.sharding import Rules, spec_of
 from bertjax.training.param_paths import map_with_path

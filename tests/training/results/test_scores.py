@@ -19,9 +19,8 @@ from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.results import source_epochs
-from bertjax.training.results.best import average_scores, better_checkpoint
 from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
-from bertjax.training.results.seeds import over_seeds, print_seeds
+from bertjax.training.results.seeds import average_scores, better_checkpoint, over_seeds, print_seeds
 from bertjax.training.run.record import RunRecord, write_record
 from bertjax.training.run.workdir import Workdir, write_json
 from bertjax.training.stages import Timetable

@@ -12,10 +12,9 @@ from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.runtime import storage
 from bertjax.runtime.storage import StorageError
-from bertjax.training.run import events, journal
-from bertjax.training.run.events import Events
+from bertjax.training.run import journal, metrics
 from bertjax.training.run.journal import Journal
-from bertjax.training.run.metrics import MetricsLog, Totals
+from bertjax.training.run.metrics import Events, MetricsLog, Totals
 from bertjax.training.run.workdir import Workdir, cut_jsonl, parts_of, read_jsonl
 from bertjax.training.run.writer import LogWriter
 from tests.data.test_remote import Bucket
@@ -169,7 +168,7 @@ def events_of(path: epath.Path) -> list[Event]:
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
 def test_events_continue_in_new_files_which_drop_nothing(where, tmp_path, bucket, monkeypatch):
-    monkeypatch.setattr(events, "_FILE_BYTES", 300)
+    monkeypatch.setattr(metrics, "_FILE_BYTES", 300)
     folder = bucket / "events" if where == "bucket" else epath.Path(tmp_path)
     log = Events(folder, restored_step=10)
     for step in range(11, 31):
@@ -212,4 +211,4 @@ def test_the_logs_of_a_million_steps_fit_in_documented_sizes(tmp_path):
 
 
 def test_an_upload_is_small_however_long_a_run_is():
-    assert journal._SEGMENT_BYTES <= 1 << 20 and events._FILE_BYTES <= 4 << 20
+    assert journal._SEGMENT_BYTES <= 1 << 20 and metrics._FILE_BYTES <= 4 << 20

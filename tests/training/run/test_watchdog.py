@@ -7,6 +7,7 @@ import logging
 import signal
 import subprocess
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +17,11 @@ from etils import epath
 from bertjax.runtime.command_line import code_for
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
-from bertjax.training.run import heartbeat as heartbeats
 from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
 from bertjax.training.run.failures import Failures, NotFinite, explained
-from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.notify import Notifier, end_of
-from bertjax.training.run.watchdog import TRAINING, Watchdog
+from bertjax.training.run.watchdog import TRAINING, Heartbeat, Watchdog
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs
 from tests.training.run.watched_clock import WatchedClock
@@ -60,8 +59,8 @@ def test_a_step_that_is_late_is_logged_once(clock, caplog):
 
 def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, monkeypatch):
     reports, clock = itertools.count(1), Clock()
-    clock.time = lambda: float(next(reports))
-    monkeypatch.setattr(heartbeats, "time", clock)
+    clock.time, clock.monotonic = lambda: float(next(reports)), time.monotonic
+    monkeypatch.setattr(watchdogs, "time", clock)
     heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
 
     def reported(count: int = 2) -> tuple:

@@ -13,8 +13,8 @@ import pytest
 from bertjax.runtime.errors import Busy, UserError
 from bertjax.training import session
 from bertjax.training.run import lease as leases
-from bertjax.training.run.events import Events
 from bertjax.training.run.journal import Journal
+from bertjax.training.run.metrics import Events
 from bertjax.training.run.workdir import (
     Workdir,
     append_jsonl,

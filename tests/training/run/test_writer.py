@@ -9,10 +9,10 @@ from gcsfs.retry import HttpError
 
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Unavailable
-from bertjax.training.run import heartbeat as heartbeats
+from bertjax.training.run import watchdog as heartbeats
 from bertjax.training.run import writer as writers
-from bertjax.training.run.heartbeat import Heartbeat
 from bertjax.training.run.journal import Journal
+from bertjax.training.run.watchdog import Heartbeat
 from bertjax.training.run.workdir import read_jsonl
 from bertjax.training.run.writer import LogWriter
 from tests.training.run.test_journal import bucket  # noqa: F401, a fixture
