@@ -190,6 +190,7 @@ BAD = [
     ("conll", lines({"tokens": ["abc"], "a": ["O"], "b": ["O"]}), "has several lists of tags, 'a', 'b'; set"),
     ("conll", lines({"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a"], "tags": []}), ":2 has 0 tags in 'tags' and"),
     ("conll", lines({"tokens": [""], "tags": ["O"]}), ":1 has no list of words in 'tokens'"),
+    ("conll", lines({"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []}), ":2 has no list of words"),
     ("conll", lines({"tokens": ["abc"], "tags": [0.5]}), ":1 has the tag '0.5'; write"),
     ("conll", lines({"tokens": ["abc"], "tags": ["\ud800"]}), ":1: tags holds a lone surrogate"),
     ("conll", "abc\tO\ncab\t\n", ":2 has no tag"),

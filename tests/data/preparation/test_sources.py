@@ -94,7 +94,7 @@ def _kept(save, samples):
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_all_parts_of_a_unit_are_on_one_side_of_the_split(config, tmp_path, kind):
-    texts = text_in("abcdefgh", 200, seed=1).split("\n\n")
+    texts = text_in("abcdefgh", 300, seed=1).split("\n\n")  # more than a batch of Parquet
     books = [f"book {number // 5}" for number in range(len(texts))]
     if kind == "jsonl":
         rows = [json.dumps({"text": text, "book": book}) for text, book in zip(texts, books, strict=True)]
@@ -110,7 +110,7 @@ def test_all_parts_of_a_unit_are_on_one_side_of_the_split(config, tmp_path, kind
         ends = part.sentences[part.documents]
         for start, stop in zip(ends[:-1], ends[1:], strict=True):
             where[book_of[store.tokenizer.decode(part.tokens[start:stop].tolist())]].add(split)
-    assert len(where) == 40 and all(len(sides) == 1 for sides in where.values())
+    assert len(where) == 60 and all(len(sides) == 1 for sides in where.values())
     assert {"train", "heldout"} == set().union(*where.values())
 
 

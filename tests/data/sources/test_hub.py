@@ -1,6 +1,5 @@
 """Data sets through the `datasets` library, from folders that the tests write."""
 
-import dataclasses
 import io
 import json
 import os
@@ -111,8 +110,11 @@ def test_only_the_column_of_the_text_is_fetched(shards, monkeypatch):
     files = [f"memory://set/{path.name}" for path in sorted(shards.iterdir())]
     parts = hub._parquet_parts(files, "body")
     assert [part.name for part in parts] == [path.name for path in sorted(shards.iterdir())]
-    one, same, other = (dataclasses.replace(parts[0], checksum=checksum) for checksum in ("1f", "1f", "2e"))
-    assert one.fingerprint() == same.fingerprint() != other.fingerprint(), "the hash that the hub knows"
+    hashes = iter(("1f", "1f", "2e"))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(memory), "info", lambda self, path: {"size": 7, "blob_id": next(hashes)})
+        one, same, other = (hub._parquet_parts(files[:1], "body")[0].fingerprint() for _ in range(3))
+    assert one == same != other != parts[0].fingerprint(), "the hash that the hub knows"
     fetched = []
     read_some = io.BytesIO.readinto
 
