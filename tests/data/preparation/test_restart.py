@@ -90,7 +90,7 @@ def test_a_killed_prepare_leaves_no_store_and_the_next_one_works(config, tmp_pat
     assert not list((tmp_path / "stores").glob("*.partial"))
 
 
-def test_shards_that_were_finished_before_a_kill_are_not_encoded_again(killed, tmp_path, capsys):
+def test_shards_that_were_finished_before_a_kill_are_not_encoded_again(killed, tmp_path, monkeypatch, capsys):
     """Killed twice, with one and with three workers, and finished by two."""
     config, expected = killed
     finished = {path: path.stat().st_mtime_ns for path in _encoded(tmp_path / "stores")}
@@ -98,6 +98,7 @@ def test_shards_that_were_finished_before_a_kill_are_not_encoded_again(killed, t
     assert f"{len(finished)} of " in errors and "shards are encoded" in errors
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
     finished = _encoded(tmp_path / "stores")
+    monkeypatch.setattr(tokenizer, "train", lambda *_: pytest.fail("the tokenizer is trained again"))
     assert content(prepare(dataclasses.replace(config, workers=2)).path) == expected
     assert int(re.search(r"(\d+) of \d+ shards are encoded", capsys.readouterr().err)[1]) >= len(finished) >= 7
     assert not list((tmp_path / "stores").glob("*.partial"))
