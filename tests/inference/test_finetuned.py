@@ -162,33 +162,6 @@ def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
         predictor.predict(texts)
 
 
-def test_choices_are_compared_with_each_other(model):
-    """The probabilities of a record are a softmax over its choices, each as long as in training."""
-    examples = {"kind": "choices", "context": "one", "choices": ["a", "b", "c"]}
-    chooser = fine_tuned(model, {"kind": "multiple_choice", "classes": ["0", "1", "2"]}, examples=examples)
-    chooser.params["heads"]["multiple_choice"]["kernel"] = chooser.params["heads"]["multiple_choice"]["kernel"][:, :1]
-    chooser.params["heads"]["multiple_choice"]["bias"] = chooser.params["heads"]["multiple_choice"]["bias"][:1]
-    tokens, params = chooser.tokenizer, reference.float64(chooser.params)
-    records = [
-        dict(zip(("one", "a", "b", "c"), [*sentences(1, most_words=30, seed=seed), *sentences(3, 4, seed=seed)]))
-        for seed in range(7)
-    ]
-    lengths = []
-    for record, answer in zip(records, Predictor(chooser).predict(records), strict=True):
-        scores = []
-        for choice in "abc":
-            first, second = tokens.encode([record["one"], record[choice]])
-            ids = [*framed(chooser, first), *second, tokens.sep_id]
-            segments = np.arange(len(ids)) >= len(first) + 2
-            lengths.append(len(ids))
-            hidden_TD = reference.encode(params["encoder"], chooser.encoder, ids, segments.astype(int))
-            pooled_D = np.tanh(reference.dense(hidden_TD[0], params["encoder"]["pooler"]))
-            scores.append(reference.dense(pooled_D, params["heads"]["multiple_choice"])[0])
-        np.testing.assert_allclose(answer["probabilities"], reference.softmax(np.array(scores)), atol=1e-5)
-        assert answer["prediction"] == int(np.argmax(scores)) and answer["a"] == record["a"]
-    assert LONGEST / 3 < max(lengths) <= LONGEST
-
-
 def test_cosines_equal_those_of_the_embeddings(model):
     examples = {"kind": "siamese_pairs", "text": "one", "pair": "two"}
     similar = fine_tuned(model, {"kind": "embedding_regression"}, examples=examples)

@@ -90,20 +90,7 @@ CLASSES = {
     "deberta-v2": {"DebertaV2ForMaskedLM": frozenset({"mlm"}), "DebertaV2Model": frozenset()},
     "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
 }
-STEMS = {
-    "bert": "Bert",
-    "albert": "Albert",
-    "electra": "Electra",
-    "distilbert": "DistilBert",
-    "roberta": "Roberta",
-    "xlnet": "XLNet",
-    "mobilebert": "MobileBert",
-    "modernbert": "ModernBert",
-    "eurobert": "EuroBert",
-    "neobert": "NeoBERT",
-    "deberta-v2": "DebertaV2",
-    "mpnet": "MPNet",
-}
+STEMS = {family.model_type: family.stem for family in families.FAMILIES}
 # Settings without which the classes of a family compute another architecture.
 NEEDED = {
     "deberta-v2": {
