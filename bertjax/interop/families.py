@@ -87,11 +87,12 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
         if not lines and not pooler_lines:
             return family
 
-    def rank(complaint: tuple[Family, list[str], list[str]]) -> tuple[int, int]:
-        # Complaints alone do not find the nearest family: ELECTRA refuses MobileBERT's block in one line. So each
-        # setting of the model that a family lacks counts too.
+    def rank(complaint: tuple[Family, list[str], list[str]]) -> tuple[bool, int, int]:
+        # Complaints alone do not find the nearest family: ELECTRA refuses MobileBERT's block in one line.
         family, lines, pooler_lines = complaint
-        return len(lines) + family.distance(encoder), len(pooler_lines)
+        kinds = (part.kind for own in (family.defaults, encoder) for part in (own.block, own.embeddings))
+        block, embeddings, *others = kinds
+        return [block, embeddings] != others, len(lines), len(pooler_lines)
 
     _, lines, pooler_lines = min(complaints, key=rank)
     raise UserError((lines or pooler_lines)[0])

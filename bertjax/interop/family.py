@@ -207,12 +207,6 @@ class Family:
             )
         return lines
 
-    def distance(self, encoder: EncoderConfig) -> int:
-        """Return how many features of an encoder the family lacks; a feature is a setting that differs from BERT's."""
-        settings, plain, own = _settings(encoder), _settings(EncoderConfig(vocab_size=1)), _settings(self.defaults)
-        unknown = settings.keys() - self.keys.keys()
-        return sum(settings[field] not in (plain.get(field), own.get(field)) for field in unknown)
-
     def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
         """Return every reason why a model cannot be written as this family, one line each; empty if it can.
 

@@ -363,7 +363,7 @@ def _with_vocabulary_of(
 def _most_tokens(folder: Path, limit: int, encoder: EncoderConfig) -> int:
     """Return the folder's limit of tokens per text if it is below the encoder's own, else 0."""
     path = folder / tokenizers.CONFIG
-    settings = tokenizers.load_json(path) if path.exists() else {}
+    settings = tokenizers.load_if_there(path)
     # Tokenizers without a limit have 10^30 here. `max_len` is an older name of the key.
     longest = limit or settings.get("model_max_length") or settings.get("max_len") or 0
     if type(longest) not in (int, float) or (longest and not longest >= _SHORTEST):

@@ -32,9 +32,6 @@ class _Roberta(Family):
             )
         return lines
 
-    def distance(self, encoder):
-        return super().distance(_without_offset(encoder))
-
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
         if not encoder.embeddings.segments:

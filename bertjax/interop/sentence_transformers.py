@@ -16,6 +16,7 @@ from bertjax.config.export import Export
 from bertjax.interop import weights
 from bertjax.interop.names import ENCODER_ONLY
 from bertjax.interop.task_heads import MEAN, ON_EXAMPLES, first_objective
+from bertjax.interop.tokenizers import load_if_there, load_json
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
@@ -32,11 +33,7 @@ _ENCODERS = (
 _COMPUTED = ("Pooling", "Normalize", "Dropout")
 # Module types outside of this package are code that comes with the model.
 _PACKAGE = "sentence_transformers."
-_ENCODER_FILES = (
-    *("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json"),
-    *("sentence_albert_config.json", "sentence_xlnet_config.json", "sentence_camembert_config.json"),
-    "sentence_xlm-roberta_config.json",
-)
+_ENCODER_FILES = "sentence_*_config.json"  # the first versions had one name per family
 _PROMPTS = "config_sentence_transformers.json"
 # {key: harmless values} for the settings of encoder, pooling and prompts; `()` means that any value is read or
 # harmless. Keys that are not listed give a note.
@@ -194,7 +191,7 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
             raise UserError(
                 f"{path}, which sets how embeddings are pooled, does not exist; download it beside the others"
             )
-        pooling = _json(path)
+        pooling = load_if_there(path)
         modes, odd = _modes(pooling), _odd(pooling, _POOLING_KEYS)
         left_out += [f"{name} of its pooling" for name in odd]
         if modes != ["mean"]:
@@ -205,8 +202,8 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
             )
     if is_normalized:
         notes.append("embeddings are scaled to length 1, as in sentence-transformers")
-    file = next((encoder / name for name in _ENCODER_FILES if (encoder / name).exists()), None)
-    settings = _json(file) if file else {}
+    file = next(iter(sorted(encoder.glob(_ENCODER_FILES))), None)
+    settings = load_json(file) if file else {}
     left_out += [f"{name} of {file.name}" for name in _odd(settings, _ENCODER_KEYS)] if file else []
     prompts, more = _prompts(folder)
     left_out += prompts
@@ -218,7 +215,7 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     notes += [f"not converted: {what}" for what in left_out]
     for path, content, keys in (
         (file, settings, _ENCODER_KEYS),
-        (folder / _PROMPTS, _json(folder / _PROMPTS), _PROMPT_KEYS),
+        (folder / _PROMPTS, load_if_there(folder / _PROMPTS), _PROMPT_KEYS),
     ):
         if unknown := sorted(content.keys() - keys.keys()):
             names = shorten(list(map(quoted, unknown)))
@@ -226,7 +223,7 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     limit = settings.get("max_seq_length")
     if limit is not None and (type(limit) is not int or limit < 3):
         raise UserError(f"{file} has max_seq_length={quoted(limit)}; write the most tokens of a text, at least 3")
-    about = _json(folder / _PROMPTS)
+    about = load_if_there(folder / _PROMPTS)
     is_embedder, activation = about.get("model_type") != "CrossEncoder", str(about.get("activation_fn") or "")
     lowercase = bool(settings.get("do_lower_case"))
     return Embedder(encoder, is_embedder, activation, limit or 0, lowercase, is_normalized, tuple(notes))
@@ -237,13 +234,6 @@ def _inside(folder: Path, path: str) -> Path:
     if not isinstance(path, str) or Path(path).is_absolute() or ".." in Path(path).parts:
         raise UserError(f"{folder / MODULES} has path={quoted(path)}; the folder of a module is inside of the model's")
     return folder / path
-
-
-def _json(path: Path) -> dict[str, Any]:
-    content = untrusted.read_json(path) if path.exists() else {}
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}, not settings by name; download it again")
-    return content
 
 
 def _modes(pooling: Mapping[str, Any]) -> list[str]:
@@ -264,7 +254,7 @@ def _odd(settings: Mapping[str, Any], keys: Mapping[str, tuple]) -> list[str]:
 
 def _prompts(folder: Path) -> tuple[list[str], list[str]]:
     """Return errors (a prompt before every text, odd settings) and notes (prompts that a caller may choose)."""
-    settings = _json(folder / _PROMPTS)
+    settings = load_if_there(folder / _PROMPTS)
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     default = settings.get("default_prompt_name")
     left_out = [f"{name} of {_PROMPTS}" for name in _odd(settings, _PROMPT_KEYS)]

@@ -113,8 +113,8 @@ def read(folder: Path, lowercase: bool = False) -> Found:
 
 
 def _read(folder: Path, lowercase: bool) -> Found:
-    settings, symbols, ids = (_if_there(folder / name) for name in (CONFIG, SYMBOLS, ADDED))
-    config, description = _if_there(folder / "config.json"), _if_there(folder / MODEL)
+    settings, symbols, ids = (load_if_there(folder / name) for name in (CONFIG, SYMBOLS, ADDED))
+    config, description = load_if_there(folder / "config.json"), load_if_there(folder / MODEL)
     is_json, own = bool(description), TokenizerClass(settings, config)
     files = foreign_tokenizers.declared(own.with_symbols(), symbols, ids)
     kind = _kind_of(folder, description, files, is_ours=own.is_generic)
@@ -168,10 +168,6 @@ def _without_bounds(settings: dict[str, Any], layout: Layout | None) -> dict[str
         return settings[key] is True and (value.get("content") if isinstance(value, dict) else value) == piece
 
     return {key: value for key, value in settings.items() if key not in pieces or not is_in_template(key)}
-
-
-def _if_there(path: Path) -> dict[str, Any]:
-    return load_json(path) if path.exists() else {}
 
 
 def _kind_of(folder: Path, description: dict[str, Any], files: foreign_tokenizers.Declared, is_ours: bool) -> str:
@@ -318,6 +314,11 @@ def _bert_settings(description: dict) -> dict[str, Any]:
             ("tokenize_chinese_chars", "handle_chinese_chars"),
         )
     }
+
+
+def load_if_there(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, empty if there is no file; raises as `load_json` does."""
+    return load_json(path) if path.exists() else {}
 
 
 def load_json(path: Path) -> dict[str, Any]:

@@ -33,9 +33,6 @@ class _XLNet(Family):
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
 
-    def distance(self, encoder):
-        return super().distance(dataclasses.replace(encoder, max_positions=self.defaults.max_positions))
-
     def task_head(self, term, tokenizer):
         head, place = super().task_head(term, tokenizer), "last" if tokenizer.cls_last else "first"
         if "summary_type" not in head.settings:
