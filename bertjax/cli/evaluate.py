@@ -25,8 +25,8 @@ from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference import minimal_pairs
+from bertjax.inference.buckets import bar
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.progress import bar
 from bertjax.inference.records import CUT_FEWER
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage

@@ -8,11 +8,11 @@ import numpy as np
 
 from bertjax.cli import unfinished
 from bertjax.config.opening import SavedModel
+from bertjax.inference.buckets import bar
 from bertjax.inference.embed import Embed
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
-from bertjax.inference.progress import bar
 from bertjax.inference.records import CUT_FEWER, readable_text, requested
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, json_text, say

@@ -6,11 +6,13 @@ grows with the padding. Results are returned in the order of the examples.
 """
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+from tqdm import tqdm
 
 from bertjax.data.batch import PlacedExamples, core, place
 from bertjax.data.examples import Examples, Vocabulary
@@ -134,3 +136,23 @@ def run(
                 results.setdefault(name, np.empty((sizes[per], *values.shape[1:]), values.dtype))[cells[per]] = values
             on_tokens(int(lengths[members].sum()))
     return results
+
+
+# Shorter computations show no bar.
+_SECONDS = 3
+# Seconds between two progress lines in a log file.
+_SECONDS_IN_A_FILE = 30
+
+
+def bar(tokens: int) -> tqdm:
+    """Return a progress bar over this many tokens; `bar.update(tokens)` advances it."""
+    return tqdm(
+        total=tokens,
+        unit=" tokens",
+        unit_scale=True,
+        delay=_SECONDS,
+        mininterval=0.1 if sys.stderr.isatty() else _SECONDS_IN_A_FILE,
+        leave=False,
+        file=sys.stderr,
+        dynamic_ncols=True,
+    )

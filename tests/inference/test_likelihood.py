@@ -123,16 +123,6 @@ def test_the_interval_is_that_of_scipy(right, count):
     assert 0.0 <= low <= high <= 1.0
 
 
-def test_a_table_has_each_kind_and_the_total():
-    agreement = {"accuracy": 0.5, "ties": 0, "pairs": 1000}
-    figures = {"accuracy": 0.75, "ties": 1200, "pairs": 2000, "UID": {"agreement": agreement}}
-    assert minimal_pairs.table(figures).splitlines() == [
-        "           accuracy     95% interval     ties    pairs",
-        "agreement     50.0%   46.9% to  53.1%        0    1,000",
-        "all           75.0%   73.1% to  76.8%    1,200    2,000",
-    ]
-
-
 @pytest.fixture(scope="module")
 def causal(model) -> Predictor:
     """A causal model with the parameters of the masked one."""

@@ -16,11 +16,11 @@ from bertjax.data.sources import documents
 from bertjax.data.tokenizer.layout import template
 from bertjax.data.tokenizer_config import TokenizerConfig
 
-# First and last letter of the alphabets beside those of the embedded corpora: Latin, Greek, Cyrillic, Hebrew, Arabic,
-# Devanagari, Thai, Kana, Han, Hangul, half width, symbols, and emoji.
+# First and last letter of the alphabets beside those of the embedded corpora: Arabic, Cyrillic, Devanagari, emoji,
+# Greek, half width, Han, Hangul, Hebrew, Kana, Latin, symbols and Thai.
 _ALPHABETS = (
-    "a\u024f \u0370\u03ff \u0400\u04ff \u05d0\u05ea \u0621\u064a \u0905\u094d \u0e01\u0e4e "
-    "\u3041\u30ff \u4e00\u4eff \uac00\uacff \uff01\uffdc \u2010\u214f \U0001f300\U0001f64f"
+    "\u0621\u064a \u0400\u04ff \u0905\u094d \U0001f300\U0001f64f \u0370\u03ff \uff01\uffdc \u4e00\u4eff "
+    "\uac00\uacff \u05d0\u05ea \u3041\u30ff a\u024f \u2010\u214f \u0e01\u0e4e"
 ).split()
 _ODD = "  | |\u3000|\t|``|''|9,|10,000|(|).|e\u0301|\u200b|\u00a0|\u2581|\u00ad".split("|")
 # As ALBERT and XLNet were trained (google-research/albert README; zihangdai/xlnet README), but for the vocabulary.

@@ -15,7 +15,7 @@ if not hasattr(transformers, "EuroBertConfig"):
 from safetensors.numpy import load_file  # noqa: E402
 
 from bertjax.cli import convert, evaluate  # noqa: E402
-from bertjax.config import export  # noqa: E402
+from bertjax.interop import huggingface  # noqa: E402
 from bertjax.runtime import command_line  # noqa: E402
 from tests import runs  # noqa: E402
 from tests.interop import foreign, models, published  # noqa: E402
@@ -38,49 +38,44 @@ def corpus(tmp_path_factory) -> Path:
     return path
 
 
+def adapted(folder: Path, corpus: Path, tmp_path: Path, **settings) -> Path:
+    """Convert a folder of transformers, train it further and convert it back; return the workdir."""
+    convert.run(folder, tmp_path / "model")
+    flags = [f"--config.{name}={value}" for name, value in (SHORT | settings).items()]
+    flags += [f"--config.data.corpus={corpus}", f"--config.data.store={tmp_path}/stores"]
+    workdir = tmp_path / "run"
+    assert runs.call(f"--config={ADAPT}:{tmp_path / 'model'}", *flags, f"--workdir={workdir}") == 0
+    convert.run(workdir, tmp_path / "back")
+    return workdir
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_published_model_is_trained_further(family, corpus, tmp_path, capsys):
     """From a folder of transformers to one that its class opens, with all of its weights and other logits."""
     made = foreign.make(family, "pretrained", tmp_path / "theirs")
-    convert.run(made.folder, tmp_path / "model")
-    flags = [f"--config.{name}={value}" for name, value in SHORT.items()]
-    flags += [f"--config.data.corpus={corpus}", f"--config.data.store={tmp_path}/stores"]
-    workdir = tmp_path / "run"
-    assert runs.call(f"--config={ADAPT}:{tmp_path / 'model'}", *flags, f"--workdir={workdir}") == 0
-    convert.run(workdir, tmp_path / "back")
+    workdir = adapted(made.folder, corpus, tmp_path)
     opened, info = type(made.model).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     inputs = foreign.rows(made.tokenizer, foreign.TEXTS, None)
     with torch.no_grad():
         old, new = (model.eval()(**inputs).logits.numpy() for model in (made.model, opened))
     assert np.isfinite(new).all() and 1e-3 < np.abs(new - old).max()
-    if family == "modernbert":
-        assert_better(workdir, capsys)
+    if family == "modernbert":  # the run keeps the model as it came, and its held-out loss was higher on the same rows
+        before, after = (scores(capsys, f"{workdir}@{step}") for step in (0, STEPS))
+        summary = json.loads((workdir / "summary.json").read_text())["eval"]
+        assert after == pytest.approx(summary["mlm_loss"], rel=1e-5) and after < before - 0.1
 
 
 @pytest.mark.slow
 def test_so_is_a_model_that_transformers_lacks(tmp_path):
     """Its files have the tensors of those that came, with other values."""
     made = models.make(models.CLASSES["neobert"]["NeoBERTLMHead"], models.trained(), "neobert")
-    export.write(tmp_path / "made", made)
-    convert.run(tmp_path / "made", tmp_path / "theirs")
-    convert.run(tmp_path / "theirs", tmp_path / "model")
-    flags = [f"--config.{name}={value}" for name, value in (SHORT | {"stages.0.seq_len": 20}).items()]
-    flags += [f"--config.data.corpus={runs.write_corpus(tmp_path / 'corpus.txt')}"]
-    flags += [f"--config.data.store={tmp_path}/stores", f"--workdir={tmp_path}/run"]
-    assert runs.call(f"--config={ADAPT}:{tmp_path / 'model'}", *flags) == 0
-    convert.run(tmp_path / "run", tmp_path / "back")
+    huggingface.write(tmp_path / "theirs", made)
+    adapted(tmp_path / "theirs", runs.write_corpus(tmp_path / "corpus.txt"), tmp_path, **{"stages.0.seq_len": 20})
     old, new = (load_file(tmp_path / folder / "model.safetensors") for folder in ("theirs", "back"))
     assert {path: values.shape for path, values in old.items()} == {path: values.shape for path, values in new.items()}
     assert any((old[path] != new[path]).any() for path in old)
-
-
-def assert_better(workdir: Path, capsys) -> None:
-    """The run keeps the model as it came, and its held-out loss was higher on the same rows."""
-    before, after = (scores(capsys, f"{workdir}@{step}") for step in (0, STEPS))
-    summary = json.loads((workdir / "summary.json").read_text())["eval"]
-    assert after == pytest.approx(summary["mlm_loss"], rel=1e-5) and after < before - 0.1
 
 
 def scores(capsys, *arguments: str) -> float:

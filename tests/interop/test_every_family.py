@@ -1,7 +1,4 @@
-"""Every family with the tokenizer of its kind, and every head: predict, ONNX and the way back answer as transformers.
-
-`benchmarks/foreign_models.py` crosses all families with all heads.
-"""
+"""Every family with the tokenizer of its kind and every head: predict, ONNX and the way back answer as transformers."""
 
 import importlib.util
 

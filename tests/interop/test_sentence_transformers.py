@@ -27,23 +27,6 @@ def embedder(objective: str, kind: str = "bert"):
 
 
 @pytest.mark.parametrize(
-    "objective, normalizes", [("embedding_contrastive", True), ("embedding_classification", False)]
-)
-def test_the_modules_are_encoder_pooling_and_normalization(tmp_path, objective, normalizes):
-    export = embedder(objective)
-    export.params["heads"] = {"embedding": {"bias": np.ones(3, np.float32)}}
-    notes = huggingface.write(tmp_path, export)
-    assert notes[1] == "pooler and heads not exported: sentence embeddings do not read them"
-    modules = json.loads((tmp_path / "modules.json").read_text())
-    kinds = ["Transformer", "Pooling", *(["Normalize"] if normalizes else [])]
-    assert [module["type"].rpartition(".")[2] for module in modules] == kinds
-    pooling = json.loads((tmp_path / "1_Pooling" / "config.json").read_text())
-    assert pooling["word_embedding_dimension"] == 16 and pooling["pooling_mode_mean_tokens"]
-    assert sum(value is True for value in pooling.values()) == 1
-    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
-
-
-@pytest.mark.parametrize(
     "pooling, named",
     [
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "'cls', 'mean'"),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.base import Record
 from bertjax.inference import minimal_pairs
+from bertjax.inference.buckets import bar
 from bertjax.inference.likelihood import is_causal
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.minimal_pairs import GROUPINGS
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.progress import bar
 from bertjax.runtime.errors import UserError
 from bertjax.training.results.scores import Scores, scores_of_records
 
