@@ -99,6 +99,7 @@ def test_its_head_is_new_for_other_labels(files, published, tmp_path, caplog):
     assert "lacks heads/classification/bias, heads/classification/kernel: initialized from scratch" in caplog.text
 
 
+@pytest.mark.slow
 def test_it_is_scored_on_a_labeled_file(files, published, capsys):
     accuracy, model = published
     figures = evaluate.run(str(model), str(files / "dev.jsonl"))

@@ -174,7 +174,7 @@ def test_unlabeled_files_that_are_refused(tmp_path, settings, complaint):
             [f"{OBJECTIVE}.own_factor=0", *(f"{OBJECTIVE}.losses.{name}.factor=0" for name in LOSSES)],
             "objective.own_factor=0 leaves nothing to learn: every loss of objective.losses=soft, states, ",
         ),
-        ([f"{OBJECTIVE}.own_factor=-1"], "objective.own_factor=-1.0 must be a number, not negative"),
+        ([f"{OBJECTIVE}.own_factor=-1"], "objective.own_factor=-1.0 must not be negative"),
     ],
 )
 def test_bad_settings_are_one_line(files, tmp_path, capsys, more, complaint):

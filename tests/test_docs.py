@@ -45,7 +45,7 @@ MODULE = re.compile(r"```python\n# (mylab/\w+\.py)\n(.*?)```", re.DOTALL)
 IMPORT = re.compile(r"^from (bertjax[\w.]*) import (\w+(?: as \w+)?(?:, \w+(?: as \w+)?)*)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[\w+\]: (\S+)", re.MULTILINE)
 FOLDERS = ("bertjax", "tests", "configs", "launch", "benchmarks", "docs", "lessons")
-MENTION = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
+MENTION = re.compile(rf"[`\s]((?:{'|'.join(FOLDERS)})/[\w/.-]+)")
 NAME = re.compile(r"`(?:[\w/]+/)?(\w+\.py)[:\w]*`")
 # Files that the pages mention and that belong to the reader or to other repositories.
 ELSEWHERE = ("launch/pod.env", "create_pretraining_data.py", "run_qa.py", "replaced.py", "annealed.py", "norms.py")

@@ -39,6 +39,7 @@ def characters(tmp_path_factory):
     return folder / "run" / "export"
 
 
+@pytest.mark.slow
 def test_a_tagger_of_characters_tags_the_characters_of_a_text(characters):
     text = "\uae40\ubbfc\uc218\uc640 \ubd80\uc0b0\uc5d0 \uac14\ub2e4"
     predictor = bertjax.predictor(characters)

@@ -119,6 +119,7 @@ def test_other_commands_know_the_folder(finished, capsys):
     assert evaluate.run(str(workdir / "fold=1" / "export"), str(workdir / "fold=1" / "split/classify-heldout.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_stopped_command_continues_with_its_fold(finished, command, tmp_path):
     flags, workdir = command[0], tmp_path / "run"
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]

@@ -64,6 +64,7 @@ def test_pairs_find_each_other(tmp_path):
     assert len(predictions) == 48 and predictions[0].keys() == {"one", "two", "cosine"}
 
 
+@pytest.mark.slow
 def test_texts_alone_order_pairs_by_similarity(tmp_path):
     """SimCSE sees no pair: texts with the same person become more similar than texts with different ones."""
     texts, dev = tmp_path / "train.txt", labeled_files.similar(tmp_path / "dev.jsonl", 48, seed=1)

@@ -77,6 +77,7 @@ def test_what_it_found_is_printed_before_the_first_step(finished, command):
     assert counts == {"train": task["lengths"]["train"]["examples"], "heldout": 160 - counts["train"]}
 
 
+@pytest.mark.slow
 def test_the_split_is_recorded_and_scored_again(finished, command, tmp_path):
     workdir, _ = finished
     summary = json.loads((workdir / "summary.json").read_text())

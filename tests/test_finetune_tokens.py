@@ -83,6 +83,7 @@ def test_names_are_learned(tagger):
     }
 
 
+@pytest.mark.slow
 def test_files_of_a_tagger(tagger, tmp_path, capsys):
     """Columns are predicted as sentences, answers come back as a column, and other columns are scored."""
     export, dev, out = tagger / "run" / "export", tagger / "dev.txt", tmp_path / "out.txt"

@@ -19,9 +19,9 @@ ALLOWED = {
     "config.user_code": "runtime",
     "config.registry": "runtime config.user_code",
     "config.typed": "runtime config.registry",
-    "data": "runtime config.registry",  # knows no model
+    "config.private_paths": "",
+    "data": "runtime config.registry config.private_paths",  # knows no model
     "models": "runtime config.registry",  # knows no data
-    "config.private_paths": "data",
     "config.export": "runtime config.typed data models config.private_paths",
     "objectives": "runtime config.registry data models config.export",
     "training.schedules": "runtime config.registry",

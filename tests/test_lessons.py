@@ -121,6 +121,7 @@ def test_links_lead_to_files(path):
     assert targets and all((LESSONS / target).exists() for target in targets), targets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)
 def test_grading_tells_solved_from_unsolved(path, lesson, capsys):
     functions, names = grading().functions, exercises(path)

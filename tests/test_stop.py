@@ -118,6 +118,7 @@ def breakable(name: str, fault: int, monkeypatch) -> Iterator[Callable[[], None]
     os.dup2(own, number)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", ["stdout", "stderr"])

@@ -10,7 +10,7 @@ from bertjax.analysis import drawing
 from bertjax.analysis.page.page import Drawing, Section, Table
 from bertjax.data.filters.scripts import kind_of
 from bertjax.data.inspect import characters, damage, vocabulary
-from bertjax.data.inspect.report import histogram, name_of, warnings
+from bertjax.data.inspect.report import draw_histograms, histogram, name_of, warnings
 from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD
 from bertjax.data.preparation import dropped
 from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
@@ -100,15 +100,7 @@ def _lengths(store: TokenStore) -> Section:
     splits = {name: store.split(name) for name in SPLITS}
     with drawing.style():
         figure, panels = drawing.panels(2, width=3.6)
-        for axes, what in zip(panels, ("document", "sentence"), strict=True):
-            for color, (name, split) in zip(drawing.COLORS, splits.items()):
-                edges, counts = histogram(split, what)
-                axes.stairs(counts, edges, label=name, color=color)
-            axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
-            axes.set_xscale("log", base=2)
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-            axes.minorticks_off()
-            axes.legend()
+        draw_histograms(panels, splits, drawing.COLORS)
         svg = drawing.svg_of(figure)
     middle = {what: _median(splits["train"], what) for what in ("document", "sentence")}
     caption = (

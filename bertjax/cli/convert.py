@@ -5,7 +5,6 @@ import functools
 import os
 from pathlib import Path
 
-from bertjax.cli import unfinished
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference.masked import masked_lm
@@ -87,7 +86,7 @@ def run(
     # `encoder_only` while reading: heads that have no counterpart here are not even looked at.
     model, notes = huggingface.read(path, encoder_only) if saved is None else (saved.export, [])
     if saved is not None:
-        unfinished.note(saved, "converted")
+        saved.note_unfinished("converted")
     if encoder_only:
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from bertjax.cli import unfinished
 from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
@@ -74,7 +73,7 @@ def run(
     """
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
-    unfinished.note(saved, "scored")
+    saved.note_unfinished("scored")
     if not corpus:
         saved.check_data("--corpus=CORPUS")
     return score(saved, saved.config, corpus, per_class, columns)

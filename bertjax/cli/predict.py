@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.cli import unfinished
 from bertjax.config.opening import SavedModel
 from bertjax.inference.buckets import bar
 from bertjax.inference.embed import Embed
@@ -178,7 +177,7 @@ def main(argv: list[str] | None = None) -> int:
     saved = {name: SavedModel(name, args.trust_code, args.task) for name in (args.model, *args.others)}
     models = {name: each.export for name, each in saved.items()}
     for each in saved.values():
-        unfinished.note(each, "used")
+        each.note_unfinished("used")
     predictor = Ensemble(models) if args.others else Predictor(models[args.model])
     do = args.do or predictor.default
     if args.others and do != "task":

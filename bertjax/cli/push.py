@@ -5,7 +5,6 @@ import re
 import tempfile
 from pathlib import Path
 
-from bertjax.cli import unfinished
 from bertjax.config.opening import SavedModel, split_name
 from bertjax.interop import card, huggingface
 from bertjax.runtime import command_line, platform, storage
@@ -77,7 +76,7 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
         # The upload takes everything in its folder, so use one that holds nothing but the model.
         with tempfile.TemporaryDirectory() as folder:
             saved = SavedModel(name)
-            unfinished.note(saved, "published")
+            saved.note_unfinished("published")
             huggingface.write(folder, saved.export, about)
             addresses.append(_upload(hub, Path(folder), to, public))
     return addresses

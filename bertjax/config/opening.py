@@ -14,7 +14,7 @@ from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.encoder import Encoder
 from bertjax.runtime import untrusted
-from bertjax.runtime.errors import Untrusted, UserError, quoted, reason, shorten
+from bertjax.runtime.errors import Untrusted, UserError, quoted, reason, say, shorten
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
@@ -92,6 +92,17 @@ class SavedModel:
         """Whether this is an export folder rather than a run."""
         # `@STEP` names a checkpoint, even if the folder also holds an export.
         return not self.step and (self.folder / export.MANIFEST).exists()
+
+    def note_unfinished(self, use: str) -> None:
+        """Print a line if the newest checkpoint of an unfinished run is used.
+
+        Args:
+          use: what is done with the checkpoint, a past participle such as `scored`.
+        """
+        from bertjax.training.run.workdir import Workdir, has_finished
+
+        if not self.is_export and not self.step and not has_finished(Workdir.at(self.folder)):
+            say(f"{self.name} is not finished; its newest checkpoint is {use}", file=sys.stderr)
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:

@@ -7,8 +7,6 @@ control what another machine opens, writes, matches or runs, so few of its setti
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bertjax.data.config import CACHE_DIR, STORE
-
 # Settings that name files and folders; `*` matches one component.
 _PATHS = (
     "init_from",
@@ -26,7 +24,9 @@ _PATHS = (
     "tasks.*.examples.unlabeled",
     "tasks.*.examples.further_heldout.*",
 )
-# Locations on a machine; exports contain the defaults.
+# Default folders on this machine. Exports contain these instead of the user's own paths.
+STORE = "~/.cache/bertjax/stores"
+CACHE_DIR = "~/.cache/bertjax/remote"
 _PLACES = {"data.store": STORE, "data.cache_dir": CACHE_DIR}
 # Prefix of the corpora that come with bertjax. Without a name behind it: no corpus.
 EMBEDDED = "embedded:"

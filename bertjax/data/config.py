@@ -1,16 +1,15 @@
 """Settings of the data, as frozen dataclasses that validate themselves."""
 
 import dataclasses
+import math
 import re
 
+from bertjax.config.private_paths import CACHE_DIR, STORE
 from bertjax.data.filters.base import Filter
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
 
-# Default folders on this machine. Exports contain these instead of the user's own paths.
-STORE = "~/.cache/bertjax/stores"
-CACHE_DIR = "~/.cache/bertjax/remote"
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.
 SHARES_TOLERANCE = 0.01
@@ -36,7 +35,7 @@ class SourceConfig:
 
     corpus: str = ""
     text_field: str = "text"
-    weight: float = setting(1.0, above=0)
+    weight: float = setting(1.0, above=0, below=math.inf)
     token_share: float = setting(0.0, above=0, most=1)
     group_field: str = ""
 

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Generator, Mapping
+from multiprocessing import resource_tracker
 from typing import Protocol
 
 import grain
@@ -175,6 +176,8 @@ def iterate(
     batches = grain.MapDataset.range(start, stop).map(make).to_iter_dataset(threads)
     processes = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
     iterator = iter(batches.mp_prefetch(processes, _start_worker))
+    if workers:
+        resource_tracker.ensure_running()  # otherwise the first worker does it, after which SIGTERM is not blocked
     try:
         with stop_signals_blocked():  # the workers start with the first batch
             first = next(iterator, None)

@@ -10,7 +10,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from typing import cast
 
 from bertjax.runtime.terminal import STOP_SIGNALS
@@ -44,8 +43,6 @@ def stop_signals_blocked() -> Iterator[None]:
 
     Otherwise a signal would end a worker that is still importing, before it calls `ignore_stop_signals`.
     """
-    # The first worker starts this process, after which Python unblocks SIGTERM and SIGINT.
-    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield

@@ -93,7 +93,7 @@ def masked_lm(model: Export) -> MaskedLM | None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskedPipeline(Pipeline):
-    """A pipeline with a masked-LM head; its examples are `bertjax.inference.views.MaskedViews`."""
+    """A pipeline with a masked-LM head; its examples are `MaskedViews`."""
 
     def __post_init__(self):
         if masked_lm(self.model) is None:

@@ -257,7 +257,8 @@ class Family:
         """
         for key, fixed in self._fixed.items():
             value = config.get(key)
-            value = fixed.absent if value is None else value  # null, like a missing key, means the default
+            if value is None and (key not in config or fixed.absent is not True):
+                value = fixed.absent  # null, like a missing key, means the default; but as False it switches off
             self._check(key, value, fixed.value, f"; {ENCODER_ONLY}" if fixed.is_of_decoder else "")
         settings, defaults = {}, self.defaults.settings()
         for ours, theirs in self.keys.items():

@@ -202,7 +202,8 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
             )
     if is_normalized:
         notes.append("embeddings are scaled to length 1, as in sentence-transformers")
-    file = next(iter(sorted(encoder.glob(_ENCODER_FILES))), None)
+    # Of several, BERT's comes first, as in sentence-transformers.
+    file = min(encoder.glob(_ENCODER_FILES), key=lambda path: ("_bert_" not in path.name, path.name), default=None)
     settings = load_json(file) if file else {}
     left_out += [f"{name} of {file.name}" for name in _odd(settings, _ENCODER_KEYS)] if file else []
     prompts, more = _prompts(folder)

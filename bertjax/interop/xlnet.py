@@ -30,6 +30,10 @@ class _XLNet(Family):
             return "AutoModelForPreTraining"
         return super().auto_of(parts).removesuffix("Simple")
 
+    def encoder_config(self, config):
+        # 0 is no limit, as -1 is.
+        return super().encoder_config({**config, "clamp_len": config.get("clamp_len") or -1})
+
     def refusals(self, encoder, pad_id):
         return super().refusals(dataclasses.replace(encoder, max_positions=self.defaults.max_positions), pad_id)
 

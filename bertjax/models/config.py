@@ -90,7 +90,7 @@ class EncoderConfig:
       execution: how the encoder is computed; not part of the architecture.
     """
 
-    vocab_size: int = setting(0, least=1, most=LARGEST_VOCABULARY)
+    vocab_size: int = setting(0, least=1, most=LARGEST_VOCABULARY, hint="0 takes that of the tokenizer")
     # The registry imports their modules when they are first used: these import this module.
     embeddings: Embeddings = dataclasses.field(default_factory=lambda: EMBEDDINGS.class_of()())
     block: Block = dataclasses.field(default_factory=lambda: BLOCKS.class_of()())
@@ -105,7 +105,7 @@ class EncoderConfig:
     sharing: str = setting("none", choices=SHARING)
     sharing_groups: int = setting(1, least=1)
     max_positions: int = setting(512, least=1)
-    activation_bits: int = setting(0, least=2, most=8)
+    activation_bits: int = setting(0, least=2, most=8, hint="0 does not round")
     dropout: float = setting(0.1, least=0, below=1)
     attention_dropout: float = setting(0.1, least=0, below=1)
     norm_epsilon: float = setting(1e-12, least=0)

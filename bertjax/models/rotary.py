@@ -57,7 +57,7 @@ def rotary_at(positions_BT: jax.Array, width: int, base: float) -> Rotary:
 
 
 def check_rotary(config: EncoderConfig) -> None:
-    """Raise UserError if heads have no pairs of channels to rotate, or a rotary base in `fields` is too small."""
+    """Raise UserError if heads have no pairs of channels to rotate."""
     block = config.block
     if config.head_channels % 2:
         raise UserError(

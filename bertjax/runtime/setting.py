@@ -44,7 +44,8 @@ class Allowed:
         """
         if self.choices:
             if value not in self.choices:
-                raise UserError(f"{name}={value!r}{of} is unknown; choose one of {', '.join(self.choices)}")
+                known = ", ".join(each or "''" for each in self.choices)
+                raise UserError(f"{name}={value!r}{of} is unknown; choose one of {known}")
             return
         lower = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
         upper = (self.most is None or value <= self.most) and (self.below is None or value < self.below)
@@ -69,21 +70,26 @@ def setting(default: Any, *, kw_only: bool = False, metadata: Mapping[str, Any] 
 def check(settings: Any, path: str = "", of: str = "") -> None:
     """Raise UserError unless all fields of a dataclass have values that they allow, their defaults, or None.
 
-    None is a value that something else decides, where a type has it. Of a list, every entry is checked.
+    None is a value that something else decides, where a type has it. Of a list, every entry is checked. A field that
+    has another default in a subclass keeps its bounds.
 
     Args:
       settings: an instance whose fields are made by `setting`.
       path: where its fields are in the configuration, such as `optimizer`.
       of: see `Allowed.check`.
     """
+    kinds = [vars(kind).get("__dataclass_fields__", {}).values() for kind in reversed(type(settings).__mro__)]
+    bounds = {each.name: each.metadata["allowed"] for fields in kinds for each in fields if "allowed" in each.metadata}
     for field in dataclasses.fields(settings):
-        allowed, value = field.metadata.get("allowed"), getattr(settings, field.name)
-        if allowed is None or value is None or value == field.default:
+        allowed, value = bounds.get(field.name), getattr(settings, field.name)
+        if allowed is None or value == field.default or (value is None and not allowed.choices):
             continue
         name = f"{path}.{field.name}" if path else field.name
-        entries = {f"{name}.{index}": each for index, each in enumerate(value)} if isinstance(value, tuple) else None
-        for entry, each in (entries or {name: value}).items():
+        is_list = isinstance(field.default, tuple)
+        entries = {f"{name}.{index}": each for index, each in enumerate(value)} if is_list else {name: value}
+        for entry, each in entries.items():
             allowed.check(entry, each, of)
         if allowed.needs and not getattr(settings, allowed.needs):
             needed = f"{path}.{allowed.needs}" if path else allowed.needs
-            raise UserError(f"{name}={value!r}{of} has no effect without {needed}; set both, or leave it out")
+            remedy = "set both, or leave it out" + (f"; {allowed.hint}" if allowed.hint else "")
+            raise UserError(f"{name}={value!r}{of} has no effect without {needed}; {remedy}")

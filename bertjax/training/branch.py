@@ -78,7 +78,7 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
 
     Raises:
       UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer; no step is left; or see
-        `bertjax.training.branch_check`.
+        `check_merging` and `check_reading`.
     """
     config = program.config
     if resumed and resumed.config.init_from == config.init_from:

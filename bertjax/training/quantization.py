@@ -30,7 +30,7 @@ class QuantizationConfig:
       layer_bits: bits for the kernels in each encoder layer, if they differ from `bits`; empty for `bits`.
     """
 
-    bits: int = setting(0, least=2, most=8)
+    bits: int = setting(0, least=2, most=8, hint="0 does not round")
     layer_bits: tuple[int, ...] = setting((), least=2, most=8, needs="bits")
 
     def __post_init__(self):

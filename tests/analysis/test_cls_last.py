@@ -214,6 +214,7 @@ READERS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
 def test_cls_is_where_the_tokenizer_puts_it(models, reader):
     reader(models)

@@ -183,6 +183,7 @@ def test_without_libtpu(refused, monkeypatch):
     assert "pip install '.[tpu]'" in refused("--topology=v5e:2x2")
 
 
+@pytest.mark.slow
 def test_settings_that_do_not_fit(capsys):
     """The weights and moments of the vocabulary exceed the chip's memory."""
     flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]

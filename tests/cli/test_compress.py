@@ -122,6 +122,7 @@ def test_cut_heads_are_zeros_in_transformers_and_compute_the_same(source, tmp_pa
     np.testing.assert_allclose(hidden(tmp_path / "back"), hidden(tmp_path / "small"), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_path, monkeypatch):
     monkeypatch.setattr(compress, "_SECONDS", 0.01)
     [corpus] = [flag.partition("=")[2] for flag in flags if "corpus=" in flag]

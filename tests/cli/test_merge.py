@@ -44,6 +44,7 @@ def test_checkpoints_of_a_run_are_averaged(run, tmp_path, capsys):
     assert merged.numbers == {"merged_from": ["run@10", "run@20", "run@30"]}  # and no path of this machine
 
 
+@pytest.mark.slow
 def test_models_of_several_runs_are_noted(run, tmp_path, capsys):
     assert merge.main([str(run / "export"), f"{run}@10", f"--to={tmp_path / 'mean'}"]) == 0
     assert "note    they are of several runs" in capsys.readouterr().out

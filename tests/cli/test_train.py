@@ -186,6 +186,7 @@ def test_an_objective_from_elsewhere_trains_and_exports(flags, tmp_path):
         assert scores["eval"] == pytest.approx(summary["eval"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
     toy = [*flags, "--config.tasks.toy.objective.kind=tests.toy_objective:Toy", f"--workdir={tmp_path}"]
     assert runs.call(*toy, "--config.stages.0.steps=20", "--config.eval.every=10") == 0

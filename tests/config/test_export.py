@@ -108,7 +108,7 @@ def test_a_file_that_was_cut_short_is_damaged(folder, name):
     assert str(error.value).endswith("); export it again from its run") and "\n" not in str(error.value)
 
 
-_MOST_MODULES = 54
+_MOST_MODULES = 50
 
 
 def test_opening_an_export_imports_few_modules_and_starts_no_backend(folder):

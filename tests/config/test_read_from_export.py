@@ -19,7 +19,7 @@ from bertjax.config import export, private_paths
 from bertjax.config.config import CONFIG_UNIONS, Config, from_dict, to_dict
 from bertjax.config.opening import SavedModel
 from bertjax.config.registry import Union
-from bertjax.data.config import CACHE_DIR, STORE, DataConfig
+from bertjax.data.config import DataConfig
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.base import config_of
 from bertjax.objectives.distill.teacher import Teacher
@@ -171,7 +171,7 @@ def test_only_who_reads_a_run_builds_all_of_its_settings():
         "config/config_file.py",  # what the user writes
         "inference/base.py",
         "interop/huggingface.py",  # settings that it makes
-        "interop/onnx_metadata.py",  # of `read_settings`, as `inference.base.config_of`
+        "interop/onnx.py",  # of `read_settings`, as `inference.base.config_of`
         "interop/outputs.py",  # the same
         "config/opening.py",
         "training/branch.py",  # a checkpoint in a workdir
@@ -218,7 +218,7 @@ def test_what_is_local_has_its_default(hostile):
     saved = SavedModel(hostile)
     for config in (saved.config, config_of(saved.export)):
         data = config.data
-        assert (data.store, data.cache_dir, data.workers) == (STORE, CACHE_DIR, None)
+        assert (data.store, data.cache_dir, data.workers) == (private_paths.STORE, private_paths.CACHE_DIR, None)
         assert list(data.filters) == ["length"] and data.heldout_share == 0.2
         assert data.corpus == private_paths.EMBEDDED and "passwd" not in repr(config)
         assert (config.optimizer, config.runtime, config.eval) == (OptimizerConfig(), RuntimeConfig(), EvalConfig())

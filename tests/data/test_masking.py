@@ -20,8 +20,7 @@ from bertjax.data.masking import (
     gather_masked,
     mask,
 )
-from bertjax.data.masking.kinds import SPAN_SHARES, BoundPhraseMasking
-from bertjax.data.masking.units import UnitMasking, words_of
+from bertjax.data.masking.kinds import SPAN_SHARES, BoundPhraseMasking, UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.runtime.errors import UserError
 from tests.ragged import CLS, MASK, PAD, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random

@@ -185,30 +185,6 @@ def test_the_masking_of_an_example_changes_only_with_the_epoch(planned):
     assert (later["tokens_BT"] != first["tokens_BT"]).any()
 
 
-def test_packed_rows_hold_the_same_masked_examples(store):
-    """An example in a packed row equals the same example in a row of its own."""
-    short = SegmentPairs(short_seq_prob=0.9)
-    planned = make_feed(store, shuffle=False, examples=short, row_examples=1)
-    packed_feed = make_feed(store, shuffle=False, examples=short, row_examples=8)
-    packed = packed_feed.batch(np.arange(packed_feed.plans[0].counts.rows))
-    assert ((packed["example_ids_BN"] >= 0).sum(axis=1) > 1).sum() > 20
-    alone = planned.batch(np.arange(planned.plans[0].counts.rows))
-    row_of = np.argsort(alone["example_ids_BN"][:, 0])
-    for row, ids_N in enumerate(packed["example_ids_BN"]):
-        predicted = np.zeros(T, bool)
-        predicted[packed["mlm_positions_BK"][row][packed["mlm_weights_BK"][row] > 0]] = True
-        for slot, example in enumerate(ids_N[ids_N >= 0]):
-            here, own = packed["examples_BT"][row] == slot + 1, row_of[example]
-            real = alone["examples_BT"][own] > 0
-            assert packed["summary_positions_BN"][row, slot] == np.flatnonzero(here)[0]
-            assert packed["pair_labels_BN"][row, slot] == alone["pair_labels_BN"][own, 0]
-            for name in ("tokens_BT", "segments_BT", "positions_BT"):
-                np.testing.assert_array_equal(packed[name][row, here], alone[name][own, real])
-            positions = alone["mlm_positions_BK"][own][alone["mlm_weights_BK"][own] > 0]
-            if not packed["mlm_dropped_B"][row]:
-                np.testing.assert_array_equal(np.flatnonzero(predicted[here]), positions)
-
-
 def test_weighted_sources_take_turns_and_their_examples_differ(store):
     """Two plans of the same text are two sources: no two examples have the same id, which decides the masking."""
     one, two = (make_feed(store, number=number).sources[0] for number in (0, 1))

@@ -121,6 +121,7 @@ _ROPE, _SMALL = {"rope_type": "default", "rope_theta": 250000}, {"type": "defaul
         # transformers 4 reads null as the base of the global layers.
         ("modernbert", {"local_rope_theta": None}, {"local_rope_theta": 160000.0}),
         ("distilbert", {"num_hidden_layers": 3, "n_layers": 7}, {"n_layers": 3}),
+        ("xlnet", {"clamp_len": 0}, {"clamp_len": -1}),
         ("xlnet", {"hidden_size": 64, "d_model": 7}, {"d_model": 64}),
     ],
 )
@@ -138,7 +139,7 @@ REFUSED = {
     ],
     "albert": [{"inner_group_num": 2}],
     "mobilebert": [
-        *({"use_bottleneck": False}, {"trigram_input": False}),
+        *({"use_bottleneck": False}, {"trigram_input": None}),
         {"key_query_shared_bottleneck": True, "use_bottleneck_attention": True},
     ],
     "deberta-v2": [
@@ -153,7 +154,7 @@ REFUSED = {
         {"is_causal": True},
     ],
     "modernbert": [
-        *({"decoder_bias": False}, {"mlp_bias": True}, {"norm_bias": "yes"}, {"hidden_activation": "silu"}),
+        *({"decoder_bias": None}, {"mlp_bias": True}, {"norm_bias": "yes"}, {"hidden_activation": "silu"}),
         *({"classifier_activation": "relu"}, {"layer_types": ["sliding_attention"] * 22}, {"layer_types": ["x"]}),
         {"rope_parameters": {"full_attention": {"rope_type": "default", "partial_rotary_factor": 0.5}}},
         *({"rope_parameters": {"full_attention": _YARN}}, {"rope_parameters": _YARN}, {"rope_parameters": ["x"]}),
@@ -168,7 +169,7 @@ REFUSED = {
         *({"relative_attention_num_buckets": 16}, {"hidden_act": "relu"}, {"max_position_embeddings": 2}),
     ],
     "neobert": [
-        *({"rope": False}, {"rms_norm": False}, {"ngpt": True}, {"hidden_act": "gelu"}, {"dim_head": 16}),
+        *({"rope": False}, {"rms_norm": None}, {"ngpt": True}, {"hidden_act": "gelu"}, {"dim_head": 16}),
         {"intermediate_size": "20"},
     ],
 }

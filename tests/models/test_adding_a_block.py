@@ -98,6 +98,7 @@ def test_a_run_and_its_export_name_the_file(trained, lab):
     assert np.isfinite([record["train/mlm_loss"] for record in runs.records(workdir / "metrics.jsonl")]).all()
 
 
+@pytest.mark.slow
 def test_the_model_is_opened_with_trust_only(trained, tmp_path, capsys, caplog):
     name, _, workdir = trained
     export, tokens_BT = workdir / "export", jnp.asarray([[5, 9, 17, 30, 6]])

@@ -13,12 +13,9 @@ from bertjax.models import cut, kernels
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.flops import head_products
-from bertjax.models.heads import masked_lm_head
-from bertjax.models.model import HeadSpec
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
-from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
+from bertjax.models.vocabulary_heads import DecoderHead
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
@@ -105,27 +102,6 @@ def test_only_heads_on_examples_have_biases_and_the_decoder_is_not_tied():
     logits = head.apply(own, hidden, words)
     np.testing.assert_array_equal(logits, head.apply(own, hidden, 2 * words))
     assert float(logits[0, 0, 100:].max()) == float(jnp.finfo(jnp.float32).min), "padding of the vocabulary"
-
-
-def test_neobert_has_biases_in_its_decoder_and_the_pooler_of_bert():
-    block = LlamaBlock(decoder_bias=True, pooler=True)
-    shapes = batches.param_shapes(BERT(), dataclasses.replace(CONFIG, block=block))
-    paths = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
-    pooler = {"encoder/pooler/kernel", "encoder/pooler/bias"}
-    assert {path for path in paths if path.endswith("bias")} == {
-        "encoder/pooler/bias", "heads/nsp/classifier/bias", "heads/mlm/word_bias"
-    }  # fmt: skip
-    assert pooler <= paths and {path for path in paths if path.startswith("heads/mlm/")} == {
-        "heads/mlm/word", "heads/mlm/word_bias"
-    }  # fmt: skip
-    config = dataclasses.replace(CONFIG, block=block)
-    head, hidden, words = BiasedDecoderHead(config), jnp.ones((1, 1, 16)), jnp.ones((128, 16))
-    own = head.init(jax.random.key(0), hidden, words)
-    raised = {"params": own["params"] | {"word_bias": jnp.arange(128.0)}}
-    difference_V = (head.apply(raised, hidden, words) - head.apply(own, hidden, words))[0, 0, :100]
-    np.testing.assert_allclose(difference_V, np.arange(100), rtol=1e-5)
-    counts = {head_products(encoder, HeadSpec(masked_lm_head(encoder))) for encoder in (CONFIG, config)}
-    assert counts == {100 * 16}
 
 
 def test_kernels_compute_grouped_queries():

@@ -113,6 +113,7 @@ def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
     assert not is_in_parts(shortest, mutable=[CAPTURED])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, kernels.SHORTEST_IN_PARTS - 1, kernels.SHORTEST_IN_PARTS, 513])
 def test_arrays_of_numpy_and_jax_give_outside_of_jit_what_they_give_inside(tokens):
     encoder = Encoder(dataclasses.replace(batches.ENCODER, max_positions=513))

@@ -81,6 +81,7 @@ def test_shared_layers_are_equal_layers_and_their_gradients_are_summed(kind, gro
     close(gradient, summed(of_copies, params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind, groups", [("all", 1), ("attention", 2)])
 def test_taps_reach_shared_layers_one_by_one(kind, groups):
     config, batch = sharing(kind, groups), batches.make(3)
@@ -119,6 +120,7 @@ def test_no_shared_weight_is_copied_for_each_layer(groups, remat, read):
     assert not traced(sharing("all", groups, execution=execution))
 
 
+@pytest.mark.slow
 def test_shared_weights_are_gathered_when_they_are_used():
     """A strategy that gathers the weights of one layer at a time gathers shared weights, too."""
     batch = batches.make(3)

@@ -93,6 +93,7 @@ def test_a_masking_rate_follows_the_step(store):
     assert rate(Feeds(config, store).heldout["mine"].batch(np.arange(16))) < 0.13
 
 
+@pytest.mark.slow
 def test_a_loss_weight_follows_the_step_with_micro_batches_too():
     """At each step the gradient is that of a constant loss weight of the same value."""
     annealed = module("annealed").Annealed(fall_steps=4)

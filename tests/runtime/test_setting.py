@@ -14,7 +14,7 @@ from bertjax.models.blocks import Block
 from bertjax.models.config import EncoderConfig
 from bertjax.models.embeddings import Embeddings
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import Allowed
+from bertjax.runtime.setting import Allowed, check, setting
 from bertjax.training.config import Stage
 from bertjax.training.optim.config import Multiplier, OptimizerConfig
 
@@ -56,7 +56,7 @@ def beyond(allowed: Allowed, default: object) -> Iterator[object]:
         yield "no such"
     bounds = {"least": -1, "above": 0, "most": 1, "below": 0}
     for name, step in bounds.items():
-        if (bound := getattr(allowed, name)) is not None and bound != math.inf and bound + step != default:
+        if (bound := getattr(allowed, name)) is not None and bound + step != default:
             yield bound + step
 
 
@@ -80,6 +80,28 @@ def use(settings: object) -> None:
         DataConfig(sources={"a": settings})
     elif isinstance(settings, Multiplier):
         OptimizerConfig(multipliers=(settings,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounded:
+    sizes: tuple[int, ...] = setting((), least=1)
+    share: float = setting(0.25, above=0, most=1)
+    color: str = setting("red", choices=("red", ""))
+
+
+@dataclasses.dataclass(frozen=True)
+class Half(Bounded):
+    share: float = 0.5
+
+
+@pytest.mark.parametrize(
+    "changes, of", [({"share": 7}, "share=7"), ({"color": None}, "color=None"), ({"sizes": [1, 0]}, "sizes.1=0")]
+)
+def test_a_field_with_another_default_keeps_its_bounds(changes, of):
+    """Values need not have the type of the field: Python does not check it."""
+    check(Half(share=1, color="", sizes=[1]))
+    with pytest.raises(UserError, match=f"a.{of} .*"):
+        check(Half(**changes), "a")
 
 
 REQUIRED = {"corpus": "a", "path": "a", "against": ("a",), "lexicon": "mine"}

@@ -132,6 +132,7 @@ def test_two_devices_have_that_of_one_half_each():
     assert result["shares"] == {"one": [1.0, 1.0], "two": [0.5, 0.5]}  # in the state, and when it is read
 
 
+@pytest.mark.slow
 def test_a_growing_run_evaluates_exports_and_resumes_it(flags, tmp_path, capsys):
     averaging = [
         *flags,

@@ -21,8 +21,8 @@ from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.losses.hidden import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.losses.output import OutputCosine
 from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.distill.teacher import Teacher
@@ -114,6 +114,7 @@ def products(jaxpr) -> int:
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "encoder"), [("mlm", LONG), *((kind, SMALL) for kind in KINDS)])
 def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
     made = program(kind, encoder)

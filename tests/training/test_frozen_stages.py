@@ -79,6 +79,7 @@ def test_training_of_it_starts_as_in_a_new_run(trained):
     assert (after[KERNEL] != before[KERNEL]).all()
 
 
+@pytest.mark.slow
 def test_norms_by_layer_add_up_and_are_zero_where_frozen(trained):
     for index, zero in ((1, 3), (2, 0)):
         metrics = trained[index][1]

@@ -88,6 +88,7 @@ def test_states_are_sharded_like_their_parameters_and_the_rest_is_replicated(kin
     assert set(found.values()) <= expected and (kind == "optax:adafactor" or found)
 
 
+@pytest.mark.slow
 def test_the_optimizer_of_the_page_trains_and_resumes_bit_for_bit(flags, tmp_path, monkeypatch):
     [code] = re.findall(r"```python\n(# mylab/optimizers.py\n.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "mylab").mkdir()

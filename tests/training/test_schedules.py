@@ -153,6 +153,7 @@ def test_narrow_encoders_have_higher_rates(width, rate):
     assert fine_tuning_rate(width) == rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs, steps", [(4.0, 300), (40.0, 400)])
 def test_a_small_file_is_passed_more_often(undisturbed, tmp_path, epochs, steps):
     train, heldout = labeled_files.write(tmp_path)

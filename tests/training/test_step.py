@@ -256,6 +256,7 @@ def test_a_growing_run_resumes_bit_for_bit_within_and_between_stages(flags, tmp_
 THREE = MultipleChoice(("0", "1", "2"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task, slots",
     [

@@ -111,6 +111,7 @@ def test_a_second_call_trains_only_what_is_not_finished(tmp_path):
     assert trained == ["a", "b", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_runs_of_other_processes_are_left_to_them_and_waited_for(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(each, "_SECONDS_BETWEEN_ROUNDS", 0.0)
     tries = []
@@ -128,6 +129,7 @@ def test_runs_of_other_processes_are_left_to_them_and_waited_for(tmp_path, monke
     assert tries == ["a", "b", "a"] and "waiting for runs of other processes: a" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outage", [Unavailable("503"), StorageError(errno.EIO, "Input/output error", "run")])
 def test_an_outage_is_no_result_of_a_run(tmp_path, outage):
     """The others are trained, and the sweep ends with the code after which launchers run it again."""
@@ -146,6 +148,7 @@ def test_an_outage_is_no_result_of_a_run(tmp_path, outage):
     assert all(result.values for result in results_of(epath.Path(tmp_path), trials("a", "b", "c"), {}))
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     def train(trial, workdir):
         if trial.folder == "high/seed=1":
@@ -270,6 +273,7 @@ class Diverging(Hook):
             raise RunFailed("the loss is not finite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failing, code", [({1}, 0), ({0, 1, 2}, 1)])
 def test_a_seed_that_diverges_does_not_end_the_others(monkeypatch, tmp_path, capsys, failing, code):
     def run(config, workdir, **options):
@@ -292,6 +296,7 @@ def test_a_seed_that_diverges_does_not_end_the_others(monkeypatch, tmp_path, cap
         assert "seed=1 failed: the loss is not finite" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error, at, code",
     [

@@ -1,6 +1,8 @@
 """Token store report for the terminal: contents, costs and warnings; and length histograms as a picture."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -108,17 +110,23 @@ def draw_lengths(splits: dict[str, Split], folder: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4))
-    for axes, what in zip(figure.subplots(1, 2), ("document", "sentence"), strict=True):
-        for name, split in splits.items():
+    draw_histograms(figure.subplots(1, 2), splits)
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+    figure.savefig(folder / LENGTHS, dpi=120)
+
+
+def draw_histograms(panels: Iterable[Any], splits: dict[str, Split], colors: Sequence[str] = ("C0", "C1")) -> None:
+    """Plot the lengths of documents and of sentences into two panels of matplotlib, each split in its color."""
+    for axes, what in zip(panels, ("document", "sentence"), strict=True):
+        for color, (name, split) in zip(colors, splits.items()):
             edges, counts = histogram(split, what)
-            axes.stairs(counts, edges, label=name, fill=name == "train", alpha=0.7)
+            axes.stairs(counts, edges, label=name, color=color, fill=name == "train", alpha=0.7)
         axes.set(yscale="log", xlabel=f"tokens in a {what}", ylabel=f"{what}s")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.minorticks_off()  # drawing one tick takes as long as a whole histogram
         axes.legend()
-        axes.grid(alpha=0.3)
-    figure.savefig(folder / LENGTHS, dpi=120)
 
 
 def histogram(split: Split, what: str) -> tuple[np.ndarray, np.ndarray]:

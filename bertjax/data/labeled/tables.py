@@ -205,11 +205,13 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
     if has_names and own in first:
         return own, False
     # Columns may have other names: then the error lists them, and not one name with all of them.
-    last = max(map(int, columns)) if columns and not has_names else 1
-    delimiter = _regular_delimiter(path, last, own) or (
-        own if columns and own in first else max(_marks(own), key=first.count)
-    )
-    if columns and not has_names:
+    is_numbered = bool(columns) and not has_names
+    last = max(map(int, columns)) if is_numbered else 1
+    # A text has other marks by chance, so for columns by number one counts only if it gives them all.
+    fitting = next((mark for mark in _marks(own) if first.count(mark) >= last), own)
+    other = fitting if is_numbered else max(_marks(own), key=first.count)
+    delimiter = _regular_delimiter(path, last, own) or (own if columns and own in first else other)
+    if is_numbered:
         _note_delimiter(path, delimiter, own)
     return delimiter, False
 

@@ -36,7 +36,7 @@ class LabeledText(LabeledFormat):
 
     Attributes:
       text: column with the (first) sentence, by name, or by number from 0 if the .tsv or .csv has no header; `auto`
-        finds it in the training file (`bertjax.data.labeled.guess`).
+        finds it in the training file.
       pair: column with the second sentence; empty for single sentences.
       label: column with the label, a class name or a number, depending on the objective; empty for none, and
         `auto` as above.

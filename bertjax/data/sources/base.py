@@ -279,9 +279,10 @@ def json_of(content: bytes, path: str) -> Any:
       UserError: the content is not JSON in UTF-8; the message names the line.
     """
     try:
-        return json.loads(content)
+        return json.loads(str(content, "utf-8-sig"))  # bytes may be UTF-16
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno} is not JSON ({error.msg}); correct the file") from None
+        what = f"{error.msg} in column {error.colno}"
+        raise UserError(f"{path}:{error.lineno} is not JSON ({what}); correct the file") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); {_conversion(content)}") from None

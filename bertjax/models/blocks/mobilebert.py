@@ -211,7 +211,7 @@ class MobileBertEmbeddings(BertEmbeddings):
     """
 
     kind: str = dataclasses.field(init=False, default="mobilebert")
-    width: int = 128
+    width: int = setting(128, least=0)
 
     def check(self, config):
         super().check(config)

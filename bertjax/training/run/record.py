@@ -249,7 +249,12 @@ def _is_whole_export(folder: epath.Path, steps: int) -> bool:
 
 def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserError:
     if storage.exists(workdir.minutes):
-        remedy += f" (it was started with --minutes={read_json(workdir.minutes, 'minutes')['minutes']:g})"
+        measured = read_json(workdir.minutes, "minutes", "steps")
+        if any(line.startswith(f"stages.0.steps: {measured['steps']} -> ") for line in changed):
+            remedy += (
+                f" (it was started with --minutes={measured['minutes']:g}: add the flag, or to train longer --longer "
+                "and the old values of all but the steps)"
+            )
     return UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
 
 

@@ -166,6 +166,7 @@ def test_a_causal_model_is_left_out(pretrained):
     assert "model.direction=left_to_right" in Identifiability().missing(causal, [])
 
 
+@pytest.mark.slow
 def test_groups_of_layers_that_share_their_attention(pretrained):
     encoder = dataclasses.replace(pretrained.encoder, layers=4, sharing="attention", sharing_groups=2)
     kernel = np.arange(2 * 32 * 32).reshape(2, 32, 32)

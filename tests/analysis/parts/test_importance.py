@@ -211,6 +211,7 @@ def dense(subject, encoded, batch) -> np.ndarray:
     return np.stack([hessian(ravel_pytree(kernels[layer])[0], layer) for layer in layers]).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_eigenvalues_are_those_of_the_dense_hessian(small, labeled, result_of_curvature):
     encoded = labeled.encoded(small)
     batches = list(subsets(encoded))

@@ -28,6 +28,7 @@ def entry(result, subject, index=0):
     return result.numbers[subject.label][index]
 
 
+@pytest.mark.slow
 def test_the_token_at_a_mask_is_that_of_fill_and_its_log_probability_is_attributed(result, pretrained, models):
     numbers = entry(result, pretrained)
     [filled] = predictor(models["pretrained"]).fill(TEXTS[:1], top=1)

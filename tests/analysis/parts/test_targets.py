@@ -154,6 +154,7 @@ class Rising(MaskedLM):
         return {"mlm": float(step)}
 
 
+@pytest.mark.slow
 def test_the_loss_is_weighted_as_at_the_last_step(pretrained, texts, monkeypatch):
     trained = dataclasses.replace(pretrained, export=pretrained.export._replace(numbers={"steps": 3}))
     plain = Targets().run([pretrained], [texts])

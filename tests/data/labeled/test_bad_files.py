@@ -120,6 +120,7 @@ BAD = [
     ("jsonl", labeled(1, 1.0, "1"), ":3 has the label '1', which is a text, and other labels of the file are a number"),
     ("jsonl", labeled(1, 0, True), ":3 has the label 'True', which is true or false"),
     ("json", '{"text": "a"\n', "is not JSON"),
+    ("json", b'[{"text": "a", "label": "yes", "note": "\xed\xa0\x80"}]', ":1 is not UTF-8"),
     ("json", '{"data": []}', "is not an array of objects: it is"),
     ("sts", "one\ttwo\tscore\nabc\tcab\thigh\n", ":2 has the label 'high', which is not a number"),
     ("sts", "one\ttwo\tscore\nabc\t\t3\n", ":2 has no text in 'two'"),

@@ -111,6 +111,7 @@ def test_what_is_found_in_a_file_is_said_once(tmp_path, capsys):
     [
         ("0\tNice, really\textra\n1\tBad, really\n", ["0", "1"], r"a.tsv:\d has \d "),
         ("x\ta, b, c, d\n", ["3"], "a.tsv:1 has 2 fields, not 4"),
+        ("Great, I loved it\nBad,\tsad, film\n", ["0"], "a.tsv:2 has 2 fields, not 1"),
     ],
 )
 def test_commas_in_a_text_do_not_separate_columns(tmp_path, content, columns, complaint):

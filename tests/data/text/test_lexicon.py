@@ -11,8 +11,7 @@ from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.examples import Vocabulary
 from bertjax.data.masking import PhraseMasking, mask
-from bertjax.data.masking.kinds import BoundPhraseMasking
-from bertjax.data.masking.units import words_of
+from bertjax.data.masking.kinds import BoundPhraseMasking, words_of
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import Split, TokenStore
 from bertjax.data.text import lexicon

@@ -25,8 +25,8 @@ from bertjax.models.model import Model
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import token_logits
 from bertjax.objectives.distill.losses.base import Values
+from bertjax.objectives.distill.losses.hidden import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.losses.output import OutputCosine
 from bertjax.objectives.distill.losses.token_logits import TokenLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification

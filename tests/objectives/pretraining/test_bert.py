@@ -139,6 +139,7 @@ def test_baselines_by_hand():
 SEQ_LEN, ROWS = 48, 250
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective_kind, format_kind, term, classes",
     [

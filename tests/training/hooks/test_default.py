@@ -145,6 +145,7 @@ def test_a_trace_of_some_steps_is_written(tmp_path):
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
+@pytest.mark.slow
 def test_steps_within_a_chunk_are_traced_with_it(tmp_path):
     trace, run = Trace(range(20, 25), epath.Path(tmp_path)), SimpleNamespace(state={"step": jnp.zeros(())})
     for first in (0, 16, 32):

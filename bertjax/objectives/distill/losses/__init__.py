@@ -14,7 +14,7 @@ TEACHER_LOSSES = Union(
     kinds={
         "logits": "bertjax.objectives.distill.losses.logits:SoftLogits",
         "token_logits": "bertjax.objectives.distill.losses.token_logits:TokenLogits",
-        "output": "bertjax.objectives.distill.losses.output:OutputCosine",
+        "output": "bertjax.objectives.distill.losses.hidden:OutputCosine",
         "hidden": "bertjax.objectives.distill.losses.hidden:HiddenStates",
         "attention": "bertjax.objectives.distill.losses.attention:AttentionMaps",
         "relations": "bertjax.objectives.distill.losses.relations:Relations",

@@ -1,4 +1,4 @@
-"""Hidden state losses for pairs of layers: TinyBERT's and PKD's MSE, cosine, and MobileBERT's statistics."""
+"""Losses on hidden states: those of pairs of layers (TinyBERT, PKD, MobileBERT), and the output (DistilBERT)."""
 
 import dataclasses
 from typing import ClassVar
@@ -8,11 +8,12 @@ import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.models.mixing import OUTPUT
 from bertjax.models.pooling import l2_normalize
 from bertjax.models.taps import ATTENTION
-from bertjax.objectives.distill.losses.base import is_token
+from bertjax.objectives.distill.losses.base import TeacherLoss, is_token
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
-from bertjax.objectives.losses import cosine
+from bertjax.objectives.losses import cosine, cosine_distance
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -110,3 +111,29 @@ def _why_cls_is_not_a_summary(config: EncoderConfig) -> str:
     if config.direction != BIDIRECTIONAL:
         return f"model.direction={config.direction}, whose [CLS] does not see its whole example"
     return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputCosine(TeacherLoss):
+    """One minus the cosine between the last hidden states of student and teacher, over all tokens: DistilBERT's third
+    loss (Sanh et al., 2019, section 2, arXiv 1910.01108).
+
+    The states are those that heads read, after the final norm if there is one. The kind `hidden` compares the states
+    between layers.
+    """
+
+    kind: str = dataclasses.field(default="output", init=False)
+
+    @property
+    def captures(self):
+        return (OUTPUT,)
+
+    def check(self, student, teacher):
+        if student.width != teacher.width:
+            raise UserError(
+                f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "
+                f"'output' cannot compare their states; set model.width={teacher.width}"
+            )
+
+    def terms(self, student, teacher, batch, params, soft_weights):
+        return cosine_distance(student.captured[OUTPUT], teacher.captured[OUTPUT], batch["examples_BT"] > 0), {}
