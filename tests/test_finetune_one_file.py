@@ -9,7 +9,7 @@ import pytest
 
 import bertjax
 from bertjax.analysis import run_report
-from bertjax.analysis.page.page import page
+from bertjax.analysis.page import page
 from bertjax.cli import evaluate
 from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel

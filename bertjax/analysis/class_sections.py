@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.analysis.page import Drawing, Section, Table
 from bertjax.config.config import Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record

@@ -15,7 +15,7 @@ from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.subject import Subject
 from bertjax.data.config import DataConfig
 from bertjax.data.examples import add_special_tokens
-from bertjax.data.formats.base import TextFormat
+from bertjax.data.formats import TextFormat
 from bertjax.data.formats.runs import FullSentences
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat, Record

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.page.page import Drawing, Maps, Table, TokenRow, inline
+from bertjax.analysis.page import Drawing, Maps, Table, TokenRow, inline
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.models.taps import ATTENTION
@@ -45,7 +45,7 @@ class Result:
       arrays: arrays by name for `analysis.npz`; the guide names their axes.
       figures: figures in page order.
       text: paragraphs separated by blank lines: the measurement and the main result.
-      tables: tables and rows of data below the figures (`bertjax.analysis.page.page`).
+      tables: tables and rows of data below the figures (`bertjax.analysis.page`).
       maps: attention maps for the page's viewer.
       files: {name: content}, further files for the report folder.
       other_axes: names of numbers and arrays with axes other than layers and heads, such as the points of a curve. The

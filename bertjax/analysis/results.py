@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.page.page import Drawing, Section, page
+from bertjax.analysis.page import Drawing, Section, page
 from bertjax.analysis.running import Outcome, raise_if_all_failed
 from bertjax.analysis.subject import Subject, described
 from bertjax.runtime import storage

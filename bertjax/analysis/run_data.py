@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.analysis.page.page import Section, Token, TokenRow
+from bertjax.analysis.page import Section, Token, TokenRow
 from bertjax.config.config import Config, plain
 from bertjax.data import tokenizer
 from bertjax.data.inspect.show import originals_of

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.analysis import class_sections, drawing, run_data, smaller_models
-from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.analysis.page import Drawing, Section, Table
 from bertjax.analysis.run_data import changes_of
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.runs import Run, open_runs

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from bertjax.analysis.page.page import Section, Table
+from bertjax.analysis.page import Section, Table
 from bertjax.config import export
 from bertjax.config.opening import split_name
 from bertjax.runtime import storage

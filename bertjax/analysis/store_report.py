@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.page.page import Drawing, Section, Table
+from bertjax.analysis.page import Drawing, Section, Table
 from bertjax.data.filters.scripts import kind_of
 from bertjax.data.inspect import characters, damage, vocabulary
 from bertjax.data.inspect.report import draw_histograms, histogram, name_of, warnings

@@ -3,7 +3,7 @@
 from etils import epath
 
 from bertjax.analysis import run_report, store_report
-from bertjax.analysis.page.page import page
+from bertjax.analysis.page import page
 from bertjax.data.store import TokenStore, is_token_store
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command

@@ -337,8 +337,7 @@ def encoder_of(settings: Mapping[str, Any], vocab_size: int) -> EncoderConfig:
 def _lengths_of(name: str, task: Mapping[str, Any], stages: list, encoder: EncoderConfig) -> Lengths:
     """Return `Export.lengths` of one task."""
     # Imported here: `bertjax.load` needs no format.
-    from bertjax.data.formats import FORMATS
-    from bertjax.data.formats.base import ExampleFormat
+    from bertjax.data.formats import FORMATS, ExampleFormat
     from bertjax.data.labeled.base import LabeledFormat
 
     most, objective = encoder.max_positions, task.get("objective", {})

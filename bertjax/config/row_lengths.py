@@ -6,8 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from bertjax.config import typed
-from bertjax.data.formats import FORMATS
-from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats import FORMATS, ExampleFormat
 from bertjax.models.config import UNIONS, EncoderConfig
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Self
 
-from bertjax.data.formats import kinds_with
-from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats import ExampleFormat, kinds_with
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking

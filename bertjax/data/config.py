@@ -5,7 +5,7 @@ import math
 import re
 
 from bertjax.config.private_paths import CACHE_DIR, STORE
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.formats.base import TextFormat
+from bertjax.data.formats import TextFormat
 from bertjax.data.plan import Plan
 from bertjax.data.store import Split
 from bertjax.runtime.errors import UserError

@@ -19,7 +19,7 @@ from etils import epath
 
 from bertjax.data import remote
 from bertjax.data.examples import Examples
-from bertjax.data.formats.base import Block, TextFormat
+from bertjax.data.formats import Block, TextFormat
 from bertjax.data.packing import assign, pack
 from bertjax.data.store import TokenStore, at_random, edges
 from bertjax.runtime import locks, storage

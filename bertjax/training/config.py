@@ -166,7 +166,7 @@ class RuntimeConfig:
       workers: processes that make batches; 0 makes them in a thread of this process.
       log_every: steps between lines of metrics.
       trackers: further destinations for metrics: `wandb`, `mlflow`, `trackio`, or `module:Class`, a subclass of
-        `bertjax.training.run.trackers.base.Tracker`.
+        `bertjax.training.run.trackers.Tracker`.
       hooks: your own code between steps, each `module:Class`, a subclass of `bertjax.training.hooks.base.Hook`.
       gradient_norms: also log the gradient norm of each layer, as `train/grad_norm/<group>`.
       save_every: steps between checkpoints; the last step is always saved.

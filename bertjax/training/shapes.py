@@ -8,7 +8,7 @@ import numpy as np
 from bertjax.config.config import Task
 from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import TextFormat
+from bertjax.data.formats import TextFormat
 from bertjax.data.plan import Spec
 from bertjax.objectives.optional import bind
 from bertjax.objectives.wrapper import rewrapped

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.analysis import class_sections, run_data, run_report
-from bertjax.analysis.page.page import Section, Table, TokenRow, page
+from bertjax.analysis.page import Section, Table, TokenRow, page
 from bertjax.analysis.store_report import sections_of
 from bertjax.cli import report
 from bertjax.config.config import Config, Task, from_dict

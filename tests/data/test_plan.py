@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import plan as plan_module
-from bertjax.data.formats.base import Block, TextFormat
+from bertjax.data.formats import Block, TextFormat
 from bertjax.data.formats.runs import FullSentences
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.plan import Spec, open_or_make

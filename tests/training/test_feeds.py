@@ -11,8 +11,7 @@ import pytest
 
 from bertjax.config.config import Config, Task
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
-from bertjax.data.formats import FORMATS, KINDS
-from bertjax.data.formats.base import StoredExamples
+from bertjax.data.formats import FORMATS, KINDS, StoredExamples
 from bertjax.data.order import PERIOD
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.preparation.prepare import prepare

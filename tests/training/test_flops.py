@@ -22,8 +22,7 @@ from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.hidden import OutputCosine
-from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.losses.token_logits import TokenLogits
+from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification

@@ -11,7 +11,7 @@ from bertjax.analysis import attribution, drawing
 from bertjax.analysis.answers import Answers
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import Material, Texts
-from bertjax.analysis.page.page import Maps, Table
+from bertjax.analysis.page import Maps, Table
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
 from bertjax.data.text.sentences import LETTER_AND_STOP, split

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data import sources
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import ngrams
 from bertjax.runtime.errors import UserError

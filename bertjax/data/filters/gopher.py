@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
 from bertjax.runtime.errors import UserError

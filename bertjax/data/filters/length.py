@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.sources import Document
 from bertjax.data.text import unicode
 from bertjax.runtime.errors import UserError

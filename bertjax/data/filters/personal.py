@@ -4,7 +4,7 @@ import dataclasses
 import ipaddress
 import re
 
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 
 # Local part, at sign, domain with a dot; quoted local parts and Unicode addresses are not matched. A letter in another
 # script may follow without a space, as Korean particles do. Local parts have at most 64 characters (RFC 5321), labels

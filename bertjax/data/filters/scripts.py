@@ -7,7 +7,7 @@ import functools
 import sys
 import unicodedata
 
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.sources import Document
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import Allowed, setting

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, StoredExamples, TextFormat, concatenated, document_runs, walk
+from bertjax.data.formats import Block, StoredExamples, TextFormat, concatenated, document_runs, walk
 from bertjax.data.formats.partners import TRIMS, Chunks, Range, Share, apart, in_another, in_the_same, partners, trimmed
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.random import uniform

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, StoredExamples, TextFormat, concatenated, document_runs, walk
+from bertjax.data.formats import Block, StoredExamples, TextFormat, concatenated, document_runs, walk
 from bertjax.data.framing import Frame, special_tokens
 from bertjax.data.store import Split, TokenStore, at_random
 from bertjax.runtime.errors import UserError

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import Block, StoredExamples, TextFormat, concatenated
+from bertjax.data.formats import Block, StoredExamples, TextFormat, concatenated
 from bertjax.data.formats.partners import below
 from bertjax.data.formats.runs import DocSentences
 from bertjax.data.framing import Frame, special_tokens

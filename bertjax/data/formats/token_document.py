@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.formats.base import concatenated
+from bertjax.data.formats import concatenated
 from bertjax.data.formats.runs import DocSentences, RunExamples
 from bertjax.data.store import TokenStore
 from bertjax.runtime.setting import setting

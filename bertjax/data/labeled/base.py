@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from bertjax.data.config import ON_BAD
 from bertjax.data.examples import Ragged
-from bertjax.data.formats.base import ExampleFormat
+from bertjax.data.formats import ExampleFormat
 from bertjax.data.labeled import remedies
 from bertjax.data.sources.base import BadRecords, OnBad, read_each
 from bertjax.data.tokenizer import Tokenizer

@@ -5,8 +5,14 @@ Everything here is a pure function of (seed, example id, epoch).
 
 from bertjax.config.registry import Union
 from bertjax.data.masking.base import Masked, Masking, gather_masked, mask
-from bertjax.data.masking.kinds import NgramMasking, PhraseMasking, SpanMasking, WordMasking
-from bertjax.data.masking.tokens import TokenMasking, UniformMasking
+from bertjax.data.masking.kinds import (
+    NgramMasking,
+    PhraseMasking,
+    SpanMasking,
+    TokenMasking,
+    UniformMasking,
+    WordMasking,
+)
 
 __all__ = [
     "KINDS",
@@ -24,11 +30,11 @@ __all__ = [
 ]
 
 KINDS = {
-    "tokens": "bertjax.data.masking.tokens:TokenMasking",
+    "tokens": "bertjax.data.masking.kinds:TokenMasking",
     "words": "bertjax.data.masking.kinds:WordMasking",
     "ngrams": "bertjax.data.masking.kinds:NgramMasking",
     "spans": "bertjax.data.masking.kinds:SpanMasking",
     "phrases": "bertjax.data.masking.kinds:PhraseMasking",
-    "uniform": "bertjax.data.masking.tokens:UniformMasking",
+    "uniform": "bertjax.data.masking.kinds:UniformMasking",
 }
 MASKINGS = Union("masking", Masking, default="tokens", kinds=KINDS)

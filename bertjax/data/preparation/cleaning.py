@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertjax.data.config import NearDuplicates
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.preparation import near_duplicates
 from bertjax.data.preparation.dropped import Dropped
 from bertjax.data.preparation.ledger import Ledger

@@ -20,8 +20,8 @@ from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.taps import HIDDEN
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.losses.base import TeacherLoss, Values
-from bertjax.objectives.distill.losses.token_logits import HEAD
+from bertjax.objectives.distill.losses import TeacherLoss, Values
+from bertjax.objectives.distill.losses.logits import HEAD
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
 from bertjax.objectives.wrapper import Taught, Wrapper

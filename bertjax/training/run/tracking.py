@@ -12,8 +12,7 @@ from typing import Any
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.storage import is_remote
-from bertjax.training.run.trackers import TRACKERS
-from bertjax.training.run.trackers.base import TrackedRun, Tracker
+from bertjax.training.run.trackers import TRACKERS, TrackedRun, Tracker
 from bertjax.training.run.workdir import Workdir, read_json, write_json
 from bertjax.training.run.writer import LogWriter
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.analysis.page.page import Drawing, Maps, Section, Table, Token, TokenRow, page
+from bertjax.analysis.page import Drawing, Maps, Section, Table, Token, TokenRow, page
 from tests.analysis.page.test_page import svg
 from tests.waiting import LIMIT_SECONDS, wait_until
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from bertjax.analysis.page.page import Drawing, Maps, Section, Table, Token, TokenRow, page
+from bertjax.analysis.page import Drawing, Maps, Section, Table, Token, TokenRow, page
 
 
 class Elements(HTMLParser):

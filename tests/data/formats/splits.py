@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 from hypothesis import strategies as st
 
+from bertjax.data import formats
 from bertjax.data.examples import Examples
-from bertjax.data.formats import base
-from bertjax.data.formats.base import Block, TextFormat
+from bertjax.data.formats import Block, TextFormat
 
 CLS, SEP = 1, 2
 FIRST_TOKEN = 10
@@ -42,11 +42,11 @@ def document_of(split: SimpleNamespace, tokens: np.ndarray) -> np.ndarray:
 
 def made(examples: TextFormat, split: SimpleNamespace, seq_len: int, seed: int = 0, at_once: int = 1 << 20) -> Block:
     """Return a split as one block, joined from blocks of about `at_once` sentences."""
-    size, base.BLOCK_SENTENCES = base.BLOCK_SENTENCES, at_once
+    size, formats.BLOCK_SENTENCES = formats.BLOCK_SENTENCES, at_once
     try:
         blocks = list(examples.blocks(split, seq_len, seed))
     finally:
-        base.BLOCK_SENTENCES = size
+        formats.BLOCK_SENTENCES = size
     totals = (sum(getattr(block, name) for block in blocks) for name in ("lost_tokens", "repeated_tokens"))
     return Block(np.concatenate([block.ranges for block in blocks]), *totals)
 

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from bertjax.data.formats import FORMATS, KINDS, LABELED_KINDS, kinds_with
-from bertjax.data.formats.base import TextFormat
+from bertjax.data.formats import FORMATS, KINDS, LABELED_KINDS, TextFormat, kinds_with
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.runtime.errors import UserError
 from tests.data.formats.splits import made, split_of

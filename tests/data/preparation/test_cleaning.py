@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from bertjax.data.config import NearDuplicates
-from bertjax.data.filters.base import Filter
+from bertjax.data.filters import Filter
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.inspect import cleaning

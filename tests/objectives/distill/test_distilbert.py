@@ -23,11 +23,9 @@ from bertjax.models.config import Execution
 from bertjax.models.flops import Counts
 from bertjax.models.model import Model
 from bertjax.objectives.distill.distilled import Distilled
-from bertjax.objectives.distill.losses import token_logits
-from bertjax.objectives.distill.losses.base import Values
+from bertjax.objectives.distill.losses import Values
 from bertjax.objectives.distill.losses.hidden import OutputCosine
-from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.losses.token_logits import TokenLogits
+from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.losses import kl_divergence
@@ -123,7 +121,7 @@ def soft(teacher: Teacher, kind: type, batch: dict, params: dict) -> tuple[jax.A
 @pytest.mark.slow
 def test_the_soft_loss_on_all_tokens_is_computed_a_few_rows_at_a_time(teacher, monkeypatch):
     """It has the value and the gradients of one product over all tokens, without an array of that size."""
-    monkeypatch.setattr(token_logits, "_TOKENS_AT_ONCE", 50)  # 2 of 8 rows of 16 tokens
+    monkeypatch.setattr(TokenLogits.__module__ + "._TOKENS_AT_ONCE", 50)  # 2 of 8 rows of 16 tokens
     params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
     actual, expected = (
         jax.value_and_grad(lambda params, on=on, batch=batch: soft(teacher, on, batch, params), has_aux=True)

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from bertjax.objectives.distill.distilled import Distilled
-from bertjax.objectives.distill.losses.attention import AttentionMaps
-from bertjax.objectives.distill.losses.base import Values
+from bertjax.objectives.distill.losses import Values
+from bertjax.objectives.distill.losses.attention import AttentionMaps, Relations
 from bertjax.objectives.distill.losses.hidden import HiddenStates
 from bertjax.objectives.distill.losses.layer_map import last, skip, uniform
 from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.losses.relations import Relations
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel

@@ -15,8 +15,7 @@ from bertjax.models.blocks.modern import ModernBlock
 from bertjax.objectives.distill import replacing
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.hidden import HiddenStates, OutputCosine
-from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.losses.token_logits import TokenLogits
+from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification

@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.run import tracking, writer
-from bertjax.training.run.trackers.base import Tracker
+from bertjax.training.run.trackers import Tracker
 from bertjax.training.run.tracking import Tracking, check_trackers
 from bertjax.training.run.workdir import Workdir
 from tests.waiting import LIMIT_SECONDS, wait_until

@@ -1,10 +1,130 @@
-"""Losses that compare a student with its teacher, one idea per file: the entries of `objective.losses`.
+"""Losses that compare a student with its teacher: the entries of `objective.losses`.
 
-The registry lists the built-in ones; name your own as `module:Class`.
+A loss names the values that it reads from both models, and compares them. The registry lists the built-in ones; name
+your own as `module:Class`.
 """
 
-from bertjax.config.registry import Union
-from bertjax.objectives.distill.losses.base import TeacherLoss
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.config.registry import Kind, Union
+from bertjax.models.config import EncoderConfig
+from bertjax.objectives.losses import Sums
+from bertjax.runtime.setting import check, setting
+
+Arrays = Mapping[str, jax.Array]
+# (student's layer, teacher's layer) pairs; 0 is the embeddings and L the last layer.
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """Values that one of the two models computes for a batch.
+
+    Attributes:
+      config: the model's architecture.
+      logits: [..., C], from `HasSoftLogits.soft_logits`; None if no loss needs them.
+      captured: {name: [layers, ...]}, see `mixing.apply_capturing`; `hidden` starts with the embeddings.
+      layers: captured layers, counted from 0.
+      params: encoder parameters; None if no loss needs them.
+      token_logits: function from hidden_BTD to logits_BTV; None if no loss needs it.
+    """
+
+    config: EncoderConfig
+    logits: jax.Array | None
+    captured: Arrays
+    layers: tuple[int, ...]
+    params: dict | None = None
+    token_logits: Callable[[jax.Array], jax.Array] | None = None
+
+    def hidden(self, layer: int) -> jax.Array:
+        """Return the states after a layer, float32 [B, T, D]; layer 0 is the embeddings."""
+        # `captured` holds only the layers that some loss reads: look up the position of this one.
+        place = 1 + self.layers.index(layer - 1) if layer else 0
+        return self.captured["hidden"][place].astype(jnp.float32)
+
+    def of_heads(self, name: str, layer: int) -> jax.Array:
+        """Return `queries`, `keys` or `values` for a layer counted from 1, float32 [B, T, H, D / H]."""
+        return self.captured[name][self.layers.index(layer - 1)].astype(jnp.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherLoss(Kind):
+    """A loss that compares a student with its teacher. Fields of subclasses are settings.
+
+    Attributes:
+      factor: loss weight.
+      needs_logits: whether it reads both models' logits, so that the teacher needs the head.
+      needs_token_logits: whether it applies both models' masked-LM heads to every token.
+      reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
+    """
+
+    factor: float = setting(1.0, least=0)
+    needs_logits: ClassVar[bool] = False
+    needs_token_logits: ClassVar[bool] = False
+    reads_text: ClassVar[bool] = True
+
+    def __post_init__(self):
+        check(self, of=f" of the teacher loss {self.kind!r}")
+
+    @property
+    def captures(self) -> tuple[str, ...]:
+        """Names of the captured values to read, see `mixing.apply_capturing`."""
+        return ()
+
+    def pairs(self, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
+        """Return the pairs of layers to compare.
+
+        Raises:
+          UserError: the models have no matching layers.
+        """
+        return ()
+
+    def check(self, student: EncoderConfig, teacher: EncoderConfig) -> None:
+        """Raise UserError if models with these architectures cannot be compared."""
+
+    def init(self, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:
+        """Return parameters that are trained with the student and dropped on export."""
+        return {}
+
+    def weight(self, batch: Arrays, soft_weights: jax.Array | None) -> jax.Array:
+        """Return W, the scalar normalizer of the sum.
+
+        Args:
+          batch: core batch and features.
+          soft_weights: `HasSoftLogits.soft_weights` if the loss needs logits.
+        """
+        return jnp.sum(is_token(batch))
+
+    def terms(
+        self, student: Values, teacher: Values, batch: Arrays, params: dict, soft_weights: jax.Array | None
+    ) -> tuple[jax.Array, dict[str, Sums]]:
+        """Return the loss sum, and metrics as (sum, weight).
+
+        Args:
+          student, teacher: values that the models computed.
+          batch: core batch and features.
+          params: parameters from `init`.
+          soft_weights: see `weight`.
+        """
+        raise TypeError(f"{type(self).__name__} has no terms()")
+
+
+def is_token(batch: Arrays) -> jax.Array:
+    """Return 1 for tokens and 0 for padding, float32 [B, T]."""
+    return (batch["examples_BT"] > 0).astype(jnp.float32)
+
+
+def same_example(batch: Arrays) -> jax.Array:
+    """Return which tokens belong to the same example, bool [B, T, T]."""
+    examples_BT = batch["examples_BT"]
+    # Padding (0) belongs to no example.
+    return (examples_BT[:, :, None] == examples_BT[:, None, :]) & (examples_BT > 0)[:, :, None]
+
 
 TEACHER_LOSSES = Union(
     "objective.losses.*",
@@ -13,11 +133,11 @@ TEACHER_LOSSES = Union(
     # As strings, because a module is imported only when its class is used.
     kinds={
         "logits": "bertjax.objectives.distill.losses.logits:SoftLogits",
-        "token_logits": "bertjax.objectives.distill.losses.token_logits:TokenLogits",
+        "token_logits": "bertjax.objectives.distill.losses.logits:TokenLogits",
         "output": "bertjax.objectives.distill.losses.hidden:OutputCosine",
         "hidden": "bertjax.objectives.distill.losses.hidden:HiddenStates",
         "attention": "bertjax.objectives.distill.losses.attention:AttentionMaps",
-        "relations": "bertjax.objectives.distill.losses.relations:Relations",
+        "relations": "bertjax.objectives.distill.losses.attention:Relations",
         "parameters": "bertjax.objectives.distill.losses.parameters:Parameters",
     },
 )

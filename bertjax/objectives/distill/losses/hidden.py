@@ -11,7 +11,7 @@ from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.mixing import OUTPUT
 from bertjax.models.pooling import l2_normalize
 from bertjax.models.taps import ATTENTION
-from bertjax.objectives.distill.losses.base import TeacherLoss, is_token
+from bertjax.objectives.distill.losses import TeacherLoss, is_token
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import cosine, cosine_distance
 from bertjax.runtime.errors import UserError

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives.distill.losses.base import Pairs, TeacherLoss
+from bertjax.objectives.distill.losses import Pairs, TeacherLoss
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-_HERE = Path(__file__).parent
+_ASSETS = Path(__file__).parent / "page_assets"
 # Points per inch of matplotlib's SVG, pixels per inch of CSS.
 _PIXELS_PER_POINT = 96 / 72
 # A number with its commas: such a cell must not wrap.
@@ -152,7 +152,7 @@ def _template():
 
     environment = jinja2.Environment(
         # Texts come from users and data sets, so everything is escaped unless it is marked as safe.
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FileSystemLoader(_ASSETS),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
